@@ -1,0 +1,36 @@
+# make run   install into .venv and run the whole pipeline on the embedded world
+# make test  install into .venv and run the test suite
+# make lint  ruff and mypy
+#
+# TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+INDEX   = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+ARGS   ?=
+
+.PHONY: run test lint clean
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[dev]"
+	touch $@
+
+run: $(VENV)/.core
+	$(BIN)/lever run world $(ARGS)
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,51 @@
+"""Every error raised on purpose, one tree; each message says what to type next."""
+
+
+class LeverError(Exception):
+    """A problem the user can mend: one clear sentence, shown without a stack trace, exit code 1."""
+
+
+class RecipeError(LeverError):
+    """A recipe with problems; all of them are reported at once."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        self.source = source
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{source}: {count}\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+class UnknownName(LeverError):
+    """A name that is not in the catalog."""
+
+
+class MissingFile(LeverError):
+    """A file the user named, or the package ships, is not there."""
+
+
+class StoreError(LeverError):
+    """The score store cannot be used as asked; nothing stored was changed."""
+
+
+class ScoringError(LeverError):
+    """A request for a score, or a reply of a model, that must not be stored."""
+
+
+class NotMeasured(LeverError):
+    """A value was asked for that nobody measured; it never becomes 0.0."""
+
+
+class DataError(LeverError):
+    """A data file that cannot be read as what it claims to be."""
+
+
+class CheckpointError(LeverError):
+    """A checkpoint that does not fit the model it is loaded into."""
+
+
+class TrainingError(LeverError):
+    """A training that cannot start or go on."""
+
+
+class EvaluationError(LeverError):
+    """An evaluation or comparison that would not mean anything."""

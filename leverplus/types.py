@@ -1,0 +1,137 @@
+"""The records that flow between the rooms: items, pools, scores, groups.
+
+Tensor letters used everywhere: B queries, G members of a group, K candidates of a pool, S shots, D features.
+A demonstration sequence is always in prompt order: the demonstration nearest to the query comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NewType
+
+from leverplus.errors import NotMeasured
+
+ItemId = NewType("ItemId", str)
+"""Names an item of a task, for ever."""
+
+PoolPosition = NewType("PoolPosition", int)
+"""An index 0..K-1 into one pool; never an item id."""
+
+Demos = tuple[ItemId, ...]
+"""An ordered list of demonstrations in prompt order, nearest to the query last."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One labelled question: a query when it is asked, a demonstration when it is shown with its answer.
+
+    `image` is whatever the task needs to load the picture (a path, a key), None for text-only items.
+    `image_id` groups the questions on one picture; a pool never holds another question on the query's picture.
+    `answers` are the annotators' answers, repeated as often as they were given.
+    """
+
+    id: ItemId
+    question: str
+    answers: tuple[str, ...]
+    split: str
+    image: str | None = None
+    image_id: str | None = None
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def answer(self) -> str:
+        """The answer shown when this item is a demonstration: the most common one, ties broken by first mention."""
+        if not self.answers:
+            raise NotMeasured(f"item {self.id} has no answers, so it cannot be shown as a demonstration")
+        return Counter(self.answers).most_common(1)[0][0]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The K candidates a selector may choose from for one query; distinct, without the query and its image.
+
+    `builder` is the hash of every parameter that shaped it, so that training and test can prove they used the same.
+    """
+
+    query: ItemId
+    candidates: Demos
+    builder: str
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def position(self, item: ItemId) -> PoolPosition:
+        return PoolPosition(self.candidates.index(item))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A distinct reference answer (normalised), how many annotators gave it, and its log-probability (nats).
+
+    `logprob` is the sum over the answer's tokens, end marker included; None when the backend does not offer it.
+    """
+
+    answer: str
+    count: int
+    logprob: float | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the frozen model did with one prompt: (query, ordered demonstrations), measured once.
+
+    `accuracy` is the task's official metric in [0, 1]; `correct` is accuracy > 0 (the reference's rule).
+    One score = one call. The score without the last demonstration is the score of the prefix, stored as its own record.
+    """
+
+    query: ItemId
+    demos: Demos
+    raw: str
+    answer: str
+    accuracy: float
+    correct: bool
+    references: tuple[Reference, ...]
+    token_f1: float
+    edit_similarity: float
+    tokens: int
+    seconds: float
+
+    @property
+    def relevance(self) -> float:
+        return max(self.token_f1, self.edit_similarity)
+
+    @cached_property
+    def gt_prob(self) -> float:
+        """Sum over distinct references a of P(a | prompt) * min(count(a) / 3, 1); raises if not measured."""
+        total = 0.0
+        for reference in self.references:
+            if reference.logprob is None:
+                raise NotMeasured(
+                    f"no reference log-probability was measured for query {self.query}; "
+                    "use a reward that needs accuracy only, such as reward.mode = 'soft_only'"
+                )
+            total += math.exp(reference.logprob) * min(reference.count / 3.0, 1.0)
+        return min(total, 1.0)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One sequence of a group: where it came from and its log-probability under that source (None: no density)."""
+
+    demos: Demos
+    source: str
+    log_mu: float | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The scored sequences of one query, over one pool: what a training stage learns from."""
+
+    query: ItemId
+    pool: Pool
+    members: tuple[Member, ...]
+    scores: tuple[Score, ...]
