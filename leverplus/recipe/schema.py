@@ -1,0 +1,131 @@
+"""A recipe section is a frozen dataclass of settings; reading one reports every problem, with key and allowed values.
+
+A setting carries its documentation, its allowed values or range. Types allowed in sections: bool, int, float, str,
+tuples of these, and `X | None`. Sections are plain values: the same object is built from TOML, from `--set key=value`
+and in a test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+SectionT = TypeVar("SectionT")
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    choices: Sequence[Any] | Callable[[], Sequence[Any]] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    sick: Sequence[Any] = (),
+) -> Any:
+    """A field of a section: default, one line of documentation and what values are allowed.
+
+    `choices` may be a function, so that a table of the catalog is read when the recipe is checked. `low` and `high`
+    are inclusive, `above` exclusive. `sick` lists values that reproduce a known mistake on purpose: allowed, never a
+    default, and named as such when the recipe is checked.
+    """
+    metadata = {"doc": doc, "choices": choices, "low": low, "high": high, "above": above, "sick": tuple(sick)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def read_section(cls: type[SectionT], values: Mapping[str, Any], prefix: str, problems: list[str]) -> SectionT | None:
+    """Build a section from a mapping; every problem is appended to `problems` as "key: what is wrong, what is allowed"."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
+    before = len(problems)
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known keys: {', '.join(fields)}"
+            problems.append(f"{prefix}{key}: there is no such key; {hint}")
+            continue
+        try:
+            kept[key] = check_value(value, hints[key], fields[key].metadata)
+        except ValueError as error:
+            problems.append(f"{prefix}{key} = {_show(value)}: {error}")
+    return cls(**kept) if len(problems) == before else None
+
+
+def check_value(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """The value as its declared type; ValueError with a sentence when it is not allowed."""
+    value = _coerce(value, hint)
+    allowed = metadata.get("choices")
+    if callable(allowed):
+        allowed = allowed()
+    for part in value if isinstance(value, tuple) else (value,):
+        if part is None:
+            continue
+        if allowed is not None and part not in allowed:
+            near = difflib.get_close_matches(str(part), [str(a) for a in allowed], n=1)
+            hint_text = f" (did you mean '{near[0]}'?)" if near else ""
+            raise ValueError(f"allowed: {', '.join(_show(a) for a in allowed)}{hint_text}")
+        _check_range(part, metadata)
+    return value
+
+
+def _check_range(value: Any, metadata: Mapping[str, Any]) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
+    if (
+        (low is not None and value < low)
+        or (high is not None and value > high)
+        or (above is not None and value <= above)
+        or value != value  # NaN is the only number that differs from itself
+    ):
+        parts = [
+            f"at least {low}" if low is not None else "",
+            f"above {above}" if above is not None else "",
+            f"at most {high}" if high is not None else "",
+        ]
+        raise ValueError("must be " + " and ".join(part for part in parts if part))
+
+
+def _coerce(value: Any, hint: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        members = typing.get_args(hint)
+        if value is None or value == "none":
+            if type(None) in members:
+                return None
+        inner = [member for member in members if member is not type(None)]
+        return _coerce(value, inner[0])
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError("must be a list, for example [1, 2]")
+        inner_hint = typing.get_args(hint)[0]
+        return tuple(_coerce(part, inner_hint) for part in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+        raise ValueError(f"must be {names.get(hint, hint)}")
+    return value
+
+
+def sick_settings(section: Any, prefix: str) -> list[str]:
+    """Which settings of a section reproduce a known mistake on purpose."""
+    found = []
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if value in field.metadata.get("sick", ()):
+            found.append(f"{prefix}{field.name} = {_show(value)}")
+    return found
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)
