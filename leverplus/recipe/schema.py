@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ def setting(
 
 
 def read_section(cls: type[SectionT], values: Mapping[str, Any], prefix: str, problems: list[str]) -> SectionT | None:
-    """Build a section from a mapping; every problem is appended to `problems` as "key: what is wrong, what is allowed"."""
+    """Build a section from a mapping; every problem is appended to `problems` with its key and what is allowed."""
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
     before = len(problems)
@@ -81,7 +82,7 @@ def _check_range(value: Any, metadata: Mapping[str, Any]) -> None:
         (low is not None and value < low)
         or (high is not None and value > high)
         or (above is not None and value <= above)
-        or value != value  # NaN is the only number that differs from itself
+        or math.isnan(value)
     ):
         parts = [
             f"at least {low}" if low is not None else "",
@@ -95,9 +96,8 @@ def _coerce(value: Any, hint: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         members = typing.get_args(hint)
-        if value is None or value == "none":
-            if type(None) in members:
-                return None
+        if (value is None or value == "none") and type(None) in members:
+            return None
         inner = [member for member in members if member is not type(None)]
         return _coerce(value, inner[0])
     if origin is tuple:
