@@ -1,0 +1,1 @@
+"""Backends: the frozen model, asked in batches."""

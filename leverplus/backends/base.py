@@ -1,0 +1,45 @@
+"""What a backend is: a frozen model that answers prompts and says how probable given answers were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from leverplus.types import Item
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt: the demonstrations in order with their answers, then the query; and the answers to be weighed.
+
+    `references` are distinct answers whose log-probabilities are wanted after this prompt.
+    """
+
+    query: Item
+    demos: tuple[Item, ...]
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: the raw text, one log-probability (nats, summed over tokens) a reference or None if not offered.
+
+    `tokens` counts the prompt and answer tokens the model processed for this request, shared prefixes counted once each.
+    """
+
+    raw: str
+    logprobs: tuple[float, ...] | None
+    tokens: int
+
+
+class Backend(Protocol):
+    """`fingerprint` holds model, revision, prompt template and decoding: everything that could change a reply.
+
+    `answer` returns one reply a request, in order. The caller sorts requests so that those with common leading
+    demonstrations stand together; a backend reuses what they share. Batch or one by one, the replies are the same.
+    """
+
+    def fingerprint(self) -> Mapping[str, str]: ...
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]: ...

@@ -1,0 +1,1 @@
+"""Embedders: from items to vectors."""

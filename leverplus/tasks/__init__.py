@@ -1,0 +1,1 @@
+"""Tasks: where items, images and the official metric come from."""
