@@ -1,0 +1,117 @@
+"""The questions of a world: two on every picture, ten annotators each; everything is a pure function of the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leverplus.world.facts import Facts, draw_facts
+from leverplus.world.scenes import Scenes, draw_scenes
+from leverplus.world.words import ANSWER_START, BACKGROUNDS, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, THINGS
+
+IMAGES = {"train": 4000, "dev": 1000, "test": 2000}
+"""Pictures per split; each carries two questions."""
+QUESTIONS_PER_IMAGE = 2
+ANNOTATORS = 10
+
+CUE = 0.85
+"""How often a picture's background is typical of the dialect it was labelled in."""
+MISLABELLED = 0.07
+"""Share of questions whose annotators agree on a wrong answer: demonstrations can mislead."""
+OTHER_DIALECT = 0.10
+"""How often an annotator uses the other dialect's name."""
+CARELESS = 0.05
+"""How often an annotator names a random thing."""
+
+NONE = -1
+"""The second thing of a one-word answer."""
+
+_SPLIT_NUMBER = {"train": 11, "dev": 12, "test": 13}
+
+
+@dataclass(frozen=True)
+class Questions:
+    """N = 2 x images questions; `answers` (N, 10, 2) holds token ids of the annotators' names, NONE for no second word.
+
+    `truth` (N, 2) are the things the facts say; `unknown` counts the facts that the model cannot know beforehand.
+    """
+
+    scenes: Scenes
+    image: NDArray[np.int64]
+    relation: NDArray[np.int64]
+    paraphrase: NDArray[np.int64]
+    dialect: NDArray[np.int64]
+    truth: NDArray[np.int64]
+    unknown: NDArray[np.int64]
+    mislabelled: NDArray[np.bool_]
+    answers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.relation)
+
+
+def draw_questions(world_seed: int, split: str) -> Questions:
+    """The pictures and questions of one split of the world with this seed."""
+    rng = np.random.default_rng([world_seed, _SPLIT_NUMBER[split]])
+    images = IMAGES[split]
+    dialect_of_image = rng.integers(0, len(DIALECTS), images)
+    scenes = draw_scenes(rng, draw_backgrounds(rng, dialect_of_image, CUE))
+    image = np.repeat(np.arange(images), QUESTIONS_PER_IMAGE)
+    first = rng.integers(0, len(RELATIONS), images)
+    second = (first + rng.integers(1, len(RELATIONS), images)) % len(RELATIONS)
+    relation = np.stack([first, second], axis=1).reshape(-1)
+    paraphrase = rng.integers(0, len(PARAPHRASES[0]), len(image))
+    shape, colour, dialect = scenes.shape[image], scenes.colour[image], dialect_of_image[image]
+    facts = draw_facts(world_seed)
+    truth = true_things(facts, relation, shape, colour)
+    mislabelled = rng.random(len(image)) < MISLABELLED
+    answers = _annotate(rng, truth, dialect, mislabelled)
+    unknown = _unknown_facts(facts, relation, shape, colour)
+    return Questions(scenes, image, relation, paraphrase, dialect, truth, unknown, mislabelled, answers)
+
+
+def draw_backgrounds(rng: np.random.Generator, dialect: NDArray[np.int64], cue: float) -> NDArray[np.int64]:
+    """A background for each picture: typical of its dialect with probability `cue`, else of the other one."""
+    half = len(BACKGROUNDS) // len(DIALECTS)
+    side = np.where(rng.random(len(dialect)) < cue, dialect, 1 - dialect)
+    return np.asarray(side * half + rng.integers(0, half, len(dialect)))
+
+
+def true_things(
+    facts: Facts, relation: NDArray[np.int64], shape: NDArray[np.int64], colour: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The one or two things (N, 2) that answer each question."""
+    needs = np.array(DEPENDS_ON)[relation]
+    by_shape, by_colour = facts.by_shape[relation, shape], facts.by_colour[relation, colour]
+    first = np.where(needs == "shape", by_shape, by_colour)
+    second = np.where(needs == "both", by_shape, NONE)
+    return np.stack([first, second], axis=1)
+
+
+def _unknown_facts(
+    facts: Facts, relation: NDArray[np.int64], shape: NDArray[np.int64], colour: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    needs = np.array(DEPENDS_ON)[relation]
+    unknown_shape = ~facts.known_shape[relation, shape] & (needs != "colour")
+    unknown_colour = ~facts.known_colour[relation, colour] & (needs != "shape")
+    return np.asarray(unknown_shape.astype(np.int64) + unknown_colour)
+
+
+def _annotate(
+    rng: np.random.Generator,
+    truth: NDArray[np.int64],
+    dialect: NDArray[np.int64],
+    mislabelled: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Ten annotators' answers as token ids (N, 10, 2)."""
+    n = len(truth)
+    wrong = rng.integers(0, len(THINGS), truth.shape)
+    things = np.where(mislabelled[:, None] & (truth != NONE), wrong, truth)[:, None, :].repeat(ANNOTATORS, axis=1)
+    random_things = rng.integers(0, len(THINGS), things.shape)
+    careless = rng.random((n, ANNOTATORS)) < CARELESS
+    things = np.where(careless[:, :, None] & (things != NONE), random_things, things)
+    other = rng.random((n, ANNOTATORS)) < OTHER_DIALECT
+    spoken = np.where(other, 1 - dialect[:, None], dialect[:, None])[:, :, None]
+    return np.where(things == NONE, NONE, ANSWER_START + 2 * things + spoken)
