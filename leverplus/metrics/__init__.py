@@ -1,0 +1,78 @@
+"""What an answer is worth: official VQA accuracy, exact match, CIDEr and others; and how an answer is cut from text.
+
+METRICS and POSTPROCESS are the names a task may declare. CIDEr judges a corpus, not one answer, so it is not a row:
+`cider` scores a corpus, `CiderD(corpus).score(caption, references)` one caption.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from leverplus.errors import UnknownName
+from leverplus.metrics.cider import CiderD, CiderScores, cider
+from leverplus.metrics.postprocess import caption_answer, plain_answer, vqa_answer
+from leverplus.metrics.text import edit_similarity, exact_match, label_accuracy, token_f1
+from leverplus.metrics.vqa import normalise_answer, vqa_accuracy
+
+__all__ = [
+    "METRICS",
+    "POSTPROCESS",
+    "CiderD",
+    "CiderScores",
+    "Metric",
+    "Postprocess",
+    "caption_answer",
+    "cider",
+    "edit_similarity",
+    "exact_match",
+    "label_accuracy",
+    "metric_named",
+    "normalise_answer",
+    "plain_answer",
+    "postprocess_named",
+    "token_f1",
+    "vqa_accuracy",
+    "vqa_answer",
+]
+
+Metric = Callable[[str, Sequence[str]], float]
+"""(answer, references) -> [0, 1]."""
+
+Postprocess = Callable[[str], str]
+"""Raw model text -> answer."""
+
+METRICS: Mapping[str, Metric] = {
+    "vqa_accuracy": vqa_accuracy,
+    "exact_match": exact_match,
+    "label_accuracy": label_accuracy,
+    "token_f1": token_f1,
+    "edit_similarity": edit_similarity,
+}
+
+POSTPROCESS: Mapping[str, Postprocess] = {
+    "plain": plain_answer,
+    "vqa": vqa_answer,
+    "caption": caption_answer,
+}
+
+Function = TypeVar("Function")
+
+
+def metric_named(name: str) -> Metric:
+    """The metric a task declares; an unknown name is answered with the nearest known one."""
+    return _named(METRICS, name, "metric")
+
+
+def postprocess_named(name: str) -> Postprocess:
+    """The post-processing a task declares; an unknown name is answered with the nearest known one."""
+    return _named(POSTPROCESS, name, "post-processing")
+
+
+def _named(table: Mapping[str, Function], name: str, kind: str) -> Function:
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(table))}"
+        raise UnknownName(f"there is no {kind} called '{name}'; {hint}")
+    return table[name]

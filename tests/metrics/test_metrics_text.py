@@ -1,0 +1,87 @@
+"""Exact match, label accuracy, token F1, edit similarity, and the tables that name them."""
+
+import difflib
+
+import pytest
+
+from leverplus.errors import NotMeasured, UnknownName
+from leverplus.metrics import (
+    METRICS,
+    POSTPROCESS,
+    edit_similarity,
+    exact_match,
+    label_accuracy,
+    metric_named,
+    postprocess_named,
+    token_f1,
+)
+
+
+def test_exact_match_accepts_any_reference_after_normalisation() -> None:
+    assert exact_match("The two dogs.", ["cats", "2 dogs"]) == 1.0
+    assert exact_match("two", ["2 dogs"]) == 0.0
+
+
+def test_label_accuracy_knows_one_right_label() -> None:
+    assert label_accuracy(" Positive.", ["positive"]) == 1.0
+    assert label_accuracy("negative", ["positive", "negative", "positive"]) == 0.0
+    assert label_accuracy("very positive", ["positive"]) == 0.0
+    assert label_accuracy("-", ["+"]) == 0.0
+    assert label_accuracy("+", ["+"]) == 1.0
+
+
+def test_token_f1_counts_shared_tokens_with_their_multiplicity() -> None:
+    # given: red red car (3 tokens), wanted: red car park (3 tokens), shared: red, car
+    assert token_f1("Red, red car!", ["red car park"]) == pytest.approx(2 * (2 / 3) * (2 / 3) / (2 / 3 + 2 / 3))
+    assert token_f1("red", ["blue", "a red car", "red"]) == 1.0
+    assert token_f1("", ["red"]) == 0.0
+    assert token_f1("", [""]) == 0.0
+
+
+def test_edit_similarity_is_the_best_difflib_ratio() -> None:
+    assert edit_similarity("abcd", ["bcde", "xyz"]) == pytest.approx(0.75)
+    assert edit_similarity(" ABC", ["abc "]) == 1.0
+    long = "ab" * 150
+    assert (
+        edit_similarity(long, [long + "c"]) == difflib.SequenceMatcher(None, long, long + "c", autojunk=False).ratio()
+    )
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_refuses_an_item_without_references(name: str) -> None:
+    with pytest.raises(NotMeasured, match="at least one reference"):
+        metric_named(name)("red", [])
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("answer", ["", "red", "Red.", "a dog, brown", "no"])
+def test_every_metric_lies_between_zero_and_one(name: str, answer: str) -> None:
+    assert 0.0 <= METRICS[name](answer, ["red", "red", "dog", ""]) <= 1.0
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_known_one() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'vqa_accuracy'"):
+        metric_named("vqa_acuracy")
+    with pytest.raises(UnknownName, match="known: caption, plain, vqa"):
+        postprocess_named("zzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "answer"),
+    [
+        ("plain", "  red, blue \n", "red, blue"),
+        ("vqa", " red, blue", "red"),
+        ("vqa", "red\nQuestion: what", "red"),
+        ("vqa", "red Short answer: blue", "red"),
+        ("vqa", "dogAnswer", "dog"),
+        ("vqa", "1,000 Question", "1,000"),
+        ("vqa", "\n red", "red"),
+        ("vqa", "Answer: red", ""),
+        ("caption", ' "a dog" Output: a cat', "a dog"),
+        ("caption", "a “big” dog\nCaption: x", "a big dog"),
+        ("caption", "it's a dog, running", "it's a dog, running"),
+    ],
+)
+def test_answers_are_cut_from_raw_text_as_declared(name: str, raw: str, answer: str) -> None:
+    assert postprocess_named(name)(raw) == answer
+    assert POSTPROCESS[name](answer) == answer
