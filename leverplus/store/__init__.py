@@ -1,0 +1,1 @@
+"""The score store: every answer of the frozen model is paid for once and kept."""

@@ -1,0 +1,83 @@
+"""The only key function: a score's key changes when anything that could change the answer changes.
+
+A key is 20 bytes: 4 of the context's digest, 6 of the query's digest, 10 of a hash over the context, the query and the
+ordered demonstrations. The leading parts make key order group the records of one query together, so that a batch of
+scores touches few pages and all scores of a query are one range of the table, without an index. Two scores of one query
+collide with probability 2^-80, two of different queries with 2^-128.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Literal
+
+from leverplus.errors import ScoringError
+from leverplus.types import Item
+
+DIGEST_SIZE = 16
+KEY_SIZE = 20
+CONTEXT_PART = 4
+QUERY_PART = 6
+_TAIL = KEY_SIZE - CONTEXT_PART - QUERY_PART
+
+Role = Literal["query", "demo"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything besides the items that could change an answer, as canonical JSON; scores are comparable within one."""
+
+    canonical: str
+
+    @classmethod
+    def of(
+        cls, fingerprint: Mapping[str, str], *, task: str, task_version: str, metric: str, postprocess: str
+    ) -> Context:
+        """The context of a backend (its fingerprint: model, revision, prompt template, decoding) on a task."""
+        parts = {"task": task, "task_version": task_version, "metric": metric, "postprocess": postprocess}
+        empty = [name for name, value in parts.items() if not value]
+        if not fingerprint or empty:
+            named = ", ".join([*empty, *([] if fingerprint else ["the backend's fingerprint"])])
+            raise ScoringError(f"scores cannot be keyed without {named}; give the task and the backend these values")
+        return cls(_canonical({"backend": dict(fingerprint), **parts}))
+
+    @cached_property
+    def digest(self) -> bytes:
+        return _digest(b"context", self.canonical)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The canonical JSON as a dictionary: backend, task, task_version, metric, postprocess."""
+        values: dict[str, Any] = json.loads(self.canonical)
+        return values
+
+
+def item_digest(item: Item, image_digest: str, *, role: Role) -> bytes:
+    """16 bytes over what of an item can change an answer: as a query all its references, as a demo the shown answer."""
+    answers = list(item.answers) if role == "query" else [item.answer]
+    return _digest(role.encode(), _canonical([item.id, item.question, answers, image_digest]))
+
+
+def score_key(context_digest: bytes, query_digest: bytes, demo_digests: Sequence[bytes]) -> bytes:
+    """The key of one prompt: a query with an ordered list of demonstrations, in a context."""
+    whole = context_digest + query_digest + b"".join(demo_digests)
+    if len(whole) != DIGEST_SIZE * (2 + len(demo_digests)):
+        raise ValueError(f"a key is made of digests of {DIGEST_SIZE} bytes each")
+    return key_range(context_digest, query_digest) + blake2b(whole, digest_size=_TAIL, person=b"score").digest()
+
+
+def key_range(context_digest: bytes, query_digest: bytes = b"") -> bytes:
+    """The leading bytes shared by the keys of a context, or of one query in it."""
+    return context_digest[:CONTEXT_PART] + query_digest[:QUERY_PART]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _digest(kind: bytes, text: str) -> bytes:
+    return blake2b(text.encode("ascii"), digest_size=DIGEST_SIZE, person=kind).digest()

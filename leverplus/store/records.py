@@ -1,0 +1,176 @@
+"""A stored score as bytes: what is refused, how it is packed, and the checksum that proves it unharmed.
+
+A payload is a head (how log-probabilities are packed, their number, three metrics), the log-probabilities and the texts
+as JSON. A log-probability takes 4 bytes where float32 holds it exactly, else 8: reading back gives the same value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from leverplus.errors import ScoringError, StoreError
+from leverplus.store.keys import KEY_SIZE, key_range
+from leverplus.types import ItemId, Reference, Score
+
+_HEAD = struct.Struct("<cIddd")
+_COST = struct.Struct("<qd")
+_ABSENT, _SINGLE, _DOUBLE = b"-", b"f", b"d"
+
+
+class Row(NamedTuple):
+    """A record as it lies in the table; `payload` is what was measured, `tokens` and `seconds` what it cost."""
+
+    key: bytes
+    payload: bytes
+    tokens: int
+    seconds: float
+    checksum: int
+
+
+def seal(context_digest: bytes, key: bytes, score: Score) -> Row:
+    """Check a score and pack it; ScoringError with a sentence when it must not be stored."""
+    if len(key) != KEY_SIZE or not key.startswith(key_range(context_digest)):
+        raise ScoringError(
+            f"{_name(score)} was not stored: its key was made for another context; "
+            "make keys with leverplus.store.keys.score_key and the context given to put"
+        )
+    problem = problem_of(score)
+    if problem:
+        raise ScoringError(f"{_name(score)} was not stored: {problem}")
+    payload = encode(score)
+    return Row(key, payload, int(score.tokens), float(score.seconds), _checksum(context_digest, key, payload, score))
+
+
+def unseal(context_digest: bytes, row: Row) -> Score:
+    """The score of a row; StoreError when the row was changed since it was written."""
+    try:
+        score = decode(row)
+    except (ValueError, TypeError, struct.error) as error:
+        raise StoreError(f"record {row.key.hex()} cannot be read ({error}); run `lever store verify`") from error
+    if row.checksum != _checksum(context_digest, row.key, row.payload, score):
+        raise StoreError(f"record {row.key.hex()} was changed after it was written; run `lever store verify`")
+    return score
+
+
+def problem_of(score: Score) -> str | None:
+    """Why a score must not be stored, in a sentence with what to do; None when it may."""
+    if not score.query:
+        return "its query id is empty; give every item an id"
+    if score.query in score.demos:
+        return "its query is shown among its own demonstrations; take the query out of the sequence"
+    if len(set(score.demos)) != len(score.demos):
+        return "a demonstration is shown twice; take the repeat out of the sequence"
+    if "" in score.demos:
+        return "a demonstration id is empty; give every item an id"
+    for name in ("accuracy", "token_f1", "edit_similarity"):
+        value = getattr(score, name)
+        if not 0.0 <= value <= 1.0:
+            return f"{name} is {value}, expected a number from 0 to 1; check the task's metric"
+    if score.correct != (score.accuracy > 0):
+        return f"correct is {score.correct} with accuracy {score.accuracy}; correct means accuracy > 0"
+    if score.correct and not score.answer:
+        return "an empty answer was counted as correct; check the task's metric and postprocess"
+    if score.tokens < 0 or not 0.0 <= score.seconds < math.inf:
+        return f"its cost is {score.tokens} tokens and {score.seconds} seconds; both must be finite and at least 0"
+    return _reference_problem(score.references) or _text_problem(score)
+
+
+def _reference_problem(references: Sequence[Reference]) -> str | None:
+    if not references:
+        return "its query has no reference answers; run `lever task check` to find items without answers"
+    if len({reference.answer for reference in references}) != len(references):
+        return "a reference answer is listed twice; list each once with its count"
+    unmeasured = sum(reference.logprob is None for reference in references)
+    if unmeasured not in (0, len(references)):
+        return f"{unmeasured} of {len(references)} references have no log-probability; measure all of them or none"
+    for answer, count, logprob in ((r.answer, r.count, r.logprob) for r in references):
+        if not answer:
+            return "a reference answer is empty; run `lever task check` to find items with empty answers"
+        if count < 1:
+            return f"reference '{answer}' has count {count}, expected at least 1"
+        if logprob is not None and not -math.inf < logprob <= 0.0:
+            return (
+                f"the log-probability of '{answer}' is {logprob}, expected a finite number at most 0; "
+                "check the backend's precision and its answer mask"
+            )
+    return None
+
+
+def _text_problem(score: Score) -> str | None:
+    texts = (score.query, *score.demos, score.raw, score.answer, *(r.answer for r in score.references))
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        return f"a text is not valid Unicode ({error.reason}); check how the backend decodes tokens"
+    return None
+
+
+def encode(score: Score) -> bytes:
+    """The payload of a score that has no problem: everything measured, not what it cost."""
+    packing, floats = _pack([reference.logprob for reference in score.references])
+    texts = [
+        score.query,
+        score.demos,
+        score.raw,
+        score.answer,
+        [reference.answer for reference in score.references],
+        [int(reference.count) for reference in score.references],
+    ]
+    head = _HEAD.pack(packing, len(score.references), score.accuracy, score.token_f1, score.edit_similarity)
+    return head + floats + json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode(row: Row) -> Score:
+    """The score of a row, unchecked; ValueError or struct.error where the bytes are not a payload."""
+    packing, count, accuracy, token_f1, edit_similarity = _HEAD.unpack_from(row.payload)
+    logprobs, end = _unpack(packing, count, row.payload)
+    query, demos, raw, answer, answers, counts = json.loads(row.payload[end:])
+    return Score(
+        query=ItemId(query),
+        demos=tuple(demos),
+        raw=raw,
+        answer=answer,
+        accuracy=accuracy,
+        correct=accuracy > 0,
+        references=tuple(map(Reference, answers, counts, logprobs)),
+        token_f1=token_f1,
+        edit_similarity=edit_similarity,
+        tokens=row.tokens,
+        seconds=row.seconds,
+    )
+
+
+def _pack(logprobs: list[float | None]) -> tuple[bytes, bytes]:
+    measured = [value for value in logprobs if value is not None]
+    if not measured:
+        return _ABSENT, b""
+    double = struct.pack(f"<{len(measured)}d", *measured)
+    try:
+        single = struct.pack(f"<{len(measured)}f", *measured)
+    except OverflowError:
+        return _DOUBLE, double
+    exact = struct.unpack(f"<{len(measured)}f", single) == struct.unpack(f"<{len(measured)}d", double)
+    return (_SINGLE, single) if exact else (_DOUBLE, double)
+
+
+def _unpack(packing: bytes, count: int, payload: bytes) -> tuple[Sequence[float | None], int]:
+    if packing == _ABSENT:
+        return (None,) * count, _HEAD.size
+    if packing not in (_SINGLE, _DOUBLE):
+        raise ValueError(f"unknown packing {packing!r}")
+    shape = f"<{count}{packing.decode()}"
+    return struct.unpack_from(shape, payload, _HEAD.size), _HEAD.size + struct.calcsize(shape)
+
+
+def _checksum(context_digest: bytes, key: bytes, payload: bytes, score: Score) -> int:
+    return zlib.crc32(payload, zlib.crc32(context_digest + key + _COST.pack(score.tokens, score.seconds)))
+
+
+def _name(score: Score) -> str:
+    demos = ", ".join(score.demos) or "no demonstrations"
+    return f"the score of query '{score.query}' with ({demos})"
