@@ -14,9 +14,34 @@ from leverplus.errors import UnknownName
 
 Table = Mapping[str, str]
 
-REWARDS: Table = {}
-ADVANTAGES: Table = {}
-LOSSES: Table = {}
+REWARDS: Table = {
+    "hard_plus_soft": "leverplus.rewards:hard_plus_soft",
+    "hard_plus_soft_v2": "leverplus.rewards:hard_plus_soft_v2",
+    "separated": "leverplus.rewards:separated",
+    "hard_only": "leverplus.rewards:hard_only",
+    "soft_only": "leverplus.rewards:soft_only",
+    "gt_prob": "leverplus.rewards:gt_prob",
+    "hard_plus_gtprob": "leverplus.rewards:hard_plus_gtprob",
+    "hard01_plus_gtprob": "leverplus.rewards:hard_plus_gtprob",
+    "hard01_plus_gtprob_separated": "leverplus.rewards:hard01_plus_gtprob_separated",
+    "hard_plus_gtprob_plus_rel": "leverplus.rewards:hard_plus_gtprob_plus_rel",
+    "legacy": "leverplus.rewards:legacy",
+    "hybrid": "leverplus.rewards:hybrid",
+    "rank": "leverplus.rewards:rank",
+}
+ADVANTAGES: Table = {
+    "zscore": "leverplus.advantages:zscore",
+    "rank": "leverplus.advantages:rank",
+    "centred": "leverplus.advantages:centred",
+    "leave_one_out": "leverplus.advantages:leave_one_out",
+}
+LOSSES: Table = {
+    "cross_entropy": "leverplus.losses:cross_entropy",
+    "rce": "leverplus.losses:rce",
+    "ppo_clip": "leverplus.losses:ppo_clip",
+    "listwise": "leverplus.losses:listwise",
+    "pairwise": "leverplus.losses:pairwise",
+}
 SAMPLERS: Table = {}
 POLICIES: Table = {}
 EMBEDDERS: Table = {}

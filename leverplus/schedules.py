@@ -1,0 +1,59 @@
+"""Schedules: step in, number out; and the controllers of the weight of the KL term."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SHAPES = ("constant", "linear", "cosine")
+
+
+def warm_up(step: int, steps: int) -> float:
+    """A factor that rises from 1/steps at step 0 to 1; always 1 when there is no warm-up."""
+    return min(1.0, (step + 1) / steps) if steps > 0 else 1.0
+
+
+def decay(shape: str, step: int, total: int, end: float = 0.0) -> float:
+    """A factor from 1 at step 0 to `end` at the last step: constant, linear or cosine."""
+    if shape == "constant":
+        return 1.0
+    progress = min(max(step / max(total - 1, 1), 0.0), 1.0)
+    if shape == "linear":
+        return 1.0 + (end - 1.0) * progress
+    if shape == "cosine":
+        return end + (1.0 - end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    raise ValueError(f"unknown schedule '{shape}'; known: {', '.join(SHAPES)}")
+
+
+def learning_rate(base: float, shape: str, step: int, total: int, *, warmup: int, end: float = 0.0) -> float:
+    """The learning rate of a step: warm-up, then decay over the steps that remain."""
+    if step < warmup:
+        return base * warm_up(step, warmup)
+    return base * decay(shape, step - warmup, total - warmup, end)
+
+
+def interpolate(start: float, end: float, step: int, total: int) -> float:
+    """Linear from `start` at step 0 to `end` at step total - 1; `start` when there is a single step."""
+    return start + (end - start) * min(step / max(total - 1, 1), 1.0)
+
+
+@dataclass(frozen=True)
+class BetaRule:
+    """How the weight of the KL term follows the KL: times `factor` above `high`, divided by it below `low`.
+
+    Used once an epoch with the mean KL of that epoch. Used after every batch it runs into its limits within an epoch.
+    """
+
+    low: float
+    high: float
+    factor: float
+    minimum: float
+    maximum: float
+
+    def next(self, beta: float, kl: float) -> float:
+        """The weight to use from now on."""
+        if kl > self.high:
+            beta *= self.factor
+        elif kl < self.low:
+            beta /= self.factor
+        return min(max(beta, self.minimum), self.maximum)

@@ -1,0 +1,65 @@
+"""Advantages: hand-worked groups, whole-table properties, and what selecting by reward first destroys."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leverplus import advantages, catalog
+
+REWARDS = torch.tensor([[0.0, 0.0, 1.6, 2.0], [1.0, 1.0, 1.0, 7.0]])
+MASK = torch.tensor([[True, True, True, True], [True, True, True, False]])
+
+
+def test_zscore_leave_one_out_rank_and_centred_match_hand_worked_values() -> None:
+    spread = ((0.9**2 * 2 + 0.7**2 + 1.1**2) / 4) ** 0.5
+    expected = torch.tensor([-0.9, -0.9, 0.7, 1.1])
+    assert advantages.centred(REWARDS, MASK)[0].tolist() == pytest.approx(expected.tolist())
+    assert advantages.zscore(REWARDS, MASK)[0].tolist() == pytest.approx((expected / spread).tolist())
+    loo = [0.0 - 3.6 / 3, 0.0 - 3.6 / 3, 1.6 - 2.0 / 3, 2.0 - 1.6 / 3]
+    assert advantages.leave_one_out(REWARDS, MASK)[0].tolist() == pytest.approx(loo)
+    assert advantages.rank(REWARDS, MASK)[0].tolist() == pytest.approx([-2 / 3, -2 / 3, 1 / 3, 1.0])
+
+
+@pytest.mark.parametrize("name", sorted(catalog.ADVANTAGES))
+def test_flat_groups_and_absent_members_get_exactly_zero(name: str) -> None:
+    result = catalog.load(catalog.ADVANTAGES, name, "advantage")(REWARDS, MASK)
+    assert result[1].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("name", sorted(catalog.ADVANTAGES))
+@given(values=st.lists(st.integers(0, 3), min_size=2, max_size=9))
+def test_advantages_have_mean_zero_keep_order_and_ties(name: str, values: list[int]) -> None:
+    row = torch.tensor([values], dtype=torch.float64)
+    result = catalog.load(catalog.ADVANTAGES, name, "advantage")(row, torch.ones_like(row, dtype=torch.bool))
+    assert abs(float(result.mean())) < 1e-9
+    for i, a in enumerate(values):
+        for j, b in enumerate(values):
+            if a > b:
+                assert result[0, i] > result[0, j]
+            if a == b:
+                assert result[0, i] == result[0, j]
+
+
+def test_the_floor_keeps_a_nearly_flat_group_small() -> None:
+    row = torch.tensor([[0.0, 0.001]])
+    assert advantages.zscore(row, torch.ones_like(row, dtype=torch.bool), floor=0.1).abs().max() <= 0.005 + 1e-6
+
+
+def test_selecting_the_top_three_before_the_baseline_kills_the_signal() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards = (torch.rand(200, 20, generator=generator) < 0.56).double() * 2.0
+    mask = torch.ones_like(rewards, dtype=torch.bool)
+    top = advantages.top_members(rewards, mask, 3)
+    assert top.sum(-1).tolist() == [3] * 200
+    assert advantages.zscore(rewards, mask).std(-1).mean() > 0.95
+    assert advantages.zscore(rewards, top).abs().max() < 1e-9
+
+
+def test_scaling_over_the_batch_gives_unit_spread_but_keeps_differences_between_queries() -> None:
+    values = torch.tensor([[-1.0, 1.0], [-0.1, 0.1]])
+    scaled = advantages.scale_over_batch(values, torch.ones_like(values, dtype=torch.bool))
+    assert float(scaled.std(correction=0)) == pytest.approx(1.0)
+    assert float(scaled[0, 1] / scaled[1, 1]) == pytest.approx(10.0)

@@ -1,0 +1,65 @@
+"""Divergences: exact values against brute force, estimators against their expectation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leverplus import divergences as d
+
+
+def tables(seed: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    logits[..., 1] = -torch.inf
+    return d.masked_log_softmax(logits[0]), d.masked_log_softmax(logits[1])
+
+
+def test_exact_kl_equals_the_sum_over_allowed_actions() -> None:
+    p, q = tables(0, 3, 5)
+    brute = [sum(float(p[i, a].exp() * (p[i, a] - q[i, a])) for a in (0, 2, 3, 4)) for i in range(3)]
+    assert d.categorical_kl(p, q).tolist() == pytest.approx(brute)
+
+
+def test_kl_of_a_policy_with_itself_is_exactly_zero_and_masked_entries_pass_no_nan() -> None:
+    p, _ = tables(1, 4, 6)
+    logits = p.clone().requires_grad_()
+    kl = d.categorical_kl(d.masked_log_softmax(logits), p.detach())
+    kl.sum().backward()
+    assert torch.isfinite(logits.grad).all()
+    assert d.categorical_kl(p, p).tolist() == [0.0] * 4
+
+
+def test_a_row_with_nothing_allowed_stays_masked_without_nan() -> None:
+    logits = torch.full((2, 3), -torch.inf)
+    logits[0] = torch.tensor([1.0, 2.0, 3.0])
+    logits.requires_grad_()
+    result = d.masked_log_softmax(logits)
+    assert (result[1] == -torch.inf).all()
+    result[0].sum().backward()
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_estimators_average_to_the_exact_kl_except_the_inverted_one() -> None:
+    p, q = tables(2, 5)
+    weight = p.exp()
+    legal = p > -torch.inf
+    exact = float(d.categorical_kl(p, q))
+    mean = {name: float((weight * getattr(d, name)(p, q))[legal].sum()) for name in ("k1", "k3", "k3_inverted")}
+    assert mean["k1"] == pytest.approx(exact)
+    assert mean["k3"] == pytest.approx(exact)
+    assert mean["k3_inverted"] != pytest.approx(exact, rel=0.05)
+
+
+def test_three_nats_read_seventeen_when_k3_is_inverted() -> None:
+    new, reference = torch.tensor(3.06), torch.tensor(0.0)
+    assert float(d.k3_inverted(new, reference)) == pytest.approx(17.3, abs=0.1)
+    assert float(d.k3(new, reference)) == pytest.approx(2.1, abs=0.05)
+
+
+def test_entropy_of_a_uniform_row_is_the_log_of_its_size() -> None:
+    logits = torch.zeros(4)
+    logits[0] = -torch.inf
+    log_p = d.masked_log_softmax(logits)
+    assert float(d.entropy(log_p)) == pytest.approx(torch.tensor(3.0).log().item())
+    assert float(d.total_variation(log_p, log_p)) == 0.0

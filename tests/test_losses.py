@@ -1,0 +1,158 @@
+"""Losses: hand-worked values, gradients in float64, and rows that must not take part."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from leverplus import catalog, losses
+from leverplus.divergences import masked_log_softmax
+
+F64 = torch.float64
+
+
+def steps_of(*probabilities: list[list[float]]) -> torch.Tensor:
+    return torch.tensor([[[math.log(p) for p in member] for member in row] for row in probabilities], dtype=F64)
+
+
+def test_cross_entropy_sums_over_steps_and_averages_over_rows() -> None:
+    steps = steps_of([[0.5, 0.25], [0.1, 0.1]], [[0.2, 0.5], [0.3, 0.3]])
+    valid = torch.ones_like(steps, dtype=torch.bool)
+    weights = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=F64)
+    first = -math.log(0.125)
+    second = 0.5 * -math.log(0.1) + 0.5 * -math.log(0.09)
+    assert float(losses.cross_entropy(steps, valid, weights).total) == pytest.approx((first + second) / 2)
+
+
+def test_label_smoothing_mixes_in_the_even_target() -> None:
+    table = masked_log_softmax(torch.tensor([[[[1.0, 2.0, -torch.inf, 0.5]]]], dtype=F64))
+    steps, valid = table[..., 1], torch.ones(1, 1, 1, dtype=torch.bool)
+    even = -float(table[0, 0, 0, [0, 1, 3]].mean())
+    smoothed = losses.cross_entropy(steps, valid, torch.ones(1, 1, dtype=F64), table, smoothing=0.2)
+    assert float(smoothed.total) == pytest.approx(0.8 * -float(steps) + 0.2 * even)
+
+
+def test_reward_weights_are_a_softmax_over_present_members() -> None:
+    rewards = torch.tensor([[0.0, 1.0, 9.0]], dtype=F64)
+    mask = torch.tensor([[True, True, False]])
+    weights = losses.reward_weights(rewards, mask, 0.5)
+    assert weights[0].tolist() == pytest.approx([1 / (1 + math.e**2), 1 - 1 / (1 + math.e**2), 0.0])
+    ranked = losses.reward_weights(rewards, mask, 1.0, "rank")
+    assert ranked[0, :2].tolist() == pytest.approx([1 / (1 + math.e), 1 - 1 / (1 + math.e)])
+    for scale in ("zscore", "clamped"):
+        assert float(losses.reward_weights(rewards, mask, 1.0, scale).sum()) == pytest.approx(1.0)
+
+
+def test_centred_rce_of_a_flat_group_has_no_gradient_and_plain_rce_clones_it() -> None:
+    rewards, mask = torch.zeros(1, 3, dtype=F64), torch.ones(1, 3, dtype=torch.bool)
+    valid = torch.ones(1, 3, 1, dtype=torch.bool)
+    gradients = []
+    for centred in (True, False):
+        steps = steps_of([[0.5], [0.2], [0.3]]).requires_grad_()
+        losses.rce(steps, valid, losses.reward_weights(rewards, mask, 1.0), mask, centred).total.backward()
+        gradients.append(steps.grad)
+    assert gradients[0].abs().max() < 1e-12
+    assert gradients[1].abs().min() > 0.3
+
+
+def clip_case(level: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    old = steps_of([[0.5, 0.5], [0.5, 0.5]])
+    new = (old + torch.tensor([[[0.1, 0.4], [-0.1, -0.5]]], dtype=F64)).requires_grad_()
+    return new, old, torch.ones(1, 2, 2, dtype=torch.bool), torch.tensor([[1.0, -1.0]], dtype=F64), torch.ones(1, 2) > 0
+
+
+def test_ppo_clip_matches_hand_worked_values_at_both_levels() -> None:
+    new, old, valid, advantage, mask = clip_case("step")
+    clip = losses.Clip(0.2, 0.28, "step")
+    by_step = losses.ppo_clip(new, old, valid, advantage, mask, clip=clip)
+    good = (math.exp(0.1) + 1.28) / 2
+    bad = (-math.exp(-0.1) - 0.8) / 2
+    assert by_step.total.item() == pytest.approx(-(good + bad) / 2)
+    assert by_step.diagnostics["clip_ratio/high_mean"] == 0.25
+    assert by_step.diagnostics["clip_ratio/low_mean"] == 0.25
+    whole = losses.ppo_clip(new, old, valid, advantage, mask, clip=losses.Clip(0.2, 0.28, "sequence"))
+    assert whole.total.item() == pytest.approx(-(1.28 - 0.8) / 2)
+    whole.total.backward()
+    assert float(new.grad.abs().max()) == 0.0
+
+
+def test_ppo_at_ratio_one_is_the_policy_gradient() -> None:
+    _, old, valid, advantage, mask = clip_case("sequence")
+    new = old.clone().requires_grad_()
+    result = losses.ppo_clip(new, old, valid, advantage, mask, clip=losses.Clip(level="sequence"))
+    result.total.backward()
+    assert result.diagnostics["ratio/mean"] == 1.0
+    assert new.grad[0, :, 0].tolist() == [-0.5, 0.5]
+
+
+def test_members_and_rows_left_out_have_no_gradient() -> None:
+    new, old, valid, advantage, _ = clip_case("step")
+    nobody = torch.zeros(1, 2, dtype=torch.bool)
+    total = losses.ppo_clip(new, old, valid, advantage, nobody, clip=losses.Clip()).total
+    total.backward()
+    assert total.item() == 0.0
+    assert float(new.grad.abs().max()) == 0.0
+
+
+def test_listwise_is_the_cross_entropy_to_the_softmax_of_rewards() -> None:
+    log_p = masked_log_softmax(torch.tensor([[0.3, -0.2, 1.0, 0.0]], dtype=F64))
+    rewards = torch.tensor([[1.0, 0.0, math.nan, math.nan]], dtype=F64)
+    target = math.e / (1 + math.e)
+    tried = torch.log_softmax(torch.tensor([0.3, -0.2], dtype=F64), -1)
+    expected = -(target * tried[0] + (1 - target) * tried[1])
+    assert float(losses.listwise(log_p, rewards, 1.0).total) == pytest.approx(float(expected))
+    pool = -(target * log_p[0, 0] + (1 - target) * log_p[0, 1])
+    assert float(losses.listwise(log_p, rewards, 1.0, among="pool").total) == pytest.approx(float(pool))
+
+
+def test_a_step_with_one_measured_action_teaches_nothing() -> None:
+    log_p = masked_log_softmax(torch.zeros(1, 3, dtype=F64)).requires_grad_()
+    losses.listwise(log_p, torch.tensor([[1.0, math.nan, math.nan]], dtype=F64), 1.0).total.backward()
+    assert float(log_p.grad.abs().max()) == 0.0
+
+
+def test_pairwise_matches_the_double_loop() -> None:
+    scores = torch.tensor([[0.3, -0.4, 1.0]], dtype=F64)
+    rewards = torch.tensor([[1.0, 0.5, 0.2]], dtype=F64)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    top, bottom = 0.0, 0.0
+    for i in range(3):
+        for j in range(3):
+            gap = float(rewards[0, i] - rewards[0, j])
+            if gap > 0.4:
+                top -= gap * math.log(1 / (1 + math.exp(-0.5 * float(scores[0, i] - scores[0, j]))))
+                bottom += gap
+    result = losses.pairwise(scores, rewards, mask, margin=0.4, beta=0.5)
+    assert float(result.total) == pytest.approx(top / bottom)
+    assert result.diagnostics["pair/accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("name", sorted(catalog.LOSSES))
+def test_gradients_agree_with_finite_differences_in_float64(name: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 3, 2, 4, generator=generator, dtype=F64, requires_grad=True)
+    action = torch.randint(0, 4, (2, 3, 2, 1), generator=generator)
+    rewards = torch.rand(2, 3, generator=generator, dtype=F64)
+    mask, valid = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3, 2, dtype=torch.bool)
+    loss = catalog.load(catalog.LOSSES, name, "loss")
+    old = masked_log_softmax(logits.detach()).gather(-1, action).squeeze(-1) + 0.05
+
+    def value(values: torch.Tensor) -> torch.Tensor:
+        table = masked_log_softmax(values)
+        steps = table.gather(-1, action).squeeze(-1)
+        weights = losses.reward_weights(rewards, mask, 0.5)
+        calls = {
+            "cross_entropy": lambda: loss(steps, valid, weights, table, 0.1),
+            "rce": lambda: loss(steps, valid, weights, mask, True),
+            "ppo_clip": lambda: loss(steps, old, valid, rewards - 0.5, mask, clip=losses.Clip()),
+            "listwise": lambda: loss(table[:, :, 0], torch.rand(2, 3, 4, dtype=F64, generator=seeded()), 0.5),
+            "pairwise": lambda: loss(steps.sum(-1), rewards, mask, margin=0.05, beta=0.3),
+        }
+        return calls[name]().total
+
+    def seeded() -> torch.Generator:
+        return torch.Generator().manual_seed(5)
+
+    assert torch.autograd.gradcheck(value, (logits,))

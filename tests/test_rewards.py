@@ -1,0 +1,151 @@
+"""Rewards: hand-worked values of every mode, normalisations, and the refusal to invent what was not measured."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leverplus import catalog, rewards
+from leverplus.errors import NotMeasured
+from leverplus.rewards import Evidence, Weights
+from leverplus.types import ItemId, Reference, Score
+
+
+def score(
+    accuracy: float, p: float | None = 0.5, demos: tuple[str, ...] = ("a",), f1: float = 0.4, edit: float = 0.2
+) -> Score:
+    logprob = None if p is None else math.log(p)
+    return Score(
+        query=ItemId("q"),
+        demos=tuple(ItemId(demo) for demo in demos),
+        raw="x",
+        answer="x",
+        accuracy=accuracy,
+        correct=accuracy > 0,
+        references=(Reference("x", 3, logprob),),
+        token_f1=f1,
+        edit_similarity=edit,
+        tokens=1,
+        seconds=0.0,
+    )
+
+
+RIGHT = Evidence(score(0.6, 0.5), prefix=score(0.0, 0.46), log_mu=-2.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)))
+WRONG = Evidence(score(0.0, 0.2), prefix=score(0.0, 0.05), log_mu=-3.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)))
+
+HAND = {
+    "hard_plus_soft": (1.6, 0.0),
+    "hard_plus_soft_v2": (2.6, 0.0),
+    "separated": (2.6, 0.0),
+    "hard_only": (1.0, 0.0),
+    "soft_only": (0.6, 0.0),
+    "gt_prob": (0.5, 0.2),
+    "hard_plus_gtprob": (1.5, 0.2),
+    "hard01_plus_gtprob": (1.5, 0.2),
+    "hard01_plus_gtprob_separated": (2.5, 0.2),
+    "hard_plus_gtprob_plus_rel": (1.5, 0.24),
+    "legacy": (0.5 * 0.04 + 1.0, 0.5 * 0.15),
+    "hybrid": (0.5 * 0.4 + 0.5 * 1.3, 0.5),
+    "rank": (1.0, 0.0),
+}
+
+
+def test_every_reward_of_the_catalog_gives_the_value_worked_by_hand() -> None:
+    assert set(HAND) == set(catalog.REWARDS)
+    for name, (right, wrong) in HAND.items():
+        reward = catalog.load(catalog.REWARDS, name, "reward")
+        assert reward(RIGHT, Weights()) == pytest.approx(right), name
+        assert reward(WRONG, Weights()) == pytest.approx(wrong), name
+
+
+def test_every_reward_is_clipped_at_five() -> None:
+    heavy = Weights(hard=100.0, soft=100.0, alpha=1000.0, beta=1000.0)
+    for name in catalog.REWARDS:
+        value = catalog.load(catalog.REWARDS, name, "reward")(RIGHT, heavy)
+        assert abs(value) <= 5.0
+
+
+def test_separated_equals_hard_plus_soft_v2_for_binary_correctness() -> None:
+    for evidence in (RIGHT, WRONG):
+        weights = Weights(hard=0.7, soft=0.3)
+        assert rewards.separated(evidence, weights) == pytest.approx(rewards.hard_plus_soft_v2(evidence, weights))
+
+
+@pytest.mark.parametrize("mode", ["gt_prob", "hard_plus_gtprob", "hard_plus_gtprob_plus_rel", "hybrid", "rank"])
+def test_a_reward_whose_field_was_not_measured_raises(mode: str) -> None:
+    blind = score(0.6, None)
+    with pytest.raises(NotMeasured):
+        catalog.load(catalog.REWARDS, mode, "reward")(Evidence(blind, prefix=blind, rivals=(blind, blind)), Weights())
+
+
+def test_a_gain_without_a_scored_prefix_raises_and_says_what_to_do() -> None:
+    with pytest.raises(NotMeasured, match=r"reward\.mode"):
+        rewards.hybrid(Evidence(score(1.0)), Weights())
+    with pytest.raises(NotMeasured, match="log-density"):
+        rewards.legacy(Evidence(score(1.0)), Weights(quality="logprob"))
+    with pytest.raises(NotMeasured, match="group"):
+        rewards.rank(Evidence(score(1.0)), Weights())
+
+
+def test_legacy_can_use_the_log_density_and_plus_minus_one() -> None:
+    weights = Weights(alpha=0.2, beta=1.0, quality="logprob", correctness="pm1")
+    assert rewards.legacy(RIGHT, weights) == pytest.approx(0.2 * 2.0 + 1.0)
+    assert rewards.legacy(WRONG, weights) == pytest.approx(0.2 * 3.0 - 1.0)
+
+
+def test_weights_can_differ_by_the_number_of_shots() -> None:
+    weights = Weights(hard=2.0, soft=1.0, hard_by_shots=(1.0, 0.5), soft_by_shots=(3.0,))
+    assert [weights.for_shots(n).hard for n in (0, 1, 2, 4)] == [2.0, 2.0, 1.0, 1.0]
+    assert weights.for_shots(4).soft == 3.0
+
+
+def test_rank_reward_shares_ties() -> None:
+    group = (score(0.6, 0.5), score(0.6, 0.5), score(0.0, 0.9))
+    values = [rewards.rank(Evidence(member, rivals=group), Weights()) for member in group]
+    assert values == pytest.approx([0.75, 0.75, 0.0])
+
+
+def test_normalisations_match_hand_worked_values() -> None:
+    values = [0.0, 0.0, 1.6, 2.0]
+    mean, spread = 0.9, np.std(values, ddof=1)
+    assert rewards.normalise(values, "z_score") == pytest.approx((np.array(values) - mean) / spread)
+    assert rewards.normalise(values, "rank") == pytest.approx([-2 / 3, -2 / 3, 1 / 3, 1.0])
+    assert rewards.normalise([0.0] * 40 + [1.0], "z_score_clamp")[-1] == 3.0
+    assert rewards.normalise([0.7, 0.7], "z_score").tolist() == [0.7, 0.7]
+    assert rewards.normalise([0.7, 0.7], "rank").tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="z_score_clamp"):
+        rewards.normalise([1.0], "zscore")
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=12))
+def test_rank_normalisation_has_mean_zero_and_keeps_ties(values: list[int]) -> None:
+    ranks = rewards.normalise([float(value) for value in values], "rank")
+    assert abs(ranks.mean()) < 1e-9
+    assert len(set(ranks.tolist())) == len(set(values))
+
+
+def test_components_are_normalised_before_they_are_summed() -> None:
+    wide, narrow = np.array([0.0, 100.0, 0.0, 100.0]), np.array([0.0, 0.0, 0.01, 0.01])
+    both = rewards.combine([wide, narrow], [1.0, 1.0], "z_score")
+    assert both[3] == pytest.approx(-both[0])
+    assert both[1] == pytest.approx(both[2])
+
+
+def test_adaptive_weights_give_every_component_the_same_spread() -> None:
+    generator = np.random.default_rng(0)
+    groups = [[generator.normal(0, 2.0, 50), generator.normal(0, 0.1, 50), np.zeros(50)] for _ in range(30)]
+    weights = rewards.adaptive_weights(groups, [1.0, 1.0, 1.0])
+    spreads = [weight * np.mean([np.std(group[c]) for group in groups]) for c, weight in enumerate(weights)]
+    assert spreads[0] == pytest.approx(spreads[1])
+    assert weights[2] == 0.0
+    assert sum(weights) == pytest.approx(3.0)
+
+
+def test_logit_tells_small_probabilities_apart() -> None:
+    low, high = rewards.logit(np.array([0.01, 0.03]))
+    assert high - low == pytest.approx(math.log(0.03 / 0.97) - math.log(0.01 / 0.99))
+    assert rewards.logit(np.array([0.0]))[0] == pytest.approx(math.log(0.005 / 0.995))

@@ -1,0 +1,45 @@
+"""Schedules: end points, monotony, and controllers that stay inside their limits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from leverplus.schedules import BetaRule, decay, interpolate, learning_rate
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_decay_runs_from_one_to_its_end_without_rising(shape: str) -> None:
+    values = [decay(shape, step, 11, end=0.1) for step in range(11)]
+    assert values[0] == 1.0
+    assert values[-1] == pytest.approx(0.1)
+    assert all(a >= b for a, b in pairwise(values))
+    assert decay(shape, 5, 11, end=0.0) == pytest.approx(0.5)
+
+
+def test_an_unknown_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="cosine"):
+        decay("cubic", 0, 1)
+
+
+def test_warm_up_rises_linearly_and_then_decays() -> None:
+    rates = [learning_rate(1.0, "cosine", step, 10, warmup=4) for step in range(10)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[4] == 1.0
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_temperature_goes_from_two_to_one_half() -> None:
+    assert [interpolate(2.0, 0.5, step, 4) for step in (0, 1, 3, 9)] == [2.0, 1.5, 0.5, 0.5]
+
+
+def test_beta_rises_above_its_range_falls_below_and_never_leaves_its_limits() -> None:
+    rule = BetaRule(low=0.01, high=0.1, factor=1.5, minimum=0.001, maximum=10.0)
+    assert rule.next(0.1, 0.05) == 0.1
+    assert rule.next(0.1, 0.2) == pytest.approx(0.15)
+    assert rule.next(0.15, 0.001) == pytest.approx(0.1)
+    beta = 0.1
+    for _ in range(12):
+        beta = rule.next(beta, 1.0)
+    assert beta == 10.0
