@@ -23,7 +23,7 @@ from leverplus.store.records import Row, seal, unseal
 from leverplus.types import Score
 
 _COLUMNS = "key, payload, tokens, seconds, checksum"
-_WITHIN = "key >= ? AND key < ? AND context = ?"
+_WITHIN = "key > ? AND key < ? AND context = ?"
 _CHUNK = 500
 _PAGE = 2000
 
@@ -60,7 +60,7 @@ class ScoreStore:
         self._db.execute(f"PRAGMA synchronous = {'NORMAL' if self.journal == 'wal' else 'FULL'}")
         self._db.execute("PRAGMA cache_size = -65536")
         if version < len(MIGRATIONS):
-            migrate(self._db)
+            migrate(self._db, MIGRATIONS)
 
     def put(self, context: Context, records: Iterable[tuple[bytes, Score]]) -> int:
         """Store a batch in one transaction, all of it or nothing; the number of keys that were not there before.
@@ -120,11 +120,11 @@ class ScoreStore:
 
     def rows(self, context: Context, query_digest: bytes = b"") -> Iterator[Row]:
         """Like `scan`, as sealed rows. Reads page by page, so that a slow reader never holds back a writer."""
-        query = f"SELECT {_COLUMNS} FROM records WHERE {_WITHIN} AND key > ? ORDER BY key LIMIT {_PAGE}"
-        after = b""
+        query = f"SELECT {_COLUMNS} FROM records WHERE {_WITHIN} ORDER BY key LIMIT {_PAGE}"
+        after, end, number = self._within(context, query_digest)
         while True:
             with self._sentences():
-                page = self._db.execute(query, (*self._within(context, query_digest), after)).fetchall()
+                page = self._db.execute(query, (after, end, number)).fetchall()
             yield from map(Row._make, page)
             if len(page) < _PAGE:
                 return
@@ -159,14 +159,15 @@ class ScoreStore:
         return {"digest": context.digest.hex(), **context.values, **counts}
 
     def check_pages(self) -> list[str]:
-        """What SQLite's own integrity check finds wrong with the file; empty when it is whole."""
+        """What is wrong with the file's pages or with how records hang on contexts; empty when it is whole."""
         with self._sentences():
             found = [text for (text,) in self._db.execute("PRAGMA integrity_check(20)")]
-            orphans = self._db.execute(
-                "SELECT count(*) FROM records WHERE context NOT IN (SELECT id FROM contexts)"
+            strays = self._db.execute(
+                "SELECT count(*) FROM records LEFT JOIN contexts ON contexts.id = context WHERE contexts.id IS NULL "
+                f"OR length(key) != {KEY_SIZE} OR substr(key, 1, {CONTEXT_PART}) != substr(digest, 1, {CONTEXT_PART})"
             ).fetchone()[0]
-        problems = [] if found == ["ok"] else found
-        return problems + ([f"{orphans} records belong to a context that is not there"] if orphans else [])
+        problems = [] if found == ["ok"] else [f"damaged page: {text}" for text in found]
+        return problems + ([f"{strays} records have no context or a key that does not fit it"] if strays else [])
 
     def close(self) -> None:
         self._db.close()
@@ -190,7 +191,8 @@ class ScoreStore:
         return prefix, prefix + b"\xff" * KEY_SIZE, self._context_number(context)
 
     def _context_number(self, context: Context) -> int:
-        found = self._db.execute("SELECT id FROM contexts WHERE digest = ?", (context.digest,)).fetchone()
+        with self._sentences():
+            found = self._db.execute("SELECT id FROM contexts WHERE digest = ?", (context.digest,)).fetchone()
         return int(found[0]) if found else -1
 
     @contextmanager

@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from leverplus.errors import LeverError, StoreError
+from leverplus.errors import StoreError
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART, Context
 from leverplus.store.records import Row, decode, problem_of, seal, unseal
@@ -27,13 +27,15 @@ class MergeReport:
     """What merging did. `conflicts` are keys measured twice with different results; the first one was kept.
 
     What a measurement cost (tokens, seconds) is no conflict. `largest_gap` is the largest difference of a
-    log-probability (nats) between two measurements of one key: rounding between machines shows here.
+    log-probability (nats) between two measurements of one key: rounding between machines shows here. `damaged` counts
+    records that were changed after they were written; they were left out, so merging into a new file mends a store.
     """
 
     read: int = 0
     added: int = 0
     conflicts: int = 0
     largest_gap: float = 0.0
+    damaged: int = 0
 
     def __add__(self, other: MergeReport) -> MergeReport:
         return MergeReport(
@@ -41,6 +43,7 @@ class MergeReport:
             self.added + other.added,
             self.conflicts + other.conflicts,
             max(self.largest_gap, other.largest_gap),
+            self.damaged + other.damaged,
         )
 
 
@@ -75,10 +78,18 @@ def _merge_store(into: ScoreStore, path: Path) -> MergeReport:
     with ScoreStore(path, must_exist=True) as source:
         for context in source.contexts():
             for rows in _batches(source.rows(context)):
-                for row in rows:
-                    unseal(context.digest, row)
-                report += _absorb(into, context, rows)
+                whole = [row for row in rows if _is_whole(context, row)]
+                report += MergeReport(read=len(rows) - len(whole), damaged=len(rows) - len(whole))
+                report += _absorb(into, context, whole)
     return report
+
+
+def _is_whole(context: Context, row: Row) -> bool:
+    try:
+        unseal(context.digest, row)
+    except StoreError:
+        return False
+    return True
 
 
 def _absorb(into: ScoreStore, context: Context, rows: Sequence[Row]) -> MergeReport:
@@ -106,29 +117,36 @@ def export_parquet(store: ScoreStore, path: str | Path, contexts: Sequence[Conte
 
     Row groups are written as they are read, so memory stays small. The file appears under its name when it is whole.
     """
+    chosen = list(store.contexts() if contexts is None else contexts)
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            written = _write_parquet(store, unfinished, chosen)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write {path} ({error}); name a file in a folder you may write") from error
+    return written
+
+
+def _write_parquet(store: ScoreStore, path: Path, contexts: Sequence[Context]) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    chosen = list(store.contexts() if contexts is None else contexts)
-    names = {context.digest.hex(): context.canonical for context in chosen}
+    names = {context.digest.hex(): context.canonical for context in contexts}
     schema = _schema().with_metadata({_CONTEXTS: json.dumps(names).encode()})
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     written = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
-            for context in chosen:
+    with path.open("wb") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for context in contexts:
                 for batch in _batches(store.scan(context)):
                     writer.write_table(pa.Table.from_pylist([_as_dict(context, *pair) for pair in batch], schema))
                     written += len(batch)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path} ({error}); name a file in a folder you may write") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+        file.flush()
+        os.fsync(file.fileno())
     return written
 
 
@@ -166,22 +184,28 @@ def _contexts_of(path: str | Path, schema: Any) -> dict[str, Context]:
 
 def verify(store: ScoreStore) -> VerifyReport:
     """Read everything back: pages, contexts, keys, checksums and values; after any crash a store is clean."""
-    problems = store.check_pages()
-    count, records, contexts = len(problems), 0, store.contexts()
-    for context in contexts:
-        before = records
-        for found in _record_problems(store, context):
-            records += 1
-            count += len(found)
-            problems += found[: max(0, _SHOWN - len(problems))]
-        if records == before:
-            count += 1
-            problems.append(f"context {context.digest.hex()} has no records")
-    strays = store.count() - records
-    if strays:
-        count += 1
-        problems.append(f"{strays} records have keys that do not fit their context")
-    return VerifyReport(records, len(contexts), count, tuple(problems))
+    problems: list[str] = []
+    count = records = 0
+    for read, found in _findings(store):
+        records += read
+        count += len(found)
+        problems += found[: max(0, _SHOWN - len(problems))]
+    return VerifyReport(records, len(store.contexts()), count, tuple(problems))
+
+
+def _findings(store: ScoreStore) -> Iterator[tuple[int, list[str]]]:
+    """Records read and problems found, step by step; pages that cannot be read end the walk with a finding."""
+    try:
+        yield 0, store.check_pages()
+        for context in store.contexts():
+            empty = True
+            for found in _record_problems(store, context):
+                empty = False
+                yield 1, found
+            if empty:
+                yield 0, [f"context {context.digest.hex()} has no records"]
+    except StoreError as error:
+        yield 0, [str(error)]
 
 
 def _record_problems(store: ScoreStore, context: Context) -> Iterator[list[str]]:
@@ -190,7 +214,7 @@ def _record_problems(store: ScoreStore, context: Context) -> Iterator[list[str]]
     for row in store.rows(context):
         try:
             score = unseal(context.digest, row)
-        except LeverError as error:
+        except StoreError as error:
             yield [str(error)]
             continue
         problem = problem_of(score)

@@ -30,7 +30,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> int:
     """Apply what is missing, all of it or nothing; the number of changes applied.
 
     The version is read again inside the transaction, as another process may have migrated in the meantime.
