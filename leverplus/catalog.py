@@ -43,7 +43,39 @@ LOSSES: Table = {
     "pairwise": "leverplus.losses:pairwise",
 }
 SAMPLERS: Table = {}
-POLICIES: Table = {}
+POLICIES: Table = {
+    "interaction": "leverplus.policies.presets:INTERACTION",
+    "id_gpt2": "leverplus.policies.presets:ID_GPT2",
+    "id_lstm": "leverplus.policies.presets:ID_LSTM",
+    "bi_encoder_gate": "leverplus.policies.presets:BI_ENCODER_GATE",
+    "cross_attention": "leverplus.policies.presets:CROSS_ATTENTION",
+    "vector_gate": "leverplus.policies.presets:VECTOR_GATE",
+    "recurrent": "leverplus.policies.presets:RECURRENT",
+    "diverse": "leverplus.policies.presets:DIVERSE",
+    "pool_aware": "leverplus.policies.presets:POOL_AWARE",
+    "additive_head": "leverplus.policies.presets:ADDITIVE_HEAD",
+    "bilinear_head": "leverplus.policies.presets:BILINEAR_HEAD",
+    "topic_coverage": "leverplus.policies.presets:TOPIC_COVERAGE",
+    "volume": "leverplus.policies.presets:VOLUME",
+    "parallel_slots": "leverplus.policies.presets:PARALLEL_SLOTS",
+    "two_stage": "leverplus.policies.presets:TWO_STAGE",
+    "stopping": "leverplus.policies.presets:STOPPING",
+    "id_gpt2_faithful": "leverplus.policies.presets:ID_GPT2_FAITHFUL",
+    "id_lstm_faithful": "leverplus.policies.presets:ID_LSTM_FAITHFUL",
+    "bi_encoder_gate_faithful": "leverplus.policies.presets:BI_ENCODER_GATE_FAITHFUL",
+    "cross_attention_faithful": "leverplus.policies.presets:CROSS_ATTENTION_FAITHFUL",
+    "vector_gate_faithful": "leverplus.policies.presets:VECTOR_GATE_FAITHFUL",
+    "recurrent_faithful": "leverplus.policies.presets:RECURRENT_FAITHFUL",
+    "diverse_faithful": "leverplus.policies.presets:DIVERSE_FAITHFUL",
+    "pool_aware_faithful": "leverplus.policies.presets:POOL_AWARE_FAITHFUL",
+    "additive_head_faithful": "leverplus.policies.presets:ADDITIVE_HEAD_FAITHFUL",
+    "bilinear_head_faithful": "leverplus.policies.presets:BILINEAR_HEAD_FAITHFUL",
+    "topic_coverage_faithful": "leverplus.policies.presets:TOPIC_COVERAGE_FAITHFUL",
+    "volume_faithful": "leverplus.policies.presets:VOLUME_FAITHFUL",
+    "parallel_slots_faithful": "leverplus.policies.presets:PARALLEL_SLOTS_FAITHFUL",
+    "two_stage_faithful": "leverplus.policies.presets:TWO_STAGE_FAITHFUL",
+    "stopping_faithful": "leverplus.policies.presets:STOPPING_FAITHFUL",
+}
 EMBEDDERS: Table = {}
 BACKENDS: Table = {}
 TASKS: Table = {}

@@ -1,0 +1,1 @@
+"""Selectors: small networks that choose an ordered list of demonstrations from a pool."""

@@ -1,0 +1,209 @@
+"""What a policy is: features in, step logits out; and the one function that gives log-probabilities of sequences.
+
+Letters: B queries, G members (sequences) of a query, K candidates, S steps, A actions (K, or K + 1 with STOP last).
+A sequence holds positions of the pool in prompt order, then optionally STOP, then PAD. Choosing nothing is STOP first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leverplus.divergences import masked_log_softmax
+from leverplus.errors import TrainingError
+from leverplus.recipe.selection import PolicyConfig
+
+PAD = -1
+STOP = -2
+
+Memory = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a policy sees of B queries and their pools, in named blocks (image, text, answer).
+
+    `query[field]` is (B, D), `items[field]` (U, D) holds each item once, `pool` (B, K) points into its rows, -1 pads.
+    `rows` (U,) numbers the items in the whole table; only policies over ids need it.
+    """
+
+    query: Mapping[str, Tensor]
+    items: Mapping[str, Tensor]
+    pool: Tensor
+    rows: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        return self.pool >= 0
+
+    def gather(self, block: Tensor) -> Tensor:
+        """Rows of (U, ...) laid out as the pools, (B, K, ...); padding repeats row 0 and is masked later."""
+        flat = block.index_select(0, self.pool.clamp(min=0).reshape(-1))
+        return flat.reshape(*self.pool.shape, *block.shape[1:])
+
+    @classmethod
+    def dense(cls, query: Mapping[str, Tensor], pool: Mapping[str, Tensor], mask: Tensor) -> Features:
+        """From candidate blocks (B, K, D) and a mask (B, K), where no item is shared between pools."""
+        rows = torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)
+        items = {name: block.reshape(-1, block.shape[-1]) for name, block in pool.items()}
+        return cls(query, items, rows.masked_fill(~mask, -1))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Queries and pools as a policy has read them, before any choice; `mask` (B, K)."""
+
+    mask: Tensor
+    blocks: Mapping[str, Tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.blocks[name]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where B x G sequences stand: what is used (B, G, A), which have stopped (B, G), and what the policy remembers."""
+
+    step: int
+    used: Tensor
+    stopped: Tensor
+    memory: Memory
+
+    def pick(self, parents: Tensor) -> State:
+        """Keep or repeat members: `parents` (B, G') are member indices of the state before."""
+
+        def take(value: Tensor) -> Tensor:
+            index = parents.reshape(*parents.shape, *([1] * (value.dim() - 2)))
+            return torch.gather(value, 1, index.expand(*parents.shape, *value.shape[2:]))
+
+        memory = {name: take(value) for name, value in self.memory.items()}
+        return State(self.step, take(self.used), take(self.stopped), memory)
+
+
+class Policy(nn.Module, ABC):
+    """A selector. Subclasses read (`prepare`), score one step (`scores`) and remember a choice (`remember`)."""
+
+    GROUPS: Mapping[str, tuple[str, ...]] = {}
+
+    def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
+        super().__init__()
+        self.config = config
+        self.dims = dict(dims)
+
+    @property
+    def stops(self) -> bool:
+        return self.config.stop != "never"
+
+    @abstractmethod
+    def prepare(self, features: Features) -> Encoded: ...
+
+    @abstractmethod
+    def begin(self, encoded: Encoded, members: int) -> Memory: ...
+
+    @abstractmethod
+    def scores(self, encoded: Encoded, state: State) -> Tensor:
+        """Scores of every action of the next step before masking, (B, G, A)."""
+
+    @abstractmethod
+    def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
+        """What is remembered after actions (B, G), indices 0..A-1."""
+
+    def start(self, encoded: Encoded, members: int) -> State:
+        """The state before the first choice of G members of each query."""
+        batch, size = encoded.mask.shape
+        used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)
+        if self.stops:
+            used = F.pad(used, (0, 1), value=False)
+        stopped = torch.zeros(batch, members, dtype=torch.bool, device=encoded.mask.device)
+        return State(0, used, stopped, self.begin(encoded, members))
+
+    def step(self, encoded: Encoded, state: State, allow_stop: bool = True) -> Tensor:
+        """Logits of the next step, -inf for what may not be chosen, (B, G, A); a stopped member can only stop."""
+        illegal = state.used
+        if self.stops:
+            allowed = allow_stop and self._may_stop(state.step)
+            illegal = torch.cat([illegal[..., :-1], torch.full_like(illegal[..., :1], not allowed)], dim=-1)
+            forced = torch.ones_like(illegal)
+            forced[..., -1] = False
+            illegal = torch.where(state.stopped.unsqueeze(-1), forced, illegal)
+        return self.scores(encoded, state).masked_fill(illegal, -torch.inf)
+
+    def _may_stop(self, step: int) -> bool:
+        return {"anywhere": True, "after_first": step > 0, "none_only": step == 0}[self.config.stop]
+
+    def advance(self, encoded: Encoded, state: State, action: Tensor) -> State:
+        """The state after actions (B, G), indices 0..A-1; PAD leaves a member as it is."""
+        absent = action < 0
+        index = action.masked_fill(absent, 0)
+        fresh = F.one_hot(index, state.used.shape[-1]).to(torch.bool) & ~absent.unsqueeze(-1)
+        used, stopped = state.used | fresh, state.stopped
+        if self.stops:
+            stopped = stopped | (fresh[..., -1])
+        memory = self.remember(encoded, state, index)
+        return replace(state, step=state.step + 1, used=used, stopped=stopped, memory=memory)
+
+    def logits(self, encoded: Encoded, sequences: Tensor, allow_stop: bool = True) -> Tensor:
+        """Teacher-forced logits of every step of sequences (B, G, S) with used candidates at -inf, (B, G, S, A)."""
+        longest = int(sequences.shape[-1])
+        if longest > self.config.max_shots + int(self.stops):
+            raise TrainingError(
+                f"a sequence of {longest} steps, but select.max_shots = {self.config.max_shots}; "
+                f"set select.max_shots = {longest} or use fewer shots"
+            )
+        actions = as_actions(sequences, encoded)
+        state, tables = self.start(encoded, sequences.shape[1]), []
+        for index in range(longest):
+            tables.append(self.step(encoded, state, allow_stop))
+            if index + 1 < longest:
+                state = self.advance(encoded, state, actions[..., index])
+        return torch.stack(tables, dim=2)
+
+    def named_groups(self) -> dict[str, list[str]]:
+        """Names of parameters by part; what `freeze` can name."""
+        groups: dict[str, list[str]] = {}
+        for name, _ in self.named_parameters():
+            owner = next(group for group, starts in self.GROUPS.items() if name.startswith(starts))
+            groups.setdefault(owner, []).append(name)
+        return groups
+
+
+def as_actions(sequences: Tensor, encoded: Encoded) -> Tensor:
+    """Positions and STOP as action indices; PAD stays negative."""
+    return torch.where(sequences == STOP, encoded.mask.shape[-1], sequences)
+
+
+@dataclass(frozen=True)
+class StepLogprobs:
+    """Log-probabilities of sequences: `steps` (B, G, S) of the actions taken, 0 where PAD; `table` (B, G, S, A)."""
+
+    steps: Tensor
+    table: Tensor
+    valid: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """log pi(sequence), (B, G)."""
+        return self.steps.sum(-1)
+
+
+def sequence_logprobs(
+    policy: Policy, encoded: Encoded, sequences: Tensor, allow_stop: bool = True, temperature: float = 1.0
+) -> StepLogprobs:
+    """The log-probabilities of sequences (B, G, S): the one function that training, sampling and diagnosis share.
+
+    A sequence that takes an action twice, or one outside its pool, raises: it would have probability 0.
+    """
+    table = masked_log_softmax(policy.logits(encoded, sequences, allow_stop) / temperature)
+    actions = as_actions(sequences, encoded)
+    valid = actions >= 0
+    if bool(valid.any()) and int(actions.max()) >= table.shape[-1]:
+        raise TrainingError("a sequence stops, or leaves its pool, but this policy cannot; see select.stop")
+    steps = table.gather(-1, actions.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    if bool((valid & (steps == -torch.inf)).any()):
+        raise TrainingError("a sequence uses a candidate twice or one outside its pool; `lever doctor` names the group")
+    return StepLogprobs(steps.masked_fill(~valid, 0.0), table, valid)

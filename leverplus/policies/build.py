@@ -1,0 +1,40 @@
+"""Build a policy from its config: the one place that knows which class a config means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from leverplus.errors import RecipeError
+from leverplus.policies.base import Policy
+from leverplus.policies.ids import IdPolicy
+from leverplus.policies.pointer import PointerPolicy
+from leverplus.recipe.selection import PolicyConfig
+
+
+def build_policy(config: PolicyConfig, dims: Mapping[str, int], *, items: int | None = None, seed: int = 0) -> Policy:
+    """A fresh policy with weights drawn from `seed`; `dims` gives the width of each feature block.
+
+    `items` is the size of the index, needed by id models only.
+    """
+    problems = config.problems()
+    wanted = dict.fromkeys((*config.query_fields, *config.demo_fields))
+    for name in wanted:
+        if name not in dims:
+            problems.append(
+                f'select.*_fields: "{name}" was not embedded for this task; it has {", ".join(sorted(dims))}, so '
+                f'set select.query_fields = ["text"] and select.demo_fields = ["text", "answer"]'
+            )
+    if config.fuse == "mean" and len({dims[name] for name in wanted if name in dims}) > 1:
+        problems.append('select.fuse = "mean": the fields differ in width; use select.fuse = "concat"')
+    if config.model != "pointer" and items is None:
+        problems.append(f'select.model = "{config.model}": the size of the index must be given')
+    if problems:
+        raise RecipeError("[select]", problems)
+    used = {name: dims[name] for name in wanted}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if config.model == "pointer":
+            return PointerPolicy(config, used)
+        return IdPolicy(config, used, items or 0)

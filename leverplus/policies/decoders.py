@@ -1,0 +1,73 @@
+"""Decoders beside step by step: parallel slots, and re-scoring of the best few."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leverplus.policies.trunks import PoolAttention
+from leverplus.recipe.selection import PolicyConfig
+
+LOST = -100.0
+"""The score the old two-stage decoder gave to everything outside its shortlist."""
+
+
+class Slots(nn.Module):
+    """All steps at once: one vector a slot, which attends to the other slots and to the candidates; (B, T, H)."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        hidden, count = config.hidden, config.slot_layers
+        self.slots = nn.Parameter(0.02 * torch.randn(config.max_shots + 1, hidden))
+        self.attention = nn.ModuleList(
+            nn.MultiheadAttention(hidden, config.heads, config.attention_dropout, batch_first=True)
+            for _ in range(count)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(count))
+        self.pool_attention = nn.ModuleList(
+            PoolAttention(hidden, config.heads, config.attention_dropout)
+            for _ in range(count if config.slot_attends else 0)
+        )
+        self.pool_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in self.pool_attention)
+
+    def forward(self, u: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        z = u.unsqueeze(1) + self.slots
+        for index, (attention, norm) in enumerate(zip(self.attention, self.norms, strict=True)):
+            z = norm(z + attention(z, z, z, need_weights=False)[0])
+            if len(self.pool_attention):
+                z = self.pool_norms[index](z + self.pool_attention[index](z, v, mask))
+        return F.normalize(z, dim=-1)
+
+
+class Refine(nn.Module):
+    """Re-scores the best M candidates of a step: the state attends to them, or a network looks at each pair."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.kind, self.top, self.others = config.refine, config.refine_top, config.refine_others
+        hidden = config.hidden
+        if self.kind == "attention":
+            self.attention = PoolAttention(hidden, config.heads, config.attention_dropout)
+            self.norm = nn.LayerNorm(hidden)
+        else:
+            self.mlp = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, h: Tensor, v: Tensor, cheap: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices (B, G, M) of the best unused candidates and their cosine-like scores from a second look."""
+        count = min(self.top, cheap.shape[-1])
+        best = cheap.detach().masked_fill(used, -torch.inf).topk(count, dim=-1).indices
+        index = best.unsqueeze(-1).expand(*best.shape, v.shape[-1])
+        near = torch.gather(v.unsqueeze(1).expand(-1, h.shape[1], -1, -1), 2, index)
+        if self.kind == "attention":
+            open_ = ~torch.gather(used, -1, best)
+            flat = self.attention(h.flatten(0, 1).unsqueeze(1), near.flatten(0, 1), open_.flatten(0, 1))
+            looked = F.normalize(self.norm(h + flat.reshape(h.shape)), dim=-1)
+            return best, (near @ looked.unsqueeze(-1)).squeeze(-1)
+        pair = torch.cat([h.unsqueeze(2).expand_as(near), near], dim=-1)
+        return best, self.mlp(pair).squeeze(-1)
+
+    def merge(self, cheap: Tensor, best: Tensor, refined: Tensor) -> Tensor:
+        """Scores with the best replaced; the others keep theirs, or are lost as in the old decoder."""
+        base = cheap if self.others == "keep" else torch.full_like(cheap, LOST)
+        return base.scatter(-1, best, refined)

@@ -1,0 +1,119 @@
+"""The pointer policy: one class for every selector that chooses positions of a pool, its parts named by the config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leverplus.policies.base import Encoded, Features, Memory, Policy, State
+from leverplus.policies.decoders import Refine, Slots
+from leverplus.policies.heads import HEADS, Head
+from leverplus.policies.setterms import SetTerm, build_terms, chosen_rows
+from leverplus.policies.states import build_state
+from leverplus.policies.trunks import build_trunk
+from leverplus.recipe.selection import PolicyConfig
+
+
+def fuse_blocks(blocks: Mapping[str, Tensor], fields: tuple[str, ...], how: str) -> Tensor:
+    """Named blocks (N, D) as one vector each: the unit mean of unit vectors, or side by side."""
+    parts = [F.normalize(blocks[name], dim=-1) for name in fields]
+    if how == "concat":
+        return torch.cat(parts, dim=-1)
+    return F.normalize(torch.stack(parts).mean(0), dim=-1)
+
+
+def fused_size(dims: Mapping[str, int], fields: tuple[str, ...], how: str) -> int:
+    """The width of `fuse_blocks`."""
+    return sum(dims[name] for name in fields) if how == "concat" else dims[fields[0]]
+
+
+class PointerPolicy(Policy):
+    """Trunk, state, head, set terms, decoder and stop, put together."""
+
+    GROUPS = {  # noqa: RUF012 read only
+        "projections": ("trunk.input", "trunk.project", "trunk.query_mlp", "trunk.item_mlp"),
+        "attention": ("trunk.attention", "trunk.norms", "trunk.pool_encoder"),
+        "state": ("state.", "step_vectors"),
+        "head": ("head.",),
+        "set_terms": ("terms.",),
+        "decoder": ("slots.", "refine."),
+        "stop": ("stop_vector",),
+    }
+
+    def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
+        super().__init__(config, dims)
+        query_size = fused_size(dims, config.query_fields, config.fuse)
+        item_size = fused_size(dims, config.demo_fields, config.fuse)
+        self.trunk = build_trunk(config, query_size, item_size)
+        self.state = build_state(config.state, config.hidden)
+        self.head = HEADS[config.head](config, dims)
+        self.terms = build_terms(config)
+        self.slots = Slots(config) if config.decoder == "slots" else None
+        self.refine = Refine(config) if config.decoder == "refine" else None
+        rows = config.max_shots + int(self.stops)
+        self.step_vectors = nn.Parameter(0.02 * torch.randn(rows, config.hidden)) if config.step_embedding else None
+        self.stop_vector = nn.Parameter(torch.randn(config.hidden)) if self.stops else None
+
+    def _set_terms(self) -> list[SetTerm]:
+        return [cast(SetTerm, term) for term in self.terms.values()]
+
+    def _rememberers(self) -> list[Head | SetTerm]:
+        return [self.head, *self._set_terms()]
+
+    def prepare(self, features: Features) -> Encoded:
+        config = self.config
+        query = fuse_blocks(features.query, config.query_fields, config.fuse)
+        items = fuse_blocks(features.items, config.demo_fields, config.fuse)
+        u, v = self.trunk(query, items, features)
+        blocks: dict[str, Tensor] = {"u": u}
+        for term in self._set_terms():
+            blocks.update(term.read(u, v))
+        if self.slots is not None:
+            blocks["slots"] = self.slots(u, v, features.mask)
+        if self.stop_vector is not None:
+            stop = F.normalize(self.stop_vector, dim=-1).expand(len(v), 1, -1)
+            v = torch.cat([v, stop], dim=1)
+        blocks["v"] = v
+        blocks.update(self.head.read(features, v))
+        return Encoded(features.mask, blocks)
+
+    def begin(self, encoded: Encoded, members: int) -> Memory:
+        memory: Memory = {"h": encoded["u"].unsqueeze(1).expand(-1, members, -1)}
+        for part in self._rememberers():
+            memory.update(part.begin(encoded, members))
+        return memory
+
+    def scores(self, encoded: Encoded, state: State) -> Tensor:
+        h = self._looking(encoded, state)
+        scores: Tensor = self.head(h, encoded, state.memory)
+        if self.refine is not None:
+            best, second = self.refine(h, encoded["v"], scores, state.used)
+            scores = self.refine.merge(scores, best, self.head.scaled(second))
+        if state.step > 0:
+            for term in self._set_terms():
+                extra = term(encoded, state.memory, state.step)
+                scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
+        return scores
+
+    def _looking(self, encoded: Encoded, state: State) -> Tensor:
+        """The vector that looks for the next candidate, (B, G, H)."""
+        h = state.memory["h"]
+        if self.slots is not None:
+            return encoded["slots"][:, state.step].unsqueeze(1).expand_as(h)
+        if self.step_vectors is None:
+            return h
+        return F.normalize(h + self.step_vectors[state.step], dim=-1)
+
+    def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
+        h = state.memory["h"]
+        if self.slots is None and self.config.state != "none":
+            moved = self.state(h, chosen_rows(encoded["v"], action))
+            h = torch.where(state.stopped.unsqueeze(-1), h, moved)
+        memory: Memory = {"h": h}
+        for part in self._rememberers():
+            memory.update(part.remember(encoded, state.memory, action, state.step))
+        return memory

@@ -1,0 +1,129 @@
+"""Trunks: how a selector reads a query and its pool into unit vectors u (B, H) and v (B, K, H)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leverplus.policies.base import Features
+from leverplus.recipe.selection import PolicyConfig
+
+
+class PoolAttention(nn.Module):
+    """Multi-head attention of few queries to K candidates, with the parameters of `nn.MultiheadAttention`.
+
+    The key and value matrices are applied to the queries and to the weighted sum instead of to every candidate:
+    the same result at H^2 + K H instead of K H^2. The key bias shifts all scores of a query alike and cancels.
+    """
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * hidden))
+        self.out_proj = nn.Linear(hidden, hidden)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, query: Tensor, pool: Tensor, mask: Tensor) -> Tensor:
+        """query (B, T, H), pool (B, K, H), mask (B, K) -> (B, T, H)."""
+        hidden = query.shape[-1]
+        size = hidden // self.heads
+        weight_q, weight_k, weight_v = self.in_proj_weight.chunk(3)
+        bias_q, _, bias_v = self.in_proj_bias.chunk(3)
+        asked = F.linear(query, weight_q, bias_q).view(*query.shape[:2], self.heads, size)
+        folded = torch.einsum("bthd,hde->bthe", asked, weight_k.view(self.heads, size, hidden))
+        scores = torch.einsum("bthe,bke->bthk", folded, pool) / math.sqrt(size)
+        floor = torch.finfo(scores.dtype).min
+        attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)
+        attention = F.dropout(attention, self.dropout, self.training)
+        seen = torch.einsum("bthk,bke->bthe", attention, pool)
+        value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))
+        value = value + attention.sum(-1, keepdim=True) * bias_v.view(self.heads, size)
+        return self.out_proj(value.flatten(-2))  # type: ignore[no-any-return]
+
+
+class BiEncoder(nn.Module):
+    """Query and candidates read apart, each by its own small network."""
+
+    def __init__(self, config: PolicyConfig, query_size: int, item_size: int) -> None:
+        super().__init__()
+        self.query_mlp = _mlp(query_size, config.hidden, config.dropout)
+        self.item_mlp = _mlp(item_size, config.hidden, config.dropout)
+
+    def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
+        u = F.normalize(self.query_mlp(query), dim=-1)
+        v = F.normalize(self.item_mlp(items), dim=-1)
+        return u, features.gather(v)
+
+
+def _mlp(size: int, hidden: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(size, hidden),
+        nn.LayerNorm(hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, hidden),
+        nn.LayerNorm(hidden),
+    )
+
+
+class CrossAttention(nn.Module):
+    """The query attends to its pool in L layers, then both are projected to unit vectors.
+
+    With `trunk = "set_encoder"` the candidates first attend to each other, so that each is read beside its rivals.
+    One input matrix serves query and candidates when both are means of the same kind of vector.
+    """
+
+    def __init__(self, config: PolicyConfig, query_size: int, item_size: int) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.input_item = nn.Linear(item_size, hidden, bias=False) if item_size != hidden else nn.Identity()
+        shared = config.fuse == "mean" and query_size == item_size
+        self.input_query = None if shared else nn.Linear(query_size, hidden, bias=False)
+        self.pool_encoder = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                hidden, config.heads, 4 * hidden, config.attention_dropout, "gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(config.pool_layers if config.trunk == "set_encoder" else 0)
+        )
+        self.attention = nn.ModuleList(
+            PoolAttention(hidden, config.heads, config.attention_dropout) for _ in range(config.layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(config.layers))
+        self.dropout = nn.Dropout(config.dropout)
+        self.project_query = _near_identity(hidden)
+        self.project_item = _near_identity(hidden)
+
+    def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
+        q = (self.input_item if self.input_query is None else self.input_query)(query).unsqueeze(1)
+        read = self.input_item(items)
+        if len(self.pool_encoder):
+            pool = features.gather(read)
+            for layer in self.pool_encoder:
+                pool = layer(pool, src_key_padding_mask=~features.mask)
+            v = F.normalize(self.project_item(self.dropout(pool)), dim=-1)
+        else:
+            pool = features.gather(read)
+            v = features.gather(F.normalize(self.project_item(self.dropout(read)), dim=-1))
+        for attention, norm in zip(self.attention, self.norms, strict=True):
+            q = norm(q + attention(q, pool, features.mask))
+        u = F.normalize(self.project_query(self.dropout(q.squeeze(1))), dim=-1)
+        return u, v
+
+
+def _near_identity(hidden: int) -> nn.Linear:
+    layer = nn.Linear(hidden, hidden, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))
+    return layer
+
+
+def build_trunk(config: PolicyConfig, query_size: int, item_size: int) -> nn.Module:
+    """The trunk a config names."""
+    if config.trunk == "bi_encoder":
+        return BiEncoder(config, query_size, item_size)
+    return CrossAttention(config, query_size, item_size)

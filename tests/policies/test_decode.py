@@ -1,0 +1,110 @@
+"""Decoding: batched searches against brute force, sampling against exact probabilities."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from leverplus.errors import EvaluationError
+from leverplus.policies.base import PAD, STOP, Encoded, Features, Policy, sequence_logprobs
+from leverplus.policies.build import build_policy
+from leverplus.policies.decode import beam, greedy, sample, stochastic_beam
+from leverplus.recipe.selection import PolicyConfig
+
+SIZE = 5
+CONFIG = PolicyConfig(hidden=16, state="gru", step_embedding=True, temperature=0.3, max_shots=4)
+
+
+def setting(stop: str = "never", batch: int = 2) -> tuple[Policy, Encoded]:
+    policy = build_policy(PolicyConfig(**{**vars(CONFIG), "stop": stop}), dict.fromkeys(["image", "text", "answer"], 8))
+    generator = torch.Generator().manual_seed(3)
+    items = {name: torch.randn(9, 8, generator=generator) for name in ("image", "text", "answer")}
+    query = {name: torch.randn(batch, 8, generator=generator) for name in ("image", "text")}
+    pool = torch.stack([torch.randperm(9, generator=generator)[:SIZE] for _ in range(batch)])
+    return policy.eval(), policy.eval().prepare(Features(query, items, pool))
+
+
+def every_pair(policy: Policy, encoded: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    pairs = torch.tensor(list(itertools.permutations(range(SIZE), 2)))
+    with torch.no_grad():
+        total = sequence_logprobs(policy, encoded, pairs.expand(len(encoded.mask), -1, -1), False).total
+    return pairs, total
+
+
+def test_a_wide_beam_finds_every_sequence_in_order_of_probability() -> None:
+    policy, encoded = setting()
+    pairs, total = every_pair(policy, encoded)
+    found = beam(policy, encoded, 2, 30)
+    for row in range(2):
+        order = total[row].argsort(descending=True)
+        kept = found.logprobs[row] > -torch.inf
+        assert int(kept.sum()) == len(pairs)
+        assert found.positions[row][kept].tolist() == pairs[order].tolist()
+        assert torch.allclose(found.logprobs[row][kept], total[row][order], atol=1e-5)
+        assert (found.positions[row][~kept] == PAD).all()
+
+
+def test_greedy_is_a_beam_of_one() -> None:
+    policy, encoded = setting()
+    one, narrow = greedy(policy, encoded, 3), beam(policy, encoded, 3, 1)
+    assert torch.equal(one.positions, narrow.positions)
+    assert torch.allclose(one.logprobs, narrow.logprobs, atol=1e-6)
+
+
+def test_samples_follow_the_policy() -> None:
+    policy, encoded = setting()
+    pairs, total = every_pair(policy, encoded)
+    count = 20_000
+    drawn = sample(policy, encoded, 2, seeds=[1, 2], count=count)
+    for row in range(2):
+        code = drawn.positions[row, :, 0] * SIZE + drawn.positions[row, :, 1]
+        seen = torch.stack([(code == first * SIZE + second).sum() for first, second in pairs.tolist()]) / count
+        error = (seen - total[row].exp()).abs()
+        assert float((error / (total[row].exp() / count).sqrt()).max()) < 4.5
+
+
+def test_sampling_without_replacement_gives_distinct_members_whose_first_follows_the_policy() -> None:
+    policy, encoded = setting(batch=1)
+    pairs, total = every_pair(policy, encoded)
+    repeats = 3000
+    wide = Encoded(
+        encoded.mask.expand(repeats, -1), {k: v.expand(repeats, *v.shape[1:]) for k, v in encoded.blocks.items()}
+    )
+    drawn = stochastic_beam(policy, wide, 2, 6, seeds=list(range(repeats)))
+    code = drawn.positions[..., 0] * SIZE + drawn.positions[..., 1]
+    assert all(len(set(row)) == 6 for row in code.tolist())
+    first = code[:, 0]
+    seen = torch.stack([(first == a * SIZE + b).sum() for a, b in pairs.tolist()]) / repeats
+    assert float(((seen - total[0].exp()).abs() / (total[0].exp() / repeats).sqrt()).max()) < 4.5
+    assert drawn.keys is not None
+    assert (drawn.keys[:, :-1] >= drawn.keys[:, 1:]).all()
+
+
+def test_a_query_gets_the_same_samples_in_any_batch_and_any_padding() -> None:
+    policy, _ = setting()
+    generator = torch.Generator().manual_seed(0)
+    items = {name: torch.randn(9, 8, generator=generator) for name in ("image", "text", "answer")}
+    query = {name: torch.randn(2, 8, generator=generator) for name in ("image", "text")}
+    pool = torch.tensor([[0, 1, 2, 3, -1, -1], [3, 4, 5, 6, 7, 8]])
+    both = sample(policy, policy.prepare(Features(query, items, pool)), 2, seeds=[7, 8], count=50)
+    alone = Features({name: block[:1] for name, block in query.items()}, items, pool[:1, :4])
+    assert torch.equal(sample(policy, policy.prepare(alone), 2, seeds=[7], count=50).positions, both.positions[:1])
+
+
+def test_a_policy_that_may_stop_can_show_none_or_be_forced() -> None:
+    policy, encoded = setting("anywhere", batch=1)
+    drawn = sample(policy, encoded, 2, seeds=[0], count=400, allow_stop=True).positions[0]
+    kinds = {tuple("S" if p == STOP else "P" if p == PAD else "x" for p in row) for row in drawn.tolist()}
+    assert kinds == {("x", "x"), ("x", "S"), ("S", "P")}
+    assert (sample(policy, encoded, 2, seeds=[0], count=400).positions >= 0).all()
+
+
+def test_asking_for_more_than_the_pool_or_the_selector_has_is_refused() -> None:
+    policy, encoded = setting()
+    with pytest.raises(EvaluationError, match="1 to 4"):
+        greedy(policy, encoded, 5)
+    small = Encoded(encoded.mask & (torch.arange(SIZE) < 2), encoded.blocks)
+    with pytest.raises(EvaluationError, match="pool of 2"):
+        greedy(policy, small, 3)

@@ -1,0 +1,221 @@
+"""Policies: invariants that hold for every named selector, and the numbers the old ones are known by."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from leverplus import catalog
+from leverplus.errors import RecipeError, TrainingError
+from leverplus.policies.base import PAD, STOP, Features, Policy, sequence_logprobs
+from leverplus.policies.build import build_policy
+from leverplus.policies.trunks import PoolAttention
+from leverplus.recipe.selection import PolicyConfig, read_selection
+
+DIMS = {"image": 12, "text": 12, "answer": 12}
+NAMES = sorted(catalog.POLICIES)
+
+
+def preset(name: str, **changes: object) -> PolicyConfig:
+    config: PolicyConfig = catalog.load(catalog.POLICIES, name, "preset")
+    heads = 2 if config.heads > 1 else 1
+    small = replace(config, hidden=16, heads=heads, head_hidden=8, topics=min(config.topics, 4))
+    return replace(small, **changes)  # type: ignore[arg-type]
+
+
+def features(batch: int = 3, size: int = 6, dtype: torch.dtype = torch.float32, seed: int = 0) -> Features:
+    generator = torch.Generator().manual_seed(seed)
+
+    def block(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    items = {name: block(10, width) for name, width in DIMS.items()}
+    pool = torch.stack([torch.randperm(10, generator=generator)[:size] for _ in range(batch)])
+    return Features({"image": block(batch, 12), "text": block(batch, 12)}, items, pool, torch.arange(10))
+
+
+def make(name: str, **changes: object) -> Policy:
+    return build_policy(preset(name, **changes), DIMS, items=10, seed=1).eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_probabilities_of_all_ordered_pairs_sum_to_one(name: str) -> None:
+    policy = make(name).double()
+    encoded = policy.prepare(features(2, 5, torch.float64))
+    pairs = [list(pair) for pair in itertools.permutations(range(5), 2)]
+    if policy.stops:
+        pairs += [[first, STOP] for first in range(5)] + [[STOP, PAD]]
+    sequences = torch.tensor(pairs).expand(2, -1, -1)
+    total = sequence_logprobs(policy, encoded, sequences).total.exp().sum(-1)
+    assert total.tolist() == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_and_order_of_the_pool_change_nothing(name: str) -> None:
+    policy = make(name)
+    plain = features(3, 6)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(4))
+    shuffled = torch.cat([plain.pool[:, order], torch.full((3, 2), -1)], dim=1)
+    moved = Features(plain.query, plain.items, shuffled, plain.rows)
+    sequences = torch.tensor([[[0, 3], [5, 1]]]).expand(3, -1, -1)
+    where = torch.argsort(order)
+    before = sequence_logprobs(policy, policy.prepare(plain), sequences).steps
+    after = sequence_logprobs(policy, policy.prepare(moved), where[sequences]).steps
+    assert torch.allclose(before, after, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_belongs_to_a_named_group_and_gets_a_gradient(name: str) -> None:
+    policy = make(name, dropout=0.0, attention_dropout=0.0)
+    sequences = torch.tensor([[[0, 3], [5, 1], [2, 4]]]).expand(3, -1, -1)
+    weight = torch.randn(3, 3, generator=torch.Generator().manual_seed(2))
+    (sequence_logprobs(policy, policy.prepare(features()), sequences).total * weight).sum().backward()
+    grouped = [name for names in policy.named_groups().values() for name in names]
+    assert sorted(grouped) == sorted(name for name, _ in policy.named_parameters())
+    silent = [name for name, p in policy.named_parameters() if p.grad is None]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fresh_policy_is_near_uniform_so_its_first_loss_is_the_log_of_the_choices(name: str) -> None:
+    config: PolicyConfig = catalog.load(catalog.POLICIES, name, "preset")
+    dims = {"image": 256, "text": 256, "answer": 256}
+    policy = build_policy(config, dims, items=64, seed=0).eval()
+    generator = torch.Generator().manual_seed(0)
+    items = {field: torch.randn(64, 256, generator=generator) for field in dims}
+    query = {field: torch.randn(16, 256, generator=generator) for field in ("image", "text")}
+    pool = torch.stack([torch.randperm(64, generator=generator) for _ in range(16)])
+    sequences = torch.stack([torch.randperm(64, generator=generator)[:2] for _ in range(64)]).reshape(16, 4, 2)
+    with torch.no_grad():
+        encoded = policy.prepare(Features(query, items, pool, torch.arange(64)))
+        loss = -float(sequence_logprobs(policy, encoded, sequences).total.mean())
+    if config.refine_others == "drop":
+        assert loss > 50  # the old limit: what its shortlist misses is lost
+        return
+    expected = math.log(64) + math.log(63)
+    assert abs(loss - expected) < 0.1 * expected
+
+
+def test_the_old_pointer_has_525824_parameters_and_half_of_them_outside_the_projections() -> None:
+    config = catalog.load(catalog.POLICIES, "cross_attention_faithful", "preset")
+    policy = build_policy(config, {"image": 512, "text": 512})
+    counts = {name: p.numel() for name, p in policy.named_parameters()}
+    assert sum(counts.values()) == 525_824
+    frozen = sum(counts[name] for name in policy.named_groups()["projections"])
+    assert round(1 - frozen / 525_824, 4) == 0.5015
+
+
+def test_folded_attention_equals_the_attention_of_torch() -> None:
+    torch.manual_seed(0)
+    own = PoolAttention(12, 3, 0.0).double().eval()
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double().eval()
+    with torch.no_grad():
+        own.in_proj_bias.normal_()
+        theirs.load_state_dict(own.state_dict())
+    query, pool = torch.randn(2, 4, 12).double(), torch.randn(2, 5, 12).double()
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    expected = theirs(query, pool, pool, key_padding_mask=~mask)[0]
+    assert torch.allclose(own(query, pool, mask), expected)
+
+
+def test_one_model_scores_one_to_eight_shots() -> None:
+    policy = make("interaction")
+    encoded = policy.prepare(features(2, 9))
+    long = torch.stack([torch.randperm(9, generator=torch.Generator().manual_seed(s))[:8] for s in range(4)])
+    padded = long.clone()
+    padded[1, 1:], padded[2, 4:] = PAD, PAD
+    result = sequence_logprobs(policy, encoded, padded.expand(2, -1, -1))
+    whole = sequence_logprobs(policy, encoded, long.expand(2, -1, -1))
+    assert torch.allclose(result.steps[:, 1, 0], whole.steps[:, 1, 0])
+    assert torch.allclose(result.total[:, 2], whole.steps[:, 2, :4].sum(-1))
+    assert result.valid.sum().item() == 2 * (8 + 1 + 4 + 8)
+
+
+def test_old_limits_are_kept_and_say_what_to_set() -> None:
+    policy = make("recurrent_faithful")
+    with pytest.raises(TrainingError, match="max_shots = 3"):
+        sequence_logprobs(policy, policy.prepare(features()), torch.zeros(3, 1, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("bad", [[[2, 2]], [[7, 0]]])
+def test_an_impossible_sequence_raises_instead_of_giving_minus_infinity(bad: list[list[int]]) -> None:
+    policy = make("cross_attention")
+    plain = features(3, 6)
+    padded = Features(plain.query, plain.items, torch.cat([plain.pool, torch.full((3, 2), -1)], 1))
+    with pytest.raises(TrainingError):
+        sequence_logprobs(policy, policy.prepare(padded), torch.tensor([bad]).expand(3, -1, -1))
+
+
+@pytest.mark.parametrize(("stop", "allowed"), [("none_only", [True, False]), ("after_first", [False, True])])
+def test_stop_is_allowed_exactly_where_the_config_says(stop: str, allowed: list[bool]) -> None:
+    policy = make("stopping", stop=stop)
+    encoded = policy.prepare(features())
+    logits = policy.logits(encoded, torch.tensor([[[0, 1]]]).expand(3, -1, -1))
+    assert [bool((logits[0, 0, step, -1] > -torch.inf).item()) for step in range(2)] == allowed
+    forced = policy.logits(encoded, torch.tensor([[[0, 1]]]).expand(3, -1, -1), allow_stop=False)
+    assert (forced[..., -1] == -torch.inf).all()
+
+
+def test_gradients_of_the_whole_policy_agree_with_finite_differences() -> None:
+    policy = make("diverse", dropout=0.0, attention_dropout=0.0, topics=2, dpp="exact", dpp_rank=3).double()
+    data = features(1, 4, torch.float64)
+    sequences = torch.tensor([[[0, 3, 1], [2, 1, 0]]])
+    weight = torch.tensor([[1.0, -0.5]], dtype=torch.float64)
+
+    def value() -> torch.Tensor:
+        return (sequence_logprobs(policy, policy.prepare(data), sequences).total * weight).sum()
+
+    value().backward()
+    for name, parameter in policy.named_parameters():
+        flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)
+        index = int(gradient.abs().argmax())
+        kept, size = flat[index].item(), 1e-6
+        flat[index] = kept + size
+        up = value().item()
+        flat[index] = kept - size
+        down = value().item()
+        flat[index] = kept
+        assert (up - down) / (2 * size) == pytest.approx(gradient[index].item(), rel=1e-4, abs=1e-7), name
+
+
+def test_shared_items_give_the_same_logits_as_dense_pools() -> None:
+    policy = make("interaction")
+    shared = features()
+    dense = Features.dense(shared.query, {n: shared.gather(b) for n, b in shared.items.items()}, shared.mask)
+    sequences = torch.tensor([[[0, 3], [5, 1]]]).expand(3, -1, -1)
+    left = sequence_logprobs(policy, policy.prepare(shared), sequences).steps
+    assert torch.allclose(left, sequence_logprobs(policy, policy.prepare(dense), sequences).steps, atol=1e-6)
+
+
+def test_the_same_seed_builds_the_same_policy_and_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second = make("volume"), make("volume")
+    assert torch.equal(torch.rand(1), expected)
+    for left, right in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_preset_is_a_start_and_keys_given_win() -> None:
+    problems: list[str] = []
+    config = read_selection({"preset": "diverse", "mmr": "mean"}, problems)
+    assert problems == []
+    assert config is not None
+    assert (config.state, config.mmr, config.preset) == ("gru", "mean", "diverse")
+
+
+def test_problems_of_a_selection_are_reported_together() -> None:
+    problems: list[str] = []
+    assert read_selection({"preset": "diverze", "hedas": 1, "stop": "maybe"}, problems) is None
+    assert len(problems) == 3
+    problems = []
+    assert read_selection({"heads": 3, "decoder": "slots", "state": "gru"}, problems) is None
+    assert len(problems) == 2
+    with pytest.raises(RecipeError, match="query_fields"):
+        build_policy(PolicyConfig(), {"text": 4, "answer": 4})
