@@ -1,0 +1,27 @@
+"""Statistics of paired scores: what a difference between two arms on the same items can and cannot show."""
+
+from leverplus.stats.bootstrap import Interval, mean_interval, paired_bootstrap
+from leverplus.stats.comparison import Comparison, adjust, compare
+from leverplus.stats.power import minimum_detectable_effect, paired_power, plan_n
+from leverplus.stats.seeds import SeededComparison, compare_seeds
+from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
+from leverplus.stats.summary import SummaryRow, compare_summary
+
+__all__ = [
+    "Comparison",
+    "Interval",
+    "SeededComparison",
+    "SummaryRow",
+    "adjust",
+    "compare",
+    "compare_seeds",
+    "compare_summary",
+    "holm",
+    "mcnemar_test",
+    "mean_interval",
+    "minimum_detectable_effect",
+    "paired_bootstrap",
+    "paired_power",
+    "plan_n",
+    "sign_flip_test",
+]

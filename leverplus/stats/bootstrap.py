@@ -1,0 +1,116 @@
+"""Bootstrap intervals of a mean and of a paired difference, over items or over whole images.
+
+Source: Efron, "Better bootstrap confidence intervals" (1987), for BCa; Hesterberg, "What teachers should know about the
+bootstrap" (2015), for widening the levels so that small samples are covered as a t interval covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from leverplus.errors import EvaluationError
+from leverplus.stats.paired import Blocks, Floats, blocks, checked_scores, paired_differences
+
+Interval = tuple[float, float]
+Method = Literal["bca", "percentile"]
+
+RESAMPLES = 10_000
+_CELLS = 4_000_000  # numbers held at once while drawing
+
+
+def mean_interval(
+    scores: ArrayLike,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = 0.95,
+    method: Method = "bca",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Bootstrap interval of a mean score, within [0, 1]; `clusters` names each item's image and draws whole images."""
+    low, high = _interval(blocks(checked_scores(scores), clusters), confidence, method, resamples, seed)
+    return max(low, 0.0), min(high, 1.0)
+
+
+def paired_bootstrap(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = 0.95,
+    method: Method = "bca",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Bootstrap interval of mean(a) - mean(b) over the same items, within [-1, 1]."""
+    low, high = _interval(blocks(paired_differences(a, b), clusters), confidence, method, resamples, seed)
+    return max(low, -1.0), min(high, 1.0)
+
+
+def _interval(data: Blocks, confidence: float, method: Method, resamples: int, seed: int) -> Interval:
+    if not 0.5 <= confidence < 1.0:
+        raise EvaluationError(f"confidence must be in [0.5, 1); got {confidence:g}, the usual value is 0.95")
+    if data.is_constant:
+        # Nothing varied, so drawing shows no spread; but a rarer event, unseen in n blocks, may exist: with this
+        # confidence its rate is at most the u of (1 - u)^n = tail, and one such block moves the mean by at most 1.
+        unseen = 1.0 - ((1.0 - confidence) / 2) ** (1.0 / len(data))
+        return data.mean - unseen, data.mean + unseen
+    draws = resampled_means(data, resamples, np.random.default_rng(seed))
+    low, high = _mid_quantiles(draws, _levels(data, confidence, method))
+    return float(low), float(high)
+
+
+def resampled_means(data: Blocks, resamples: int, rng: np.random.Generator) -> Floats:
+    """Means of `resamples` samples of as many blocks, drawn with replacement.
+
+    Blocks with equal sum and size are interchangeable, so where few kinds occur (scores are 0, .3, .6, .9 or 1), the
+    number of each kind is drawn at once: the same distribution, tens of times faster.
+    """
+    n = len(data)
+    kinds, counts = np.unique(np.round(np.stack([data.sums, data.sizes]), 9), axis=1, return_counts=True)
+    parts = []
+    if len(counts) * 4 <= n:
+        step = max(1, _CELLS // len(counts))
+        for start in range(0, resamples, step):
+            drawn = rng.multinomial(n, counts / n, size=min(step, resamples - start))
+            parts.append((drawn @ kinds[0]) / (drawn @ kinds[1]))
+    else:
+        step = max(1, _CELLS // n)
+        for start in range(0, resamples, step):
+            chosen = rng.integers(0, n, size=(min(step, resamples - start), n))
+            parts.append(data.sums[chosen].sum(axis=1) / data.sizes[chosen].sum(axis=1))
+    return np.concatenate(parts)
+
+
+def _mid_quantiles(draws: Floats, levels: Floats) -> Floats:
+    """Quantiles with half the share of each value below it.
+
+    Means of right and wrong answers lie on a coarse grid; ordinary quantiles then round outwards, and intervals on
+    200 items covered up to 98 % instead of 95 %. Where values do not repeat these are the ordinary quantiles.
+    """
+    values, counts = np.unique(np.round(draws, 12), return_counts=True)
+    return np.interp(levels, (np.cumsum(counts) - counts / 2) / len(draws), values)
+
+
+def _levels(data: Blocks, confidence: float, method: Method) -> Floats:
+    """The two quantile levels of the draws that bound the interval."""
+    from scipy.special import ndtr, stdtrit
+
+    n = len(data)
+    tail = (1.0 - confidence) / 2
+    # Draws spread by sqrt((n-1)/n) too little and have normal, not t, tails: levels further out make up for both.
+    z = np.array([-1.0, 1.0]) * stdtrit(n - 1, 1.0 - tail) * np.sqrt(n / (n - 1))
+    if method == "percentile":
+        return np.asarray(ndtr(z), dtype=np.float64)
+    if method != "bca":
+        raise EvaluationError(f"there is no interval method called '{method}'; known: bca, percentile")
+    left_out = (data.sums.sum() - data.sums) / (data.sizes.sum() - data.sizes)
+    pull = left_out.mean() - left_out
+    acceleration = (pull**3).sum() / (6.0 * (pull**2).sum() ** 1.5)
+    # For a mean the bias correction equals the acceleration; counted from draws it would only add their noise.
+    shifted = acceleration + z
+    return np.asarray(ndtr(acceleration + shifted / (1.0 - acceleration * shifted)), dtype=np.float64)

@@ -1,0 +1,115 @@
+"""The comparison of two arms on the same items: difference, interval, p-value, detectable effect, help and harm."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from leverplus.errors import EvaluationError
+from leverplus.stats.bootstrap import RESAMPLES, Interval, Method, paired_bootstrap
+from leverplus.stats.paired import TIE, Blocks, Floats, blocks, check_ids, paired_differences
+from leverplus.stats.power import minimum_detectable_effect
+from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
+
+Test = Literal["sign_flip", "mcnemar"]
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms on n common items; `diff` is the first minus the second, in accuracy.
+
+    `p_adjusted` is corrected for all that is compared (see `adjust`); alone it equals `p_value`. `mde80` is the
+    smallest true difference these items would show 80 % of the time. `helped` and `harmed` count items the first arm
+    scores above and below the second.
+    """
+
+    n: int
+    diff: float
+    ci95: Interval
+    p_value: float
+    p_adjusted: float
+    mde80: float
+    helped: int
+    harmed: int
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether nothing may be claimed: not significant after correction, or zero lies in the interval."""
+        return self.p_adjusted >= LEVEL or self.ci95[0] <= 0.0 <= self.ci95[1]
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as `eval.json` holds it, without the names of the arms."""
+        return {**vars(self), "ci95": list(self.ci95)}
+
+
+def compare(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    ids: Sequence[Hashable] | None = None,
+    clusters: Sequence[Hashable] | None = None,
+    test: Test = "sign_flip",
+    method: Method = "bca",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compares arm a with arm b on the same items, given in the same order, each score in [0, 1].
+
+    `ids` names the items, each once. `clusters` names each item's image where several items share one: images are then
+    drawn, swapped and counted as the independent pieces. `test` is `sign_flip` (any scores) or `mcnemar` (0 or 1 only,
+    no clusters).
+    """
+    differences = paired_differences(a, b)
+    if ids is not None:
+        check_ids(ids, len(differences))
+    helped, harmed = int(np.count_nonzero(differences > 0)), int(np.count_nonzero(differences < 0))
+    if test == "mcnemar":
+        _require_binary(differences, clusters)
+        p_value = mcnemar_test(helped, harmed)
+    elif test == "sign_flip":
+        p_value = sign_flip_test(a, b, clusters=clusters, seed=seed)
+    else:
+        raise EvaluationError(f"there is no test called '{test}'; known: mcnemar, sign_flip")
+    return Comparison(
+        n=len(differences),
+        diff=float(differences.mean()),
+        ci95=paired_bootstrap(a, b, clusters=clusters, method=method, resamples=resamples, seed=seed),
+        p_value=p_value,
+        p_adjusted=p_value,
+        mde80=_detectable(blocks(differences, clusters)),
+        helped=helped,
+        harmed=harmed,
+    )
+
+
+def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The same comparisons with `p_adjusted` corrected by Holm's rule over all of them."""
+    adjusted = holm([comparison.p_value for comparison in comparisons])
+    return [replace(comparison, p_adjusted=p) for comparison, p in zip(comparisons, adjusted, strict=True)]
+
+
+def _require_binary(differences: Floats, clusters: Sequence[Hashable] | None) -> None:
+    if clusters is not None:
+        raise EvaluationError("McNemar's test takes items as independent; use test='sign_flip' with clusters")
+    if not np.all(np.isin(differences, (-1.0, 0.0, 1.0))):
+        raise EvaluationError("McNemar's test needs scores of 0 or 1, and these are graded; use test='sign_flip'")
+
+
+def _detectable(data: Blocks) -> float:
+    """Smallest detectable effect at the discordance and the sizes of change these blocks show."""
+    moves = np.abs(data.sums) / data.sizes.mean()
+    moved = moves[moves > TIE]
+    if len(moved) == 0:
+        return minimum_detectable_effect(len(data), 0.0)
+    return minimum_detectable_effect(
+        len(data),
+        len(moved) / len(data),
+        change=float(np.sqrt(np.mean(moved**2))),
+        uniform=bool(np.ptp(moved) < TIE),
+    )

@@ -1,0 +1,102 @@
+"""What every statistic starts from: checked scores, paired differences, and the blocks that are drawn as one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from leverplus.errors import EvaluationError
+
+Floats = NDArray[np.float64]
+
+TIE = 1e-9
+"""Two scores or sums closer than this are equal: 0.9 - 0.6 and 0.6 - 0.3 are one difference, whatever the last bit."""
+
+
+def checked_scores(scores: ArrayLike, name: str = "scores") -> Floats:
+    """Scores as a vector of at least two numbers in [0, 1]; anything else is refused with a sentence."""
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1:
+        raise EvaluationError(f"{name} must be one number an item; got an array of shape {values.shape}")
+    if len(values) < 2:
+        raise EvaluationError(f"{name} must hold at least 2 items to say anything about noise; got {len(values)}")
+    check_range(values, name)
+    return values
+
+
+def check_range(values: Floats, name: str) -> None:
+    """Refuses missing values and values outside [0, 1]."""
+    missing = int(np.count_nonzero(~np.isfinite(values)))
+    if missing:
+        raise EvaluationError(
+            f"{name} hold values that are not numbers ({missing} of {values.size}); measure them or leave the items out"
+        )
+    low, high = float(values.min()), float(values.max())
+    if low < 0.0 or high > 1.0:
+        raise EvaluationError(
+            f"{name} must lie in [0, 1] and range from {low:g} to {high:g}; divide percentages by 100"
+        )
+
+
+def paired_differences(a: ArrayLike, b: ArrayLike) -> Floats:
+    """a - b item by item; both are scores of the same items in the same order."""
+    first, second = checked_scores(a, "scores of the first arm"), checked_scores(b, "scores of the second arm")
+    if len(first) != len(second):
+        raise EvaluationError(
+            f"paired scores must be of the same items; got {len(first)} and {len(second)}, compare their common items"
+        )
+    differences = first - second
+    differences[np.abs(differences) < TIE] = 0.0
+    return differences
+
+
+def check_ids(ids: Sequence[Hashable], n: int) -> None:
+    """Refuses item ids that do not name each of the n items once."""
+    if len(ids) != n:
+        raise EvaluationError(f"there are {n} scores but {len(ids)} item ids; give one id a score")
+    if len(set(ids)) != n:
+        seen: set[Hashable] = set()
+        twice = next(item for item in ids if item in seen or seen.add(item))  # type: ignore[func-returns-value]
+        raise EvaluationError(f"item {twice!r} is there more than once; each item must be scored once an arm")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Items grouped into what is drawn as one piece (an image with all its questions, or one item).
+
+    `sums` and `sizes` have one entry a block; the mean over items is sum(sums) / sum(sizes).
+    """
+
+    sums: Floats
+    sizes: Floats
+
+    def __len__(self) -> int:
+        return len(self.sums)
+
+    @property
+    def mean(self) -> float:
+        return float(self.sums.sum() / self.sizes.sum())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every block has the same mean, so that no drawing of blocks can show any spread."""
+        means = self.sums / self.sizes
+        return float(np.ptp(means)) < TIE
+
+
+def blocks(values: Floats, clusters: Sequence[Hashable] | None) -> Blocks:
+    """The blocks of item values; without clusters each item is its own."""
+    if clusters is None:
+        return Blocks(values, np.ones_like(values))
+    if len(clusters) != len(values):
+        raise EvaluationError(f"there are {len(values)} scores but {len(clusters)} clusters; give one cluster a score")
+    numbers: dict[Hashable, int] = {}
+    index = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
+    if len(numbers) < 2:
+        raise EvaluationError(
+            "all items are in one cluster; at least 2 clusters are needed to say anything about noise"
+        )
+    return Blocks(np.bincount(index, values).astype(np.float64), np.bincount(index).astype(np.float64))

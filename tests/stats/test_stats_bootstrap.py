@@ -1,0 +1,89 @@
+"""Bootstrap intervals: exact enumeration, the textbook interval, whole images, and what is unseen."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from leverplus.errors import EvaluationError
+from leverplus.stats import mean_interval, paired_bootstrap
+from leverplus.stats.bootstrap import resampled_means
+from leverplus.stats.paired import Blocks
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_drawn_means_have_the_distribution_of_all_samples(repeat: int) -> None:
+    """Twelve blocks of two kinds are drawn by kind, four different ones by index; both match full enumeration."""
+    data = Blocks(np.array([0.0, 1.0, 1.0, 2.0] * repeat), np.array([1.0, 2.0, 2.0, 4.0] * repeat))
+    draws = resampled_means(data, 200_000, np.random.default_rng(0))
+    n = 4 * repeat
+    chances: dict[float, float] = {}
+    kinds = [((0.0, 1.0), 1 / 4), ((1.0, 2.0), 1 / 2), ((2.0, 4.0), 1 / 4)]
+    for counts in product(range(n + 1), repeat=3):
+        if sum(counts) == n:
+            ways = math.factorial(n)
+            for (_, chance), count in zip(kinds, counts, strict=True):
+                ways *= chance**count / math.factorial(count)
+            total = sum(kind[0] * count for (kind, _), count in zip(kinds, counts, strict=True))
+            size = sum(kind[1] * count for (kind, _), count in zip(kinds, counts, strict=True))
+            chances[round(total / size, 9)] = chances.get(round(total / size, 9), 0.0) + ways
+    for value, chance in chances.items():
+        assert np.mean(np.abs(draws - value) < 1e-8) == pytest.approx(chance, abs=0.005)
+
+
+@pytest.mark.parametrize("method", ["bca", "percentile"])
+def test_the_interval_of_many_symmetric_scores_is_the_textbook_t_interval(method: str) -> None:
+    scores = np.clip(RNG.normal(0.5, 0.1, size=400), 0, 1)
+    low, high = mean_interval(scores, method=method, resamples=40_000)  # type: ignore[arg-type]
+    reach = 1.966 * scores.std(ddof=1) / np.sqrt(400)
+    assert low == pytest.approx(scores.mean() - reach, abs=0.05 * reach)
+    assert high == pytest.approx(scores.mean() + reach, abs=0.05 * reach)
+
+
+def test_bca_leans_towards_the_long_tail() -> None:
+    scores = np.zeros(100)
+    scores[:5] = 1.0
+    (low, high), (plain_low, plain_high) = mean_interval(scores), mean_interval(scores, method="percentile")
+    assert high > plain_high
+    assert low > 0.0 or plain_low == 0.0
+
+
+def test_swapping_the_arms_mirrors_the_interval() -> None:
+    a, b = (RNG.random(300) < 0.5).astype(float), (RNG.random(300) < 0.4).astype(float)
+    low, high = paired_bootstrap(a, b, resamples=20_000)
+    mirrored = paired_bootstrap(b, a, resamples=20_000)
+    assert (low, high) == pytest.approx((-mirrored[1], -mirrored[0]), abs=0.006)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    scores = RNG.random(50)
+    assert mean_interval(scores, seed=3) == mean_interval(scores, seed=3)
+    assert mean_interval(scores, seed=3) != mean_interval(scores, seed=4)
+
+
+def test_copies_of_an_image_add_nothing_when_images_are_drawn() -> None:
+    a, b = (RNG.random(100) < 0.6).astype(float), (RNG.random(100) < 0.5).astype(float)
+    clusters = np.repeat(np.arange(100), 5).tolist()
+    once = paired_bootstrap(a, b)
+    fivefold = paired_bootstrap(np.repeat(a, 5), np.repeat(b, 5), clusters=clusters)
+    blind = paired_bootstrap(np.repeat(a, 5), np.repeat(b, 5))
+    assert fivefold == pytest.approx(once, abs=0.01)
+    assert blind[1] - blind[0] < 0.6 * (once[1] - once[0])
+
+
+def test_equal_arms_are_not_known_to_be_equal_for_ever() -> None:
+    # with 100 items and none that differs, up to 3.6 % could: 0.964^100 = 0.025
+    low, high = paired_bootstrap([1.0] * 100, [1.0] * 100)
+    assert high == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert low == -high
+    assert mean_interval([1.0] * 100) == (pytest.approx(1 - 0.0362, abs=1e-4), 1.0)
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(EvaluationError, match=r"confidence must be in \[0.5, 1\); got 95"):
+        mean_interval([0.0, 1.0], confidence=95)
+    with pytest.raises(EvaluationError, match="no interval method called 'normal'"):
+        mean_interval([0.0, 1.0], method="normal")  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""The record of one comparison: its numbers by hand, its correction, and what it forbids to claim."""
+
+import json
+
+import numpy as np
+import pytest
+
+from leverplus.errors import EvaluationError
+from leverplus.stats import adjust, compare, mcnemar_test, minimum_detectable_effect
+
+A = np.array([1.0] * 60 + [0.0] * 40)
+B = np.array([1.0] * 40 + [0.0] * 20 + [1.0] * 5 + [0.0] * 35)
+
+
+def test_the_record_holds_difference_help_harm_and_p_value() -> None:
+    result = compare(A, B, ids=[f"q{i}" for i in range(100)])
+    assert (result.n, result.helped, result.harmed) == (100, 20, 5)
+    assert result.diff == pytest.approx(0.15)
+    assert result.p_value == result.p_adjusted == pytest.approx(mcnemar_test(20, 5))
+    assert result.ci95[0] < 0.15 < result.ci95[1]
+    assert result.mde80 == minimum_detectable_effect(100, 0.25)
+    assert not result.within_noise
+
+
+def test_the_json_form_has_the_names_of_the_result_file() -> None:
+    record = json.loads(json.dumps(compare(A, B).as_json()))
+    assert set(record) == {"n", "diff", "ci95", "p_value", "p_adjusted", "mde80", "helped", "harmed"}
+    assert isinstance(record["ci95"], list)
+
+
+def test_swapping_the_arms_turns_the_sign_and_nothing_else() -> None:
+    forward, backward = compare(A, B), compare(B, A)
+    assert backward.diff == -forward.diff
+    assert (backward.helped, backward.harmed) == (forward.harmed, forward.helped)
+    assert (backward.p_value, backward.mde80) == (forward.p_value, forward.mde80)
+
+
+def test_equal_arms_claim_nothing() -> None:
+    result = compare(A, A)
+    assert (result.diff, result.p_value, result.helped, result.harmed) == (0.0, 1.0, 0, 0)
+    assert result.ci95[0] < 0.0 < result.ci95[1]
+    assert result.mde80 == minimum_detectable_effect(100, 0.0)
+    assert result.within_noise
+
+
+def test_correction_over_many_comparisons_can_take_a_claim_back() -> None:
+    weak = compare([1.0] * 8 + [0.0] * 92, [0.0] * 99 + [1.0])  # 8 helped, 1 harmed
+    assert weak.p_value < 0.05 < 20 * weak.p_value
+    adjusted = adjust([weak] * 20)
+    assert all(result.within_noise for result in adjusted)
+    assert adjusted[0].p_adjusted == pytest.approx(20 * weak.p_value)
+    assert adjusted[0].p_value == weak.p_value
+    assert adjust([]) == []
+
+
+def test_mcnemar_is_refused_where_it_does_not_apply() -> None:
+    assert compare(A, B, test="mcnemar").p_value == pytest.approx(compare(A, B).p_value)
+    with pytest.raises(EvaluationError, match="these are graded; use test='sign_flip'"):
+        compare([0.3, 1.0], [0.0, 1.0], test="mcnemar")
+    with pytest.raises(EvaluationError, match="takes items as independent"):
+        compare(A, B, test="mcnemar", clusters=list(range(100)))
+    with pytest.raises(EvaluationError, match="no test called 't'"):
+        compare(A, B, test="t")  # type: ignore[arg-type]
+
+
+def test_copies_of_an_image_make_no_difference_more_certain() -> None:
+    clusters = np.repeat(np.arange(100), 4).tolist()
+    once, copied = compare(A, B), compare(np.repeat(A, 4), np.repeat(B, 4), clusters=clusters)
+    assert copied.n == 400
+    assert copied.p_value == pytest.approx(once.p_value)
+    assert copied.mde80 == pytest.approx(once.mde80)
+    assert copied.ci95 == pytest.approx(once.ci95, abs=0.01)
