@@ -13,7 +13,7 @@ from torch import Tensor
 FLAT = 1e-6
 
 
-def _moments(rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def moments(rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Count, mean and population standard deviation of each group, each (B, 1)."""
     weight = mask.to(rewards.dtype)
     count = weight.sum(-1, keepdim=True)
@@ -38,19 +38,19 @@ def _finish(advantages: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
 
 def centred(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:  # noqa: ARG001 one signature for the table
     """r - mean of the group."""
-    _, mean, _ = _moments(rewards, mask)
+    _, mean, _ = moments(rewards, mask)
     return _finish(rewards - mean, rewards, mask)
 
 
 def zscore(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:
     """(r - mean) / max(std, floor): unit spread, except that a nearly flat group is not blown up."""
-    _, mean, spread = _moments(rewards, mask)
+    _, mean, spread = moments(rewards, mask)
     return _finish((rewards - mean) / spread.clamp(min=floor), rewards, mask)
 
 
 def leave_one_out(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:  # noqa: ARG001
     """r - mean of the *other* members (RLOO): the baseline does not contain the reward it judges."""
-    count, mean, _ = _moments(rewards, mask)
+    count, mean, _ = moments(rewards, mask)
     return _finish((rewards - mean) * count / (count - 1.0).clamp(min=1.0), rewards, mask)
 
 

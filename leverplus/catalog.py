@@ -79,7 +79,13 @@ POLICIES: Table = {
 EMBEDDERS: Table = {}
 BACKENDS: Table = {}
 TASKS: Table = {}
-STAGES: Table = {}
+STAGES: Table = {
+    "sft": "leverplus.training.stages:Sft",
+    "rce": "leverplus.training.stages:Rce",
+    "grpo": "leverplus.training.grpo:Grpo",
+    "listwise": "leverplus.training.stages:Listwise",
+    "pairwise": "leverplus.training.stages:Pairwise",
+}
 CHECKS: Table = {}
 
 

@@ -1,0 +1,193 @@
+"""The training sections: `[reward]` and one section a stage, each a frozen dataclass of documented settings.
+
+Settings marked sick reproduce a mistake of the earlier code on purpose, so that the doctor has something to find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leverplus import catalog
+from leverplus.recipe.schema import setting
+
+
+def _rewards() -> tuple[str, ...]:
+    return tuple(catalog.REWARDS)
+
+
+def _advantages() -> tuple[str, ...]:
+    return tuple(catalog.ADVANTAGES)
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """`[reward]`: what a score is worth. Computed on read, so changing it never asks the model again."""
+
+    mode: str = setting("gt_prob", "the reward of one prompt", choices=_rewards)
+    components: tuple[str, ...] = setting(
+        (), "several rewards instead of one, each normalised in its group and then summed", choices=_rewards
+    )
+    component_weights: tuple[float, ...] = setting((), "weights of the components; 1 each when empty")
+    adaptive: bool = setting(False, "scale component weights until each spreads alike inside groups")
+    hard_weight: float = setting(1.0, "weight of correctness")
+    soft_weight: float = setting(1.0, "weight of accuracy or gt_prob")
+    rel_weight: float = setting(0.1, "weight of the relevance of wrong answers")
+    alpha: float = setting(0.5, "weight of quality in legacy and hybrid")
+    beta: float = setting(1.0, "weight of correctness in legacy")
+    correctness: str = setting("01", "how legacy counts a wrong answer: 0, or -1", choices=("01", "pm1"))
+    quality: str = setting("gain", "quality in legacy: gain over the prefix, or -log mu", choices=("gain", "logprob"))
+    hard_by_shots: tuple[float, ...] = setting(
+        (), "factors on hard_weight for 1, 2, ... shots; the last holds for more"
+    )
+    soft_by_shots: tuple[float, ...] = setting(
+        (), "factors on soft_weight for 1, 2, ... shots; the last holds for more"
+    )
+    transform: str = setting("none", "logit spreads out probabilities near 0 and 1", choices=("none", "logit"))
+    normalise: str = setting(
+        "none", "normalisation inside a group", choices=("none", "z_score", "z_score_clamp", "rank")
+    )
+    clamp: float = setting(3.0, "bound of z_score_clamp", above=0.0)
+    compare: str = setting(
+        "auto",
+        "which sequences of a query compete: those of equal length, or all; auto: all when the selector may stop",
+        choices=("auto", "same_shots", "all"),
+    )
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """Settings every stage has: optimiser, schedule, selection of queries, early stopping, freezing."""
+
+    epochs: int = setting(20, "passes over the groups", low=0)
+    lr: float = setting(1e-3, "learning rate of AdamW", above=0.0)
+    weight_decay: float = setting(0.01, "weight decay", low=0.0)
+    batch_size: int = setting(64, "groups in a batch", low=1)
+    accumulate: int = setting(1, "batches in one optimiser step", low=1)
+    schedule: str = setting("cosine", "learning-rate decay", choices=("constant", "linear", "cosine"))
+    warmup: float = setting(0.05, "share of steps in which the learning rate rises", low=0.0, high=1.0)
+    final_lr: float = setting(0.0, "share of the learning rate that is left at the end", low=0.0, high=1.0)
+    grad_clip: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0.0)
+    freeze: tuple[str, ...] = setting((), "parts that stay as they are: projections, attention, state, head, ...")
+    patience: int = setting(0, "stop after so many epochs without a better held-out reward; 0 never", low=0)
+    monitor: str = setting("reward", "which held-out number decides, highest is best")
+    min_positive_ratio: float = setting(0.0, "leave out groups with a smaller share of positives", low=0.0, high=1.0)
+    positive_threshold: float = setting(0.0, "a member is positive when its reward is above this")
+    easy_epochs: int = setting(0, "first epochs on easy queries only (curriculum)", low=0)
+    easy_gap: float = setting(1.0, "an easy query has this much between its best and worst reward", low=0.0)
+    easy_count: int = setting(2, "... and at least so many positives and negatives", low=0)
+
+
+@dataclass(frozen=True)
+class SftConfig(StageConfig):
+    """`[sft]`: supervised on the best sequences known."""
+
+    labels: str = setting(
+        "all", "learn from the best sequence, all of them, or all weighted by score", choices=("top", "all", "weighted")
+    )
+    temperature: float = setting(0.1, "of the weights when labels = weighted", above=0.0)
+    label_smoothing: float = setting(0.0, "share of a label spread over the pool", low=0.0, high=0.9)
+
+
+@dataclass(frozen=True)
+class RceConfig(StageConfig):
+    """`[rce]`: cross-entropy weighted by reward."""
+
+    temperature_start: float = setting(0.3, "temperature of the weights at the first step", above=0.0)
+    temperature_end: float = setting(0.05, "temperature of the weights at the last step", above=0.0)
+    weights: str = setting("raw", "what the weights are made of", choices=("raw", "zscore", "clamped", "rank"))
+    centred: bool = setting(True, "subtract 1/G from the weights, so that the worse push away")
+    top1: bool = setting(False, "learn from the first sequence of a group only, as it was stored")
+    skip_flat: bool = setting(True, "leave out groups without any difference in reward")
+
+
+@dataclass(frozen=True)
+class ListwiseConfig(StageConfig):
+    """`[listwise]`: soft targets over all measured next picks of the same prefix."""
+
+    temperature: float = setting(0.1, "of the targets softmax(reward / temperature)", above=0.0)
+    among: str = setting("tried", "compare with measured picks only, or with the whole pool", choices=("tried", "pool"))
+    min_children: int = setting(2, "a prefix takes part when so many next picks were measured", low=2)
+
+
+@dataclass(frozen=True)
+class PairwiseConfig(StageConfig):
+    """`[pairwise]`: the better of two sequences of a group should be the likelier."""
+
+    margin: float = setting(0.05, "pairs nearer than this in reward are left out", low=0.0)
+    beta: float = setting(0.1, "steepness of the logistic", above=0.0)
+    weighting: str = setting("gap", "pairs count by their gap in reward, or alike", choices=("gap", "even"))
+    reference: str = setting(
+        "stage_start", "log-probabilities are taken relative to this policy", choices=("stage_start", "none")
+    )
+    nll_best: float = setting(0.1, "weight of the likelihood of the best sequence", low=0.0)
+
+
+@dataclass(frozen=True)
+class GrpoConfig(StageConfig):
+    """`[grpo]`: group-relative policy optimisation. Four policies are kept apart: the trained one; `proximal`, its copy
+    from the start of the round, which the ratio and clip refer to; the behaviour, which made the sequences; and the
+    reference, which the KL term refers to."""
+
+    lr: float = setting(2e-4, "learning rate of AdamW", above=0.0)
+    batch_size: int = setting(32, "groups in a batch", low=1)
+    inner_epochs: int = setting(1, "passes over the groups between refreshes of the proximal policy", low=1)
+    advantage: str = setting("leave_one_out", "how a member compares with its group", choices=_advantages)
+    std_floor: float = setting(0.1, "smallest standard deviation of the z-score", above=0.0)
+    batch_scale: bool = setting(True, "divide advantages by their deviation over the batch")
+    advantage_clip: float = setting(5.0, "largest advantage", above=0.0)
+    top_k: tuple[int, ...] = setting(
+        (), "members kept by reward in epoch 1, 2, ...; the last holds on; empty: all", low=1
+    )
+    topk_before_advantage: bool = setting(
+        False, "choose the top k before the baseline is taken, which ties what is left", sick=(True,)
+    )
+    clip_low: float = setting(0.2, "how far a ratio may fall", low=0.0, high=1.0)
+    clip_high: float = setting(0.28, "how far a ratio may rise", low=0.0)
+    clip_level: str = setting("step", "ratios of single steps or of whole sequences", choices=("step", "sequence"))
+    clip_only: bool = setting(False, "no KL term at all; kl_beta then has no effect")
+    behaviour: str = setting(
+        "proximal",
+        "what the ratio refers to: proximal; stored also corrects by prox / mu; sft is stale after a warm-up",
+        choices=("proximal", "stored", "sft"),
+        sick=("sft",),
+    )
+    importance_cap: float = setting(2.0, "largest prox / mu when behaviour = stored", above=0.0)
+    reference: str = setting("stage_start", "what the KL term refers to", choices=("stage_start", "round_start", "sft"))
+    kl: str = setting(
+        "exact",
+        "KL over the whole pool, or estimated from the taken actions",
+        choices=("exact", "k1", "k2", "k3", "k3_inverted"),
+        sick=("k3_inverted",),
+    )
+    kl_beta: float = setting(0.01, "weight of the KL term (at first, when it adapts)", low=0.0)
+    beta_rule: str = setting(
+        "fixed",
+        "the weight of the KL term is fixed, or follows the KL once an epoch, or after every batch",
+        choices=("fixed", "epoch", "batch"),
+        sick=("batch",),
+    )
+    kl_low: float = setting(0.1, "below this KL (nats a sequence) the weight falls", low=0.0)
+    kl_high: float = setting(1.0, "above this KL the weight rises", above=0.0)
+    beta_factor: float = setting(1.5, "by what the weight rises or falls", above=1.0)
+    beta_min: float = setting(1e-4, "smallest weight", low=0.0)
+    beta_max: float = setting(0.5, "largest weight", above=0.0)
+    entropy_bonus: float = setting(0.0, "weight of the entropy of the steps", low=0.0)
+    flat_groups: str = setting(
+        "leave_out",
+        "groups without any difference in reward: out of both terms, or kept in the KL",
+        choices=("leave_out", "keep"),
+    )
+    trust_kl: float = setting(
+        0.1, "end an epoch when the KL to the proximal policy passes this, per step; 0 never", low=0.0
+    )
+    dropout_in_ratio: bool = setting(False, "dropout in the new pass but not in the old", sick=(True,))
+
+
+SECTIONS: dict[str, type[StageConfig]] = {
+    "sft": SftConfig,
+    "rce": RceConfig,
+    "grpo": GrpoConfig,
+    "listwise": ListwiseConfig,
+    "pairwise": PairwiseConfig,
+}
+"""The settings of each stage, by the name of the stage."""

@@ -1,0 +1,173 @@
+"""Checkpoints: weights in safetensors beside a config that says what they belong to; loading is strict.
+
+A checkpoint folder holds `model.safetensors` and `config.json` (class, selector config, widths of the feature blocks,
+recipe hash). Nothing is pickled. Folders are written beside their place and moved there whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from leverplus.errors import CheckpointError
+from leverplus.policies.base import Policy
+from leverplus.policies.build import build_policy
+from leverplus.recipe.schema import read_section
+from leverplus.recipe.selection import PolicyConfig
+
+FORMAT = 1
+
+
+def describe(policy: Policy, recipe_hash: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What `config.json` says of a policy."""
+    return {
+        "format": FORMAT,
+        "class": type(policy).__name__,
+        "config": dataclasses.asdict(policy.config),
+        "dims": policy.dims,
+        "items": getattr(policy, "items", None),
+        "recipe_hash": recipe_hash,
+        "extra": dict(extra),
+    }
+
+
+def save_checkpoint(
+    folder: Path, policy: Policy, recipe_hash: str = "", extra: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a policy to a folder, replacing what was there at once."""
+    with staged_folder(folder) as place:
+        save_file(tensors_of(policy), place / "model.safetensors")
+        write_json(place / "config.json", describe(policy, recipe_hash, extra or {}))
+    return folder
+
+
+def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
+    """The policy of a folder, ready to use, and its `config.json`; any mismatch raises `CheckpointError`."""
+    description = read_json(folder / "config.json")
+    problems: list[str] = []
+    config = read_section(PolicyConfig, description.get("config", {}), "config.", problems)
+    if config is None or description.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder}: config.json is not understood ({'; '.join(problems) or 'other format'}); train it again"
+        )
+    policy = build_policy(config, description["dims"], items=description["items"])
+    if type(policy).__name__ != description["class"]:
+        raise CheckpointError(
+            f"{folder}: holds a {description['class']}, but its config builds {type(policy).__name__}"
+        )
+    load_weights(policy, read_tensors(folder / "model.safetensors"), str(folder))
+    return policy.eval(), description
+
+
+def load_weights(policy: Policy, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Put tensors into a policy; every missing, unexpected or misshapen tensor is named."""
+    own = policy.state_dict()
+    missing = sorted(set(own) - set(tensors))
+    unexpected = sorted(set(tensors) - set(own))
+    shapes = [
+        f"{name} is {tuple(tensors[name].shape)}, not {tuple(own[name].shape)}"
+        for name in sorted(set(own) & set(tensors))
+        if tensors[name].shape != own[name].shape
+    ]
+    if missing or unexpected or shapes:
+        parts = [
+            f"missing: {', '.join(missing)}" if missing else "",
+            f"unexpected: {', '.join(unexpected)}" if unexpected else "",
+            f"of another shape: {'; '.join(shapes)}" if shapes else "",
+        ]
+        raise CheckpointError(f"{source} does not fit this selector; " + "; ".join(part for part in parts if part))
+    policy.load_state_dict(dict(tensors), strict=True)
+
+
+def tensors_of(policy: Policy) -> dict[str, Tensor]:
+    """The policy's tensors, detached and laid out for writing."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in policy.state_dict().items()}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); train it again") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); train it again") from error
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+class staged_folder:
+    """A folder to write into that takes its place only when everything was written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir(parents=True)
+        return self.place
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            shutil.rmtree(self.place, ignore_errors=True)
+            return
+        old = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
+        if self.folder.exists():
+            os.replace(self.folder, old)
+        os.replace(self.place, self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors, `optimizer.<parameter>.<name>`."""
+    state = optimizer.state_dict()["state"]
+    flat = {}
+    for index, values in state.items():
+        for name, value in values.items():
+            tensor = value if isinstance(value, Tensor) else torch.tensor(value)
+            flat[f"optimizer.{index}.{name}"] = tensor.detach().cpu().contiguous().clone()
+    return flat
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put a flattened state back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith("optimizer."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """Everything needed to go on with a stage: tensors and a few numbers, replaced at once."""
+    with staged_folder(folder) as place:
+        save_file(dict(tensors), place / "state.safetensors")
+        write_json(place / "state.json", numbers)
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and numbers of `save_state`."""
+    return read_tensors(folder / "state.safetensors"), read_json(folder / "state.json")

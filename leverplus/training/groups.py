@@ -1,0 +1,217 @@
+"""Tensors from groups: item vectors by id, rewards on read, rows that a stage learns from, and padded batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from leverplus import catalog, rewards
+from leverplus.errors import DataError
+from leverplus.policies.base import PAD, STOP, Features
+from leverplus.recipe.training import RewardConfig, StageConfig
+from leverplus.rewards import Evidence, Weights
+from leverplus.types import Demos, Group, ItemId, Member, Score
+
+Array = NDArray[np.float64]
+
+
+class ItemTable:
+    """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D)."""
+
+    def __init__(self, ids: Sequence[ItemId], blocks: Mapping[str, Tensor]) -> None:
+        self.rows = {item: row for row, item in enumerate(ids)}
+        self.blocks = dict(blocks)
+        for name, block in self.blocks.items():
+            if len(block) != len(ids):
+                raise DataError(f"{len(ids)} items but {len(block)} vectors in block '{name}'; embed the items again")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return {name: int(block.shape[-1]) for name, block in self.blocks.items()}
+
+    @classmethod
+    def from_arrays(cls, ids: Sequence[ItemId], arrays: Mapping[str, NDArray[np.float32] | None]) -> ItemTable:
+        """From numpy arrays (N, D); a block that is None (no pictures) is left out."""
+        return cls(ids, {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None})
+
+    def row(self, item: ItemId) -> int:
+        if item not in self.rows:
+            raise DataError(f"item {item} has no vector; embed it before it is used")
+        return self.rows[item]
+
+    def features(self, queries: Sequence[ItemId], pools: Sequence[Sequence[ItemId]]) -> Features:
+        """Features of queries and their pools, padded to the largest pool."""
+        rows = [torch.tensor([self.row(item) for item in pool], dtype=torch.long) for pool in pools]
+        return self.features_of_rows(torch.tensor([self.row(query) for query in queries]), rows)
+
+    def features_of_rows(self, queries: Tensor, pools: Sequence[Tensor]) -> Features:
+        """The same from row numbers; every item appears once, however many pools hold it."""
+        padded = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True, padding_value=-1)
+        inside = padded >= 0
+        unique, inverse = torch.unique(padded[inside], return_inverse=True)
+        pool = torch.full_like(padded, -1)
+        pool[inside] = inverse
+        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}
+        return Features(query, {name: block[unique] for name, block in self.blocks.items()}, pool, unique)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a stage learns from at once: sequences of one query that compete with each other.
+
+    `sequences` (G, S) hold pool positions in prompt order; `log_mu` is NaN where a source has no density.
+    """
+
+    query: ItemId
+    query_row: int
+    pool_rows: Tensor
+    sequences: Tensor
+    rewards: Tensor
+    log_mu: Tensor
+    accuracy: Tensor
+
+
+@dataclass(frozen=True)
+class GroupBatch:
+    """B rows padded to one shape: sequences (B, G, S), mask, rewards, log_mu and accuracy (B, G)."""
+
+    queries: tuple[ItemId, ...]
+    features: Features
+    sequences: Tensor
+    mask: Tensor
+    rewards: Tensor
+    log_mu: Tensor
+    accuracy: Tensor
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+def weights_of(config: RewardConfig) -> Weights:
+    """The weights a `[reward]` section names."""
+    return Weights(
+        hard=config.hard_weight,
+        soft=config.soft_weight,
+        rel=config.rel_weight,
+        alpha=config.alpha,
+        beta=config.beta,
+        correctness=config.correctness,
+        quality=config.quality,
+        hard_by_shots=config.hard_by_shots,
+        soft_by_shots=config.soft_by_shots,
+    )
+
+
+def evidence_of(members: Sequence[Member], scores: Sequence[Score], known: Mapping[Demos, Score]) -> list[Evidence]:
+    """The evidence of competing members; the prefix of each is looked up among all scores of the query."""
+    rivals = tuple(scores)
+    return [
+        Evidence(score, known.get(member.demos[:-1]) if member.demos else None, member.log_mu, rivals)
+        for member, score in zip(members, scores, strict=True)
+    ]
+
+
+def component_values(evidence: Sequence[Evidence], mode: str, config: RewardConfig) -> Array:
+    """The rewards of competing members under one mode, transformed but not normalised."""
+    reward = catalog.load(catalog.REWARDS, mode, "reward")
+    weights = weights_of(config)
+    values = np.array([reward(e, weights.for_shots(len(e.score.demos))) for e in evidence], dtype=np.float64)
+    return rewards.logit(values) if config.transform == "logit" else values
+
+
+def compete(group: Group, same_shots: bool) -> list[list[int]]:
+    """Which members of a group compete: those of equal length, or all."""
+    if not same_shots:
+        return [list(range(len(group.members)))]
+    lengths: dict[int, list[int]] = {}
+    for index, member in enumerate(group.members):
+        lengths.setdefault(len(member.demos), []).append(index)
+    return [lengths[length] for length in sorted(lengths) if length > 0]
+
+
+def rows_from_groups(
+    groups: Sequence[Group], table: ItemTable, reward: RewardConfig, *, stops: bool = False, max_shots: int = 8
+) -> list[Row]:
+    """Rows of every group. With `stops`, a list shorter than `max_shots` ends in STOP and all lengths compete."""
+    same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and not stops)
+    modes = reward.components or (reward.mode,)
+    pending: list[tuple[Group, list[int], list[Array]]] = []
+    for group in groups:
+        known = {score.demos: score for score in group.scores}
+        for indices in compete(group, same_shots):
+            members = [group.members[i] for i in indices]
+            evidence = evidence_of(members, [group.scores[i] for i in indices], known)
+            pending.append((group, indices, [component_values(evidence, mode, reward) for mode in modes]))
+    weights = list(reward.component_weights) or [1.0] * len(modes)
+    if reward.adaptive and pending:
+        weights = rewards.adaptive_weights([values for _, _, values in pending], weights)
+    return [
+        _row(group, indices, rewards.combine(values, weights, reward.normalise, reward.clamp), table, max_shots * stops)
+        for group, indices, values in pending
+    ]
+
+
+def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, stop_before: int) -> Row:
+    positions = {item: place for place, item in enumerate(group.pool.candidates)}
+    sequences = []
+    for index in indices:
+        demos = group.members[index].demos
+        missing = [demo for demo in demos if demo not in positions]
+        if missing:
+            raise DataError(f"query {group.query}: demonstration {missing[0]} is not in its pool; rebuild the groups")
+        sequence = [positions[demo] for demo in demos]
+        sequences.append([*sequence, STOP] if len(demos) < stop_before else sequence)
+    longest = max((len(sequence) for sequence in sequences), default=0)
+    padded = [sequence + [PAD] * (longest - len(sequence)) for sequence in sequences]
+    log_mu = [group.members[i].log_mu for i in indices]
+    return Row(
+        query=group.query,
+        query_row=table.row(group.query),
+        pool_rows=torch.tensor([table.row(item) for item in group.pool.candidates], dtype=torch.long),
+        sequences=torch.tensor(padded, dtype=torch.long).reshape(len(sequences), longest),
+        rewards=torch.tensor(values, dtype=torch.float32),
+        log_mu=torch.tensor([math.nan if value is None else value for value in log_mu], dtype=torch.float32),
+        accuracy=torch.tensor([group.scores[i].accuracy for i in indices], dtype=torch.float32),
+    )
+
+
+def collate(rows: Sequence[Row], table: ItemTable) -> GroupBatch:
+    """Pad rows to one batch."""
+    members = max(len(row.rewards) for row in rows)
+    steps = max(row.sequences.shape[1] for row in rows)
+    sequences = torch.full((len(rows), members, steps), PAD, dtype=torch.long)
+    columns = {name: torch.zeros(len(rows), members) for name in ("rewards", "log_mu", "accuracy")}
+    mask = torch.zeros(len(rows), members, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        count, length = row.sequences.shape
+        sequences[index, :count, :length] = row.sequences
+        mask[index, :count] = True
+        for name, column in columns.items():
+            column[index, :count] = getattr(row, name)
+    features = table.features_of_rows(torch.tensor([row.query_row for row in rows]), [row.pool_rows for row in rows])
+    return GroupBatch(tuple(row.query for row in rows), features, sequences, mask, **columns)
+
+
+def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[Row]:
+    """The rows an epoch (from 0) learns from: enough positives, and only easy queries at first."""
+    kept = []
+    for row in rows:
+        positive = row.rewards > config.positive_threshold
+        if config.min_positive_ratio > 0.0 and float(positive.float().mean()) < config.min_positive_ratio:
+            continue
+        if epoch < config.easy_epochs:
+            gap = float(row.rewards.max() - row.rewards.min())
+            fewest = min(int(positive.sum()), int((~positive).sum()))
+            if gap < config.easy_gap or fewest < config.easy_count:
+                continue
+        kept.append(row)
+    return kept

@@ -1,0 +1,301 @@
+"""The one training loop: every stage runs here, resumes exactly and keeps a checkpoint an epoch.
+
+All randomness (order, dropout) follows from (run seed, stage, epoch, step), so a run that was stopped and resumed ends
+with the same weights as one that was not. Only the model, the optimiser, the stage's copies and a few numbers are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leverplus import catalog
+from leverplus.errors import TrainingError
+from leverplus.losses import LossParts
+from leverplus.policies.base import Policy
+from leverplus.policies.decode import greedy
+from leverplus.recipe.training import StageConfig
+from leverplus.schedules import learning_rate
+from leverplus.training import checkpoint
+from leverplus.training.groups import GroupBatch, ItemTable, Row, collate, rows_of_epoch
+from leverplus.training.measures import Meter, compare_picks, moved
+from leverplus.training.runlog import RunLog
+from leverplus.training.seeds import derive_seed
+from leverplus.training.stages import Progress, Stage
+
+Evaluate = Callable[[Policy], Mapping[str, float]]
+Refresh = Callable[[Policy, int], Sequence[Row]]
+PROBES = 64
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What a stage needs beside the policy: its name and settings, where items and earlier policies are found,
+    the run's seed, and where to write (None: nothing is written and nothing resumed).
+
+    `evaluate` gives held-out numbers after every epoch. `refresh` gives fresh rows at the start of a round (online).
+    """
+
+    name: str
+    config: StageConfig
+    table: ItemTable
+    seed: int = 0
+    folder: Path | None = None
+    anchors: Mapping[str, Policy] = field(default_factory=dict)
+    evaluate: Evaluate | None = None
+    refresh: Refresh | None = None
+    recipe_hash: str = ""
+    calls: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended: epochs run, the best epoch (0 is the start) and its held-out value, metrics by epoch."""
+
+    epochs: int
+    best_epoch: int
+    best_value: float | None
+    history: tuple[Mapping[str, float], ...]
+
+
+def run_stage(policy: Policy, rows: Sequence[Row], run: StageRun) -> StageResult:
+    """Train a policy in place; with `evaluate` it ends with the weights of its best epoch, else of its last.
+
+    Checkpoints are `checkpoints/<stage>-epoch001`, ... and `checkpoints/<stage>`, what the stage hands on.
+    """
+    trainer = _Trainer(policy, run)
+    trainer.resume()
+    while not trainer.finished():
+        if run.refresh is not None and trainer.epoch % getattr(run.config, "inner_epochs", 1) == 0:
+            rows = run.refresh(policy, trainer.epoch)
+        trainer.run_epoch(rows)
+    trainer.restore_best()
+    if run.folder is not None:
+        extra = {"stage": run.name, "epoch": trainer.best_epoch}
+        checkpoint.save_checkpoint(run.folder / "checkpoints" / run.name, policy, run.recipe_hash, extra)
+    return StageResult(trainer.epoch, trainer.best_epoch, trainer.best_value, tuple(trainer.history))
+
+
+class _Trainer:
+    """One stage under way; `epoch` counts finished epochs."""
+
+    def __init__(self, policy: Policy, run: StageRun) -> None:
+        self.policy, self.run, self.config = policy, run, run.config
+        freeze(policy, run.config.freeze)
+        self.stage: Stage[Any] = catalog.load(catalog.STAGES, run.name, "stage")(run.config, policy, run.anchors)
+        self.trained = [p for p in policy.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=run.config.lr, weight_decay=run.config.weight_decay)
+        self.log = RunLog(run.folder / "log.jsonl" if run.folder is not None else None)
+        self.epoch, self.step, self.best_epoch = 0, 0, 0
+        self.best_value: float | None = None
+        self.best_weights: dict[str, Tensor] = {}
+        self.history: list[Mapping[str, float]] = []
+        self.total = 0
+
+    def finished(self) -> bool:
+        waited = self.epoch - self.best_epoch
+        tired = self.config.patience > 0 and self.best_value is not None and waited >= self.config.patience
+        return self.epoch >= self.config.epochs or tired
+
+    def run_epoch(self, rows: Sequence[Row]) -> None:
+        config, name = self.config, self.run.name
+        kept = rows_of_epoch(rows, config, self.epoch)
+        if not kept:
+            raise TrainingError(
+                f"stage {name}: none of {len(rows)} groups is left for epoch {self.epoch + 1}; lower "
+                f"{name}.min_positive_ratio, {name}.easy_gap or {name}.easy_count"
+            )
+        per_epoch = math.ceil(math.ceil(len(kept) / config.batch_size) / config.accumulate)
+        self.total = self.step + per_epoch * (config.epochs - self.epoch)
+        if self.epoch == 0 and self.best_value is None:
+            self._judge_start()
+        self.stage.begin_epoch(self.policy, self.epoch)
+        probe = collate(kept[:PROBES], self.run.table)
+        before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
+        metrics = self._pass(shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order")))
+        self.stage.end_epoch(metrics)
+        metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
+        metrics |= compare_picks(picks, self._picks(probe), probe)
+        self.epoch += 1
+        self._close_epoch(metrics)
+
+    def _pass(self, rows: Sequence[Row]) -> dict[str, float]:
+        """One pass over the rows in batches; the means (largest for .../max) of what the batches said."""
+        meter = Meter()
+        size, together = self.config.batch_size, self.config.accumulate
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        self.stage.enough = False
+        for start in range(0, len(batches), together):
+            self._optimise(batches[start : start + together], meter)
+            if self.stage.enough:
+                break
+        return meter.means()
+
+    def _optimise(self, batches: Sequence[Sequence[Row]], meter: Meter) -> None:
+        config = self.config
+        rate = learning_rate(
+            config.lr,
+            config.schedule,
+            self.step,
+            self.total,
+            warmup=round(config.warmup * self.total),
+            end=config.final_lr,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        for part, rows in enumerate(batches):
+            batch = collate(rows, self.run.table)
+            seed = derive_seed(self.run.seed, self.run.name, self.step, part, "dropout")
+            result = self._loss(batch, seed)
+            if not bool(torch.isfinite(result.total)):
+                raise TrainingError(
+                    f"stage {self.run.name}: the loss is {float(result.total.detach())} at step {self.step}; "
+                    f"lower {self.run.name}.lr = {config.lr}, or run `lever doctor` on this run"
+                )
+            if result.total.requires_grad:
+                torch.autograd.backward(result.total / len(batches))
+            meter.add(result.diagnostics, len(batch))
+            meter.add({f"loss/{name}": float(part.detach()) for name, part in result.parts.items()}, len(batch))
+            meter.add({"loss/total": float(result.total.detach())}, len(batch))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.trained, config.grad_clip or math.inf))
+        self.optimizer.step()
+        clipped = float(config.grad_clip > 0 and norm > config.grad_clip)
+        meter.add({"grad_norm": norm, "frac_clipped_steps": clipped}, 1)
+        meter.last["lr"] = rate
+        self.step += 1
+
+    def _loss(self, batch: GroupBatch, seed: int) -> LossParts:
+        """The loss with dropout drawn from its own seed; the global generator is left as it was."""
+        progress = Progress(self.epoch, self.step, self.total)
+        if not self.stage.dropout:
+            return self.stage.loss(self.policy.eval(), batch, progress)
+        self.policy.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            result = self.stage.loss(self.policy, batch, progress)
+        self.policy.eval()
+        return result
+
+    def _picks(self, probe: GroupBatch) -> Tensor:
+        self.policy.eval()
+        with torch.no_grad():
+            encoded = self.policy.prepare(probe.features)
+            shots = min(2, self.policy.config.max_shots, int(encoded.mask.sum(-1).min()))
+            return greedy(self.policy, encoded, shots).positions[:, 0]
+
+    def _judge_start(self) -> None:
+        """The policy before the first epoch counts: a stage that only harms gives back what it was given."""
+        if self.run.evaluate is not None:
+            value = self._value(self.run.evaluate(self.policy.eval()))
+            self.best_value, self.best_epoch = value, 0
+            self.best_weights = checkpoint.tensors_of(self.policy)
+
+    def _value(self, held_out: Mapping[str, float]) -> float:
+        if self.config.monitor not in held_out:
+            raise TrainingError(
+                f'{self.run.name}.monitor = "{self.config.monitor}" is not measured; known: {", ".join(held_out)}'
+            )
+        return held_out[self.config.monitor]
+
+    def _close_epoch(self, metrics: dict[str, float]) -> None:
+        held_out: Mapping[str, float] = {}
+        if self.run.evaluate is not None:
+            held_out = self.run.evaluate(self.policy.eval())
+            value = self._value(held_out)
+            if self.best_value is None or value > self.best_value:
+                self.best_value, self.best_epoch = value, self.epoch
+                self.best_weights = checkpoint.tensors_of(self.policy)
+        else:
+            self.best_epoch = self.epoch
+        context: dict[str, object] = {"stage": self.run.name, "epoch": self.epoch, "step": self.step}
+        if self.run.calls is not None:
+            context["lvlm_calls"] = self.run.calls()
+        self.history.append({**metrics, **{f"val/{name}": value for name, value in held_out.items()}})
+        self.log.write(context, metrics, held_out)
+        self.save()
+
+    def save(self) -> None:
+        """The epoch's checkpoint, and everything needed to go on from here."""
+        if self.run.folder is None:
+            return
+        name = f"{self.run.name}-epoch{self.epoch:03d}"
+        extra = {"stage": self.run.name, "epoch": self.epoch}
+        checkpoint.save_checkpoint(self.run.folder / "checkpoints" / name, self.policy, self.run.recipe_hash, extra)
+        tensors = {f"model.{key}": value for key, value in checkpoint.tensors_of(self.policy).items()}
+        tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
+        for role, copy in self.stage.copies.items():
+            tensors |= {f"copy.{role}.{key}": value for key, value in checkpoint.tensors_of(copy).items()}
+        tensors |= checkpoint.flatten_optimizer(self.optimizer)
+        numbers = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "best_epoch": self.best_epoch,
+            "best_value": self.best_value,
+            "numbers": self.stage.numbers,
+            "history": self.history,
+            "identity": self.identity(),
+        }
+        checkpoint.save_state(self.run.folder / "state" / self.run.name, tensors, numbers)
+
+    def identity(self) -> str:
+        """What must be equal for a state to be continued: settings other than the number of epochs, and the seed."""
+        settings = {key: value for key, value in vars(self.config).items() if key not in ("epochs", "patience")}
+        return str(derive_seed(sorted(settings.items()), self.run.seed, self.run.recipe_hash, self.policy.config))
+
+    def resume(self) -> None:
+        """Go on from the saved state of this stage, if there is one."""
+        folder = None if self.run.folder is None else self.run.folder / "state" / self.run.name
+        if folder is None or not folder.is_dir():
+            return
+        tensors, numbers = checkpoint.load_state(folder)
+        if numbers["identity"] != self.identity():
+            raise TrainingError(
+                f"{folder} belongs to other settings or another seed; choose another --out, or delete that folder"
+            )
+        checkpoint.load_weights(self.policy, under(tensors, "model."), str(folder))
+        self.best_weights = under(tensors, "best.")
+        for role, copy in self.stage.copies.items():
+            checkpoint.load_weights(copy, under(tensors, f"copy.{role}."), str(folder))
+        checkpoint.restore_optimizer(self.optimizer, tensors)
+        self.epoch, self.step = int(numbers["epoch"]), int(numbers["step"])
+        self.best_epoch, self.best_value = int(numbers["best_epoch"]), numbers["best_value"]
+        self.stage.numbers = dict(numbers["numbers"])
+        self.history = list(numbers["history"])
+        self.log.rewind(self.run.name, self.epoch)
+
+    def restore_best(self) -> None:
+        if self.best_weights:
+            checkpoint.load_weights(self.policy, self.best_weights, "the best epoch")
+        self.policy.eval()
+        for parameter in self.policy.parameters():
+            parameter.requires_grad_(True)
+
+
+def freeze(policy: Policy, groups: Sequence[str]) -> None:
+    """Leave only the parameters outside the named groups trainable."""
+    known = policy.named_groups()
+    unknown = [group for group in groups if group not in known]
+    if unknown:
+        raise TrainingError(f"freeze names {', '.join(unknown)}, but this selector has {', '.join(known)}")
+    frozen = {name for group in groups for name in known[group]}
+    if len(frozen) == len(list(policy.parameters())):
+        raise TrainingError("freeze names every part of the selector, so there is nothing to train")
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+
+
+def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return [rows[index] for index in order.tolist()]
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose name starts with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,113 @@
+"""The run log: one JSON object a line, metric names fixed here and explained in docs/metrics.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from leverplus.errors import TrainingError
+
+CONTEXT = ("stage", "epoch", "step", "lvlm_calls")
+"""Keys that say where a line belongs; every other key is a metric."""
+
+METRICS: Mapping[str, str] = {
+    "reward": "mean reward of all members",
+    "reward_std": "mean over groups of the standard deviation inside a group",
+    "reward_std_batch": "standard deviation of all rewards of a batch",
+    "frac_reward_zero_std": "share of groups whose rewards are all equal",
+    "frac_reward_all_zero": "share of groups in which no member is right",
+    "frac_reward_all_one": "share of groups in which every member is right",
+    "rewards/acc/mean": "mean accuracy of all members",
+    "reward/oracle_in_group": "mean of the best reward of each group",
+    "reward/headroom": "mean of best minus mean reward of each group",
+    "group/size": "mean number of members",
+    "adv/std": "mean over groups of the standard deviation of the advantages",
+    "adv/max": "largest absolute advantage",
+    "adv/frac_active": "share of members with an advantage that moves the policy",
+    "kl": "exact KL to the reference, nats a sequence",
+    "kl_prox": "exact KL to the proximal policy, nats a sequence",
+    "kl_k3": "k3 estimate of the KL to the reference on the stored sequences",
+    "tv_prox": "mean total variation to the proximal policy, a step",
+    "kl_coef": "weight of the KL term",
+    "entropy": "mean entropy of a step, nats",
+    "entropy/norm": "mean of entropy / log(allowed actions)",
+    "clip_ratio/low_mean": "share of ratios below the clip with negative advantage",
+    "clip_ratio/high_mean": "share of ratios above the clip with positive advantage",
+    "clip_ratio/region_mean": "share of ratios outside the clip range",
+    "ratio/mean": "mean ratio",
+    "ratio/max": "largest ratio",
+    "ratio/first_mb_dev": "largest |log ratio| of the first batch after a refresh; 0 when nothing is wrong",
+    "sampling/is_mean": "mean of proximal / behaviour",
+    "sampling/is_max": "largest proximal / behaviour",
+    "sampling/ess": "effective share of sequences under these weights",
+    "pair/count": "pairs of a batch that differ by more than the margin",
+    "pair/accuracy": "share of pairs in which the better is ahead",
+    "pair/margin": "mean difference of log-ratios over pairs",
+    "listwise/rows": "prefixes of a batch with several measured next picks",
+    "listwise/accuracy": "share of prefixes whose best measured pick is ranked first",
+    "nll": "mean negative log-likelihood of the members, nats a sequence",
+    "nll_skill": "1 - nll / nll of a uniform policy",
+    "temperature": "temperature of the reward weights",
+    "loss/total": "what is minimised",
+    "loss/pg": "clipped policy-gradient term",
+    "loss/kl": "KL term with its weight",
+    "loss/entropy": "mean entropy of a step, before its weight",
+    "loss/nll": "likelihood term",
+    "loss/rce": "reward-weighted cross-entropy",
+    "loss/pair": "pairwise term",
+    "loss/listwise": "listwise term",
+    "grad_norm": "norm of the gradient before clipping",
+    "frac_clipped_steps": "share of optimiser steps whose gradient was clipped",
+    "lr": "learning rate of the last step",
+    "rows": "groups the epoch learnt from",
+    "update/param_rel": "norm of the change of the weights in an epoch / norm of the weights",
+    "picks/changed_frac": "share of probe queries whose greedy picks changed in the epoch",
+    "picks/unique_demos": "different demonstrations among the greedy picks of the probe queries",
+}
+"""Every metric a stage may log under `train/`, with what it means."""
+
+
+class RunLog:
+    """An append-only log file; lines of epochs that are run again after a resume are dropped first."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, context: Mapping[str, object], train: Mapping[str, float], val: Mapping[str, float]) -> None:
+        """One line: where it belongs, `train/...` and `val/...`; numbers that are not finite are written as null."""
+        unknown = sorted(set(train) - set(METRICS))
+        if unknown:
+            raise TrainingError(f"metrics without a description: {', '.join(unknown)}; add them to runlog.METRICS")
+        line: dict[str, object] = dict(context)
+        line.update({f"train/{name}": _finite(value) for name, value in sorted(train.items())})
+        line.update({f"val/{name}": _finite(value) for name, value in sorted(val.items())})
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, object]]:
+        if self.path is None or not self.path.is_file():
+            return []
+        return [json.loads(line) for line in self.path.read_text().splitlines() if line]
+
+    def rewind(self, stage: str, epochs: int) -> None:
+        """Forget the lines of a stage after its first `epochs` epochs."""
+        if self.path is None or not self.path.is_file():
+            return
+        kept = [line for line in self.lines() if line.get("stage") != stage or _number(line.get("epoch")) <= epochs]
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        part.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        os.replace(part, self.path)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -1,0 +1,204 @@
+"""Stages: what a training stage minimises. Each is a class with one loss; the loop is elsewhere and the same for all.
+
+A stage sees the policy and a batch of groups and returns `LossParts`; its diagnostics become `train/...` in the log.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from leverplus import losses
+from leverplus.advantages import live_groups
+from leverplus.losses import LossParts
+from leverplus.policies.base import PAD, STOP, Policy, StepLogprobs, sequence_logprobs
+from leverplus.recipe.training import ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
+from leverplus.schedules import interpolate
+from leverplus.training.groups import GroupBatch
+
+ConfigT = TypeVar("ConfigT", bound=StageConfig)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a stage stands: epoch (from 0) and optimiser step of how many."""
+
+    epoch: int
+    step: int
+    total: int
+
+
+def frozen_copy(policy: Policy) -> Policy:
+    """The policy as it is now, without dropout and without gradients."""
+    clone = copy.deepcopy(policy).eval()
+    for parameter in clone.parameters():
+        parameter.requires_grad_(False)
+    return clone
+
+
+def policy_logprobs(policy: Policy, batch: GroupBatch) -> StepLogprobs:
+    """Log-probabilities of every sequence of a batch."""
+    return sequence_logprobs(policy, policy.prepare(batch.features), batch.sequences)
+
+
+@torch.no_grad()
+def fixed_logprobs(policy: Policy, batch: GroupBatch) -> StepLogprobs:
+    """The same under a policy that does not learn."""
+    return policy_logprobs(policy, batch)
+
+
+class Stage(Generic[ConfigT]):
+    """A stage with nothing to remember; `anchors` are earlier policies by name (`sft`)."""
+
+    dropout = True
+
+    def __init__(self, config: ConfigT, policy: Policy, anchors: Mapping[str, Policy]) -> None:
+        self.config = config
+        self.anchors = dict(anchors)
+        self.copies: dict[str, Policy] = {}
+        self.numbers: dict[str, float] = {}
+        self.enough = False
+        self.begin(policy)
+
+    def begin(self, policy: Policy) -> None:
+        """Before the first epoch."""
+
+    def begin_epoch(self, policy: Policy, epoch: int) -> None:
+        """Before every epoch (from 0)."""
+
+    def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:
+        raise NotImplementedError
+
+    def end_epoch(self, metrics: Mapping[str, float]) -> None:
+        """After every epoch, with the mean of its diagnostics."""
+
+
+def sequence_nll(logprobs: StepLogprobs, mask: Tensor) -> dict[str, float]:
+    """Mean NLL of the sequences and how much of a uniform policy's NLL has been learnt away."""
+    nll = float(-logprobs.total.detach()[mask].mean())
+    choices = (logprobs.table.detach() > -torch.inf).sum(-1).clamp(min=1).log()
+    uniform = float((choices * logprobs.valid).sum(-1)[mask].mean())
+    return {"nll": nll, "nll_skill": 1.0 - nll / uniform if uniform > 0 else 0.0}
+
+
+class Sft(Stage[SftConfig]):
+    """Cross-entropy on the best sequence of a group, on all, or on all weighted by softmax(reward / temperature)."""
+
+    def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
+        logprobs = policy_logprobs(policy, batch)
+        table = logprobs.table if self.config.label_smoothing else None
+        result = losses.cross_entropy(
+            logprobs.steps, logprobs.valid, self._weights(batch), table, self.config.label_smoothing
+        )
+        return LossParts(result.total, result.parts, sequence_nll(logprobs, batch.mask))
+
+    def _weights(self, batch: GroupBatch) -> Tensor:
+        if self.config.labels == "weighted":
+            return losses.reward_weights(batch.rewards, batch.mask, self.config.temperature)
+        if self.config.labels == "top":
+            return best_member(batch).to(batch.rewards.dtype)
+        present = batch.mask.to(batch.rewards.dtype)
+        return present / present.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def best_member(batch: GroupBatch) -> Tensor:
+    """Mask (B, G) of the member with the highest reward, the first of equals."""
+    ordered = batch.rewards.masked_fill(~batch.mask, -torch.inf)
+    return torch.zeros_like(batch.mask).scatter(1, ordered.argmax(-1, keepdim=True), True) & batch.mask
+
+
+class Rce(Stage[RceConfig]):
+    """Reward-weighted cross-entropy, its temperature falling over the steps."""
+
+    def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:
+        config = self.config
+        logprobs = policy_logprobs(policy, batch)
+        temperature = interpolate(config.temperature_start, config.temperature_end, progress.step, progress.total)
+        if config.top1:
+            first = torch.zeros_like(batch.rewards)
+            first[:, 0] = 1.0
+            result = losses.cross_entropy(logprobs.steps, logprobs.valid, first)
+        else:
+            mask = batch.mask
+            if config.skip_flat:
+                mask = mask & live_groups(batch.rewards, batch.mask).unsqueeze(-1)
+            weights = losses.reward_weights(batch.rewards, mask, temperature, config.weights)
+            result = losses.rce(logprobs.steps, logprobs.valid, weights, mask, config.centred)
+        diagnostics = {**sequence_nll(logprobs, batch.mask), "temperature": temperature}
+        return LossParts(result.total, result.parts, diagnostics)
+
+
+class Pairwise(Stage[PairwiseConfig]):
+    """The better of two sequences should gain more over the reference than the worse."""
+
+    def begin(self, policy: Policy) -> None:
+        if self.config.reference == "stage_start":
+            self.copies["reference"] = frozen_copy(policy)
+
+    def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
+        config = self.config
+        logprobs = policy_logprobs(policy, batch)
+        scores = logprobs.total
+        if "reference" in self.copies:
+            scores = scores - fixed_logprobs(self.copies["reference"], batch).total
+        result = losses.pairwise(
+            scores, batch.rewards, batch.mask, margin=config.margin, beta=config.beta, weighting=config.weighting
+        )
+        best = best_member(batch) & live_groups(batch.rewards, batch.mask).unsqueeze(-1)
+        nll = losses.cross_entropy(logprobs.steps, logprobs.valid, best.to(scores.dtype)).total
+        total = result.total + config.nll_best * nll
+        diagnostics = {**result.diagnostics, **sequence_nll(logprobs, batch.mask)}
+        return LossParts(total, {**result.parts, "nll": nll}, diagnostics)
+
+
+class Listwise(Stage[ListwiseConfig]):
+    """Soft targets over the measured next picks of each prefix: a dense one-shot table, or a table for each step."""
+
+    def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
+        sequences, steps, targets = prefix_tables(batch, policy.stops, self.config.min_children)
+        encoded = policy.prepare(batch.features)
+        table = sequence_logprobs(policy, encoded, sequences).table
+        index = steps[..., None, None].expand(-1, -1, 1, table.shape[-1])
+        log_p = torch.gather(table, 2, index).squeeze(2)
+        result = losses.listwise(log_p, targets, self.config.temperature, self.config.among)
+        best = torch.where(targets.isnan(), torch.full_like(targets, -torch.inf), targets).argmax(-1)
+        measured = (~targets.isnan()).any(-1)
+        hit = (log_p.detach().masked_fill(targets.isnan(), -torch.inf).argmax(-1) == best)[measured]
+        accuracy = {"listwise/accuracy": float(hit.float().mean())} if len(hit) else {}
+        return LossParts(result.total, result.parts, {**result.diagnostics, **accuracy})
+
+
+def prefix_tables(batch: GroupBatch, stops: bool, min_children: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Prefixes with several measured next picks: a sequence through each (B, N, S), its step, rewards (B, N, A).
+
+    A reward is NaN where the pick was not measured. A list's reward belongs to its last pick and, where the policy may
+    stop, also to stopping after it: at every prefix "stop here" competes with each measured next pick.
+    """
+    actions = batch.features.pool.shape[1] + int(stops)
+    columns = (batch.sequences.tolist(), batch.mask.tolist(), batch.rewards.tolist())
+    found: list[list[tuple[list[int], dict[int, float]]]] = []
+    for sequences, mask, rewards in zip(*columns, strict=True):
+        nodes: dict[tuple[int, ...], dict[int, float]] = {}
+        for sequence, present, reward in zip(sequences, mask, rewards, strict=True):
+            picks = [position for position in sequence if position >= 0]
+            if present and STOP in sequence:
+                nodes.setdefault(tuple(picks), {})[actions - 1] = reward
+            if present and picks:
+                nodes.setdefault(tuple(picks[:-1]), {})[picks[-1]] = reward
+        found.append([(list(path), children) for path, children in nodes.items() if len(children) >= min_children])
+    width = max(1, *(len(kept) for kept in found))
+    longest = max(1, *(len(path) + 1 for kept in found for path, _ in kept), 1)
+    paths = torch.full((len(found), width, longest), PAD, dtype=torch.long)
+    steps = torch.zeros(len(found), width, dtype=torch.long)
+    targets = torch.full((len(found), width, actions), torch.nan)
+    for row, kept in enumerate(found):
+        for column, (path, children) in enumerate(kept):
+            paths[row, column, : len(path)] = torch.tensor(path, dtype=torch.long)
+            steps[row, column] = len(path)
+            targets[row, column, list(children)] = torch.tensor(list(children.values()))
+    return paths, steps, targets

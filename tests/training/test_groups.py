@@ -1,0 +1,98 @@
+"""Groups as tensors: positions, rewards on read, competition by length, stops, padding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from leverplus.errors import DataError, NotMeasured
+from leverplus.policies.base import PAD, STOP
+from leverplus.recipe.training import RewardConfig
+from leverplus.training.groups import collate, rows_from_groups
+from leverplus.training.stages import prefix_tables
+from leverplus.types import ItemId
+
+
+def mixed_group(planted: Any) -> Any:
+    query = planted.ids[0]
+    a, b, c = planted.pool(query).candidates[:3]
+    return planted.group(query, [(), (a,), (b,), (a, b), (b, c)])
+
+
+def test_lists_of_equal_length_compete_and_positions_point_into_the_pool(planted: Any) -> None:
+    group = mixed_group(planted)
+    rows = rows_from_groups([group], planted.table, RewardConfig())
+    assert [row.sequences.tolist() for row in rows] == [[[0], [1]], [[0, 1], [1, 2]]]
+    assert rows[1].rewards.tolist() == pytest.approx([group.scores[3].gt_prob, group.scores[4].gt_prob])
+
+
+def test_a_selector_that_may_stop_sees_all_lengths_and_learns_to_stop(planted: Any) -> None:
+    rows = rows_from_groups([mixed_group(planted)], planted.table, RewardConfig(), stops=True, max_shots=2)
+    assert rows[0].sequences.tolist() == [[STOP, PAD], [0, STOP], [1, STOP], [0, 1], [1, 2]]
+
+
+def test_gain_is_taken_from_the_prefix_in_the_group_and_raises_without_it(planted: Any) -> None:
+    group = mixed_group(planted)
+    config = RewardConfig(mode="legacy", alpha=1.0, beta=0.0)
+    gains = [row.rewards.tolist() for row in rows_from_groups([group], planted.table, config)]
+    p = [score.gt_prob for score in group.scores]
+    assert gains[0] == pytest.approx([p[1] - p[0], p[2] - p[0]])
+    assert gains[1] == pytest.approx([p[3] - p[1], p[4] - p[2]])
+    orphan = replace(group, members=group.members[3:], scores=group.scores[3:])
+    with pytest.raises(NotMeasured):
+        rows_from_groups([orphan], planted.table, config)
+
+
+def test_components_normalisation_transform_and_adaptive_weights_change_the_rewards(planted: Any) -> None:
+    groups = planted.groups(6)
+    seen = set()
+    for config in (
+        RewardConfig(),
+        RewardConfig(transform="logit"),
+        RewardConfig(normalise="rank"),
+        RewardConfig(normalise="z_score"),
+        RewardConfig(components=("gt_prob", "hard_only"), normalise="z_score"),
+        RewardConfig(components=("gt_prob", "hard_only"), component_weights=(1.0, 0.2), normalise="z_score"),
+        RewardConfig(components=("gt_prob", "hard_only"), adaptive=True),
+        RewardConfig(components=("gt_prob", "hard_only")),
+    ):
+        rows = rows_from_groups(groups, planted.table, config)
+        seen.add(tuple(round(float(value), 5) for row in rows for value in row.rewards))
+    assert len(seen) == 8
+
+
+def test_batches_are_padded_and_hold_each_item_once(planted: Any) -> None:
+    rows = rows_from_groups([*planted.groups(3)[:4], mixed_group(planted)], planted.table, RewardConfig())
+    batch = collate(rows, planted.table)
+    assert batch.sequences.shape == (6, 3, 2)
+    assert batch.mask.sum(-1).tolist() == [3, 3, 3, 3, 2, 2]
+    assert (batch.sequences[~batch.mask] == PAD).all()
+    assert len(torch.unique(batch.features.rows)) == len(batch.features.rows)
+    for index, row in enumerate(rows):
+        assert torch.equal(batch.features.rows[batch.features.pool[index]], row.pool_rows)
+    assert "answer" not in batch.features.query
+
+
+def test_a_demonstration_outside_the_pool_or_without_a_vector_is_refused(planted: Any) -> None:
+    group = planted.group(planted.ids[0], [(planted.ids[1],)])
+    with pytest.raises(DataError, match="not in its pool"):
+        rows_from_groups([group], planted.table, RewardConfig())
+    with pytest.raises(DataError, match="embed"):
+        planted.table.row(ItemId("nobody"))
+
+
+def test_prefix_tables_hold_every_measured_next_pick_and_stopping(planted: Any) -> None:
+    group = mixed_group(planted)
+    p = [score.gt_prob for score in group.scores]
+    rows = rows_from_groups([group], planted.table, RewardConfig(), stops=True, max_shots=4)
+    paths, steps, targets = prefix_tables(collate(rows, planted.table), True, 2)
+    assert paths[0].tolist() == [[PAD, PAD], [0, PAD], [1, PAD]]
+    assert steps[0].tolist() == [0, 1, 1]
+    nodes = [{k: v for k, v in enumerate(row) if not math.isnan(v)} for row in targets[0].tolist()]
+    assert nodes[0] == pytest.approx({10: p[0], 0: p[1], 1: p[2]})
+    assert nodes[1] == pytest.approx({10: p[1], 1: p[3]})
+    assert nodes[2] == pytest.approx({10: p[2], 2: p[4]})

@@ -1,0 +1,316 @@
+"""The loop: it learns a planted rule in every stage, resumes exactly, freezes, stops early and keeps the best."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from leverplus import catalog
+from leverplus.errors import TrainingError
+from leverplus.policies.base import Policy
+from leverplus.recipe.schema import sick_settings
+from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, SftConfig, StageConfig
+from leverplus.training.checkpoint import load_checkpoint
+from leverplus.training.groups import rows_from_groups
+from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.stages import frozen_copy
+
+STAGES = sorted(catalog.STAGES)
+SHORT: dict[str, dict[str, Any]] = {
+    "sft": {"labels": "weighted", "lr": 3e-3},
+    "rce": {"lr": 3e-3},
+    "grpo": {"lr": 5e-3, "trust_kl": 0.0, "kl_beta": 0.001},
+    "listwise": {"lr": 3e-3},
+    "pairwise": {"lr": 3e-3},
+}
+
+
+def config_of(name: str, **changes: object) -> StageConfig:
+    return SECTIONS[name](**{"epochs": 3, "batch_size": 10, **SHORT[name], **changes})
+
+
+def weights(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in policy.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_stage_learns_the_planted_rule_for_queries_it_never_saw(name: str, planted: Any) -> None:
+    policy = planted.policy(head="interaction_mlp", temperature=1.0)
+    groups = planted.groups(8, (2,)) if name != "listwise" else one_shot_tables(planted)
+    rows = rows_from_groups(groups, planted.table, RewardConfig())
+    start = planted.evaluate(policy)["reward"]
+    run = StageRun(name, config_of(name, epochs=15), planted.table, evaluate=planted.evaluate)
+    result = run_stage(policy, rows, run)
+    assert planted.evaluate(policy)["reward"] == result.best_value
+    assert result.best_value is not None
+    assert start < 0.6
+    assert result.best_value > 0.78  # random 0.5, the best two of ten 0.85
+
+
+def one_shot_tables(planted: Any) -> list[Any]:
+    made = []
+    for query in planted.queries():
+        made.append(planted.group(query, [(item,) for item in planted.pool(query).candidates]))
+    return made
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, planted: Any, tmp_path: Path) -> None:
+    rows = rows_from_groups(planted.groups(4, (1, 2)), planted.table, RewardConfig())
+    extra = {"inner_epochs": 2, "beta_rule": "epoch"} if name == "grpo" else {}
+    config = config_of(name, epochs=4, schedule="constant", accumulate=2, warmup=0.0, **extra)
+    ends, logs = [], []
+    for folder, pieces in ((tmp_path / "whole", [4]), (tmp_path / "cut", [1, 3, 4])):
+        for epochs in pieces:
+            policy = planted.policy(seed=1, dropout=0.2, state="gru")
+            run = StageRun(name, replace(config, epochs=epochs), planted.table, 7, folder, evaluate=planted.evaluate)
+            torch.manual_seed(epochs)
+            if name == "rce":
+                run = replace(run, config=replace(run.config, temperature_start=0.2, temperature_end=0.2))
+            result = run_stage(policy, rows, run)
+        ends.append((weights(policy), result))
+        logs.append((folder / "log.jsonl").read_text())
+    (first, whole), (second, cut) = ends
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert whole == cut
+    assert logs[0] == logs[1]
+
+
+def test_other_settings_do_not_continue_a_state(planted: Any, tmp_path: Path) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", epochs=1), planted.table, 0, tmp_path))
+    with pytest.raises(TrainingError, match="other settings"):
+        run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", lr=0.1), planted.table, 0, tmp_path))
+
+
+@pytest.mark.parametrize("frozen", [("projections",), ("attention", "head")])
+def test_training_changes_exactly_the_unfrozen_groups(frozen: tuple[str, ...], planted: Any) -> None:
+    policy = planted.policy(state="gru", step_embedding=True, mmr="max", learn_temperature=True)
+    before, groups = weights(policy), policy.named_groups()
+    rows = rows_from_groups(planted.groups(4, (3,)), planted.table, RewardConfig())
+    run_stage(policy, rows, StageRun("grpo", config_of("grpo", epochs=2, freeze=frozen), planted.table))
+    after = policy.state_dict()
+    for group, names in groups.items():
+        changed = any(not torch.equal(before[name], after[name]) for name in names)
+        assert changed == (group not in frozen), group
+    assert all(parameter.requires_grad for parameter in policy.parameters())
+
+
+def test_freezing_an_unknown_part_or_everything_is_refused(planted: Any) -> None:
+    with pytest.raises(TrainingError, match="projections"):
+        run_stage(planted.policy(), [], StageRun("sft", config_of("sft", freeze=("backbone",)), planted.table))
+    with pytest.raises(TrainingError, match="nothing to train"):
+        run_stage(
+            planted.policy(), [], StageRun("sft", config_of("sft", freeze=("projections", "attention")), planted.table)
+        )
+
+
+def test_early_stopping_keeps_the_best_epoch_and_the_start_counts(planted: Any, tmp_path: Path) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    values = iter([0.5, 0.4, 0.7, 0.6, 0.65, 0.9])
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def evaluate(policy: Policy) -> dict[str, float]:
+        seen.append(weights(policy))
+        return {"reward": next(values)}
+
+    policy = planted.policy()
+    run = StageRun("sft", config_of("sft", epochs=9, patience=2), planted.table, 0, tmp_path, evaluate=evaluate)
+    result = run_stage(policy, rows, run)
+    assert (result.epochs, result.best_epoch, result.best_value) == (4, 2, 0.7)
+    assert all(torch.equal(policy.state_dict()[key], seen[2][key]) for key in seen[2])
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["sft", "sft-epoch001", "sft-epoch002", "sft-epoch003", "sft-epoch004"]
+    kept, description = load_checkpoint(tmp_path / "checkpoints" / "sft")
+    assert description["extra"] == {"stage": "sft", "epoch": 2}
+    assert all(torch.equal(kept.state_dict()[key], seen[2][key]) for key in seen[2])
+
+
+def test_a_stage_that_only_harms_hands_back_what_it_was_given(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    policy = planted.policy()
+    before, values = weights(policy), iter([0.5, 0.4, 0.3, 0.2])
+    run = StageRun("sft", config_of("sft"), planted.table, evaluate=lambda _: {"reward": next(values)})
+    assert run_stage(policy, rows, run).best_epoch == 0
+    assert all(torch.equal(policy.state_dict()[key], before[key]) for key in before)
+
+
+def test_accumulated_batches_give_the_step_of_one_large_batch(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    ends = []
+    for size, together in ((40, 1), (10, 4)):
+        policy = planted.policy()
+        config = config_of("sft", epochs=1, batch_size=size, accumulate=together, grad_clip=0.0)
+        run_stage(policy, rows, StageRun("sft", config, planted.table))
+        ends.append(policy.state_dict())
+    assert all(torch.allclose(ends[0][key], ends[1][key], atol=1e-5) for key in ends[0])
+
+
+def test_curriculum_and_filters_choose_the_rows_and_an_empty_choice_says_so(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
+    config = config_of("sft", epochs=2, easy_epochs=1, easy_gap=0.5, positive_threshold=0.5, easy_count=2)
+    history = run_stage(planted.policy(), rows, StageRun("sft", config, planted.table)).history
+    assert 0 < history[0]["rows"] < history[1]["rows"] == len(rows)
+    filtered = config_of("sft", epochs=1, min_positive_ratio=0.5, positive_threshold=0.5)
+    kept = run_stage(planted.policy(), rows, StageRun("sft", filtered, planted.table)).history[0]["rows"]
+    assert 0 < kept < len(rows)
+    with pytest.raises(TrainingError, match="easy_gap"):
+        run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table))
+
+
+def test_fresh_groups_can_be_asked_for_every_round(planted: Any) -> None:
+    asked = []
+
+    def refresh(policy: Policy, epoch: int) -> list[Any]:
+        asked.append(epoch)
+        return rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+
+    config = config_of("grpo", epochs=4, inner_epochs=2)
+    run_stage(planted.policy(), [], StageRun("grpo", config, planted.table, refresh=refresh))
+    assert asked == [0, 2]
+
+
+def test_every_line_of_the_log_names_its_place_and_the_same_seed_gives_the_same_log(
+    planted: Any, tmp_path: Path
+) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    for name in ("a", "b"):
+        run = StageRun("grpo", config_of("grpo", epochs=2), planted.table, 3, tmp_path / name, calls=lambda: 320)
+        run_stage(planted.policy(), rows, run)
+    text = (tmp_path / "a" / "log.jsonl").read_text()
+    assert text == (tmp_path / "b" / "log.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["stage"], line["epoch"], line["lvlm_calls"]) for line in lines] == [
+        ("grpo", 1, 320),
+        ("grpo", 2, 320),
+    ]
+    assert lines[0]["train/ratio/first_mb_dev"] == 0.0
+
+
+ALTERED: dict[str, Any] = {
+    "lr": 1e-3,
+    "weight_decay": 0.5,
+    "batch_size": 7,
+    "accumulate": 2,
+    "schedule": "linear",
+    "warmup": 0.5,
+    "final_lr": 0.9,
+    "grad_clip": 1e-3,
+    "freeze": ("attention",),
+    "min_positive_ratio": 0.5,
+    "positive_threshold": 0.8,
+    "easy_epochs": 2,
+    "easy_gap": 0.6,
+    "easy_count": 3,
+    "labels": "top",
+    "temperature": 0.9,
+    "label_smoothing": 0.3,
+    "temperature_start": 2.0,
+    "temperature_end": 0.5,
+    "weights": "rank",
+    "centred": False,
+    "top1": True,
+    "skip_flat": False,
+    "among": "pool",
+    "min_children": 3,
+    "margin": 0.3,
+    "beta": 2.0,
+    "weighting": "even",
+    "reference": None,
+    "nll_best": 0.0,
+    "inner_epochs": 2,
+    "advantage": "rank",
+    "std_floor": 5.0,
+    "batch_scale": False,
+    "advantage_clip": 0.1,
+    "top_k": (3,),
+    "topk_before_advantage": True,
+    "clip_low": 0.001,
+    "clip_high": 0.001,
+    "clip_level": "sequence",
+    "clip_only": True,
+    "behaviour": "sft",
+    "importance_cap": 0.5,
+    "kl": "k3_inverted",
+    "kl_beta": 3.0,
+    "beta_rule": "batch",
+    "kl_low": 50.0,
+    "kl_high": 1e-6,
+    "beta_factor": 9.0,
+    "beta_min": 0.4,
+    "beta_max": 0.02,
+    "entropy_bonus": 1.0,
+    "flat_groups": "keep",
+    "trust_kl": 1e-7,
+    "dropout_in_ratio": True,
+}
+# settings whose effect shows only beside another one
+BESIDE: dict[str, dict[str, Any]] = {
+    "min_positive_ratio": {"positive_threshold": 0.5},
+    "positive_threshold": {"min_positive_ratio": 0.1},
+    "easy_epochs": {"easy_gap": 0.3, "easy_count": 1, "positive_threshold": 0.5},
+    "easy_gap": {"easy_epochs": 3, "easy_count": 0, "easy_gap": 0.1},
+    "easy_count": {"easy_epochs": 3, "easy_count": 1, "easy_gap": 0.0, "positive_threshold": 0.5},
+    "warmup": {"epochs": 4},
+    "std_floor": {"advantage": "zscore", "batch_scale": False},
+    "topk_before_advantage": {"top_k": (3,)},
+    "importance_cap": {"behaviour": "stored"},
+    "inner_epochs": {"epochs": 4},
+    "kl_low": {"beta_rule": "epoch"},
+    "kl_high": {"beta_rule": "epoch"},
+    "beta_factor": {"beta_rule": "epoch", "kl_low": 50.0, "kl_high": 60.0},
+    "beta_min": {"beta_rule": "epoch"},
+    "beta_max": {"beta_rule": "epoch", "kl_beta": 0.1, "kl_high": 1e-6, "kl_low": 0.0},
+    "temperature": {"labels": "weighted"},
+    "clip_only": {"kl_beta": 0.5},
+    "kl": {"kl_beta": 0.5},
+    "flat_groups": {"kl_beta": 0.5},
+    "centred": {"skip_flat": True},
+    "skip_flat": {"centred": False},
+}
+NO_EFFECT_ON_WEIGHTS = {"epochs", "patience", "monitor"}
+
+
+def training_of(name: str, config: StageConfig, planted: Any, rows: list[Any]) -> torch.Tensor:
+    policy = planted.policy(seed=3, state="gru", dropout=0.3)
+    anchors = {"sft": frozen_copy(planted.policy(seed=4, state="gru"))}
+    run_stage(policy, rows, StageRun(name, config, planted.table, anchors=anchors))
+    return torch.cat([value.flatten() for value in policy.state_dict().values()])
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, planted: Any) -> None:
+    groups = planted.groups(6, (1, 2))
+    flat = [planted.group(q, [planted.pool(q).candidates[:2], planted.pool(q).candidates[:2]]) for q in planted.ids[:9]]
+    log_mu = [replace(group, members=tuple(replace(m, log_mu=-3.0) for m in group.members)) for group in groups + flat]
+    rows = rows_from_groups(log_mu, planted.table, RewardConfig())[-32:]
+    shared = set(vars(StageConfig())) if name != "sft" else NO_EFFECT_ON_WEIGHTS  # one loop: shared ones are tried once
+    ends: dict[StageConfig, torch.Tensor] = {}
+    for key in sorted(set(vars(SECTIONS[name]())) - shared):
+        value = ALTERED[key]
+        if key == "reference":
+            value = {"grpo": "sft", "pairwise": "none"}[name]
+        if key == "temperature" and name == "listwise":
+            value = 2.0
+        base = config_of(name, epochs=2, trust_kl=0.0) if name == "grpo" else config_of(name, epochs=2)
+        beside = {k: v for k, v in BESIDE.get(key, {}).items() if hasattr(base, k)}
+        base = replace(base, **beside)
+        other = replace(base, **{key: value})
+        assert other != base, key
+        if base not in ends:
+            ends[base] = training_of(name, base, planted, rows)
+        assert not torch.equal(ends[base], training_of(name, other, planted, rows)), f"{name}.{key} has no effect"
+
+
+def test_no_default_is_sick_and_sick_ones_are_named() -> None:
+    for name, section in SECTIONS.items():
+        assert sick_settings(section(), f"{name}.") == []
+    legacy = GrpoConfig(behaviour="sft", topk_before_advantage=True, kl="k3_inverted", dropout_in_ratio=True)
+    assert len(sick_settings(replace(legacy, beta_rule="batch"), "grpo.")) == 5
+    assert set(SECTIONS) == set(catalog.STAGES)
+    assert isinstance(SftConfig(), StageConfig)
