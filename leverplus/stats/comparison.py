@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from leverplus.errors import EvaluationError
-from leverplus.stats.bootstrap import RESAMPLES, Interval, Method, paired_bootstrap
+from leverplus.stats.bootstrap import RESAMPLES, Interval, paired_bootstrap
 from leverplus.stats.paired import TIE, Blocks, Floats, blocks, check_ids, paired_differences
 from leverplus.stats.power import minimum_detectable_effect
 from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
@@ -55,7 +55,6 @@ def compare(
     ids: Sequence[Hashable] | None = None,
     clusters: Sequence[Hashable] | None = None,
     test: Test = "sign_flip",
-    method: Method = "bca",
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
@@ -79,7 +78,7 @@ def compare(
     return Comparison(
         n=len(differences),
         diff=float(differences.mean()),
-        ci95=paired_bootstrap(a, b, clusters=clusters, method=method, resamples=resamples, seed=seed),
+        ci95=paired_bootstrap(a, b, clusters=clusters, resamples=resamples, seed=seed),
         p_value=p_value,
         p_adjusted=p_value,
         mde80=_detectable(blocks(differences, clusters)),
@@ -112,4 +111,13 @@ def _detectable(data: Blocks) -> float:
         len(moved) / len(data),
         change=float(np.sqrt(np.mean(moved**2))),
         uniform=bool(np.ptp(moved) < TIE),
+        step=_step(data.sums) / float(data.sizes.mean()),
     )
+
+
+def _step(sums: Floats) -> float:
+    """The largest number all sums are multiples of, if they are thirtieths, as with ten annotators; else 0."""
+    thirtieths = np.round(30 * sums)
+    if np.abs(30 * sums - thirtieths).max() > 1e-6:
+        return 0.0
+    return float(np.gcd.reduce(thirtieths.astype(np.int64))) / 30

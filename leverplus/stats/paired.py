@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,8 @@ def check_ids(ids: Sequence[Hashable], n: int) -> None:
     """Refuses item ids that do not name each of the n items once."""
     if len(ids) != n:
         raise EvaluationError(f"there are {n} scores but {len(ids)} item ids; give one id a score")
-    if len(set(ids)) != n:
-        seen: set[Hashable] = set()
-        twice = next(item for item in ids if item in seen or seen.add(item))  # type: ignore[func-returns-value]
+    twice, times = Counter(ids).most_common(1)[0]
+    if times > 1:
         raise EvaluationError(f"item {twice!r} is there more than once; each item must be scored once an arm")
 
 

@@ -2,7 +2,7 @@
 
 Discordance is the share of items on which two arms score differently; a change is how much such an item moves. When
 every change has one size the test is McNemar's and its power is computed exactly; mixed sizes use the normal
-approximation of the sign-flip test (null spread for the threshold, spread under the effect for the power).
+approximation of the sign-flip test, less what the test loses when sums of changes lie on a grid.
 """
 
 from __future__ import annotations
@@ -18,16 +18,34 @@ from leverplus.stats.significance import binomial_chances
 
 
 def paired_power(
-    effect: float, n: int, discordance: float, *, change: float = 1.0, uniform: bool = True, alpha: float = 0.05
+    effect: float,
+    n: int,
+    discordance: float,
+    *,
+    change: float = 1.0,
+    uniform: bool = True,
+    step: float = 0.0,
+    alpha: float = 0.05,
 ) -> float:
     """Chance that a true difference of `effect` is found at level `alpha` on n paired items.
 
-    `change` is the root mean square of the differences that are not zero, `uniform` whether all have that size. An
-    effect larger than discordance * change needs more discordance than was seen, and is given it.
+    `change` is the root mean square of the differences that are not zero, `uniform` whether all have that size;
+    otherwise `step` is the largest number they are all multiples of (0 for none). An effect larger than
+    discordance * change needs more discordance than was seen, and is given it.
     """
     _check(n, discordance, change)
     share = abs(effect) / change
-    return _power(share, n, min(1.0, max(discordance, share)), uniform, alpha)
+    needed = min(1.0, max(discordance, share))
+    if needed == 0.0:
+        return 0.0
+    if uniform:
+        return _mcnemar_power(share, n, needed, alpha)
+    from scipy.special import ndtr, ndtri
+
+    # Flipping a sign moves the sum by two steps, so that the threshold lies one step too far out on average.
+    shift, lost = math.sqrt(n) * share, step / change / math.sqrt(n)
+    spread, limit = math.sqrt(needed), float(ndtri(alpha / 2))
+    return float(ndtr(limit + (shift - lost) / spread) + ndtr(limit - (shift + lost) / spread))
 
 
 @lru_cache(maxsize=4096)
@@ -37,6 +55,7 @@ def minimum_detectable_effect(
     *,
     change: float = 1.0,
     uniform: bool = True,
+    step: float = 0.0,
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> float:
@@ -49,7 +68,7 @@ def minimum_detectable_effect(
     _check(n, discordance, change)
 
     def missing(effect: float) -> float:
-        return paired_power(effect, n, discordance, change=change, uniform=uniform, alpha=alpha) - power
+        return paired_power(effect, n, discordance, change=change, uniform=uniform, step=step, alpha=alpha) - power
 
     largest = min(change, 1.0)
     if missing(largest) < 0.0:
@@ -63,6 +82,7 @@ def plan_n(
     discordance: float = 0.2,
     change: float = 1.0,
     uniform: bool = True,
+    step: float = 0.0,
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> int:
@@ -74,7 +94,7 @@ def plan_n(
         raise EvaluationError(f"items that change by {change:g} cannot differ by {effect:g} on average")
 
     def enough(n: int) -> bool:
-        return paired_power(effect, n, discordance, change=change, uniform=uniform, alpha=alpha) >= power
+        return paired_power(effect, n, discordance, change=change, uniform=uniform, step=step, alpha=alpha) >= power
 
     low, high = 1, 16
     while not enough(high):
@@ -92,20 +112,6 @@ def _check(n: int, discordance: float, change: float) -> None:
         raise EvaluationError(f"discordance is a share of items in [0, 1]; got {discordance:g}")
     if not change > 0.0:
         raise EvaluationError(f"the size of a change must be above 0; got {change:g}")
-
-
-def _power(share: float, n: int, discordance: float, uniform: bool, alpha: float) -> float:
-    """Power for a difference of `share` in units of the change."""
-    if discordance == 0.0:
-        return 0.0
-    if uniform:
-        return _mcnemar_power(share, n, discordance, alpha)
-    from scipy.special import ndtr, ndtri
-
-    threshold = -ndtri(alpha / 2) * math.sqrt(discordance)
-    spread = math.sqrt(max(discordance - share * share, 1e-12))
-    shift = math.sqrt(n) * share
-    return float(ndtr((shift - threshold) / spread) + ndtr((-shift - threshold) / spread))
 
 
 def _mcnemar_power(share: float, n: int, discordance: float, alpha: float) -> float:
