@@ -76,9 +76,15 @@ POLICIES: Table = {
     "two_stage_faithful": "leverplus.policies.presets:TWO_STAGE_FAITHFUL",
     "stopping_faithful": "leverplus.policies.presets:STOPPING_FAITHFUL",
 }
-EMBEDDERS: Table = {}
-BACKENDS: Table = {}
-TASKS: Table = {}
+EMBEDDERS: Table = {
+    "world": "leverplus.embedders.world:WorldEmbedder",
+}
+BACKENDS: Table = {
+    "world": "leverplus.backends.world:WorldBackend",
+}
+TASKS: Table = {
+    "world": "leverplus.tasks.world:WorldTask",
+}
 STAGES: Table = {
     "sft": "leverplus.training.stages:Sft",
     "rce": "leverplus.training.stages:Rce",

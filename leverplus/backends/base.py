@@ -25,7 +25,7 @@ class Request:
 class Reply:
     """What came back: the raw text, one log-probability (nats, summed over tokens) a reference or None if not offered.
 
-    `tokens` counts the prompt and answer tokens the model processed for this request, shared prefixes counted once each.
+    `tokens` counts the tokens the model processed for this request, its share of common prefixes included.
     """
 
     raw: str

@@ -16,8 +16,8 @@ class Task(Protocol):
     """Demonstrations and training queries come from `train`, every choice is made on `dev`, `test` is looked at once.
 
     No image is shared between splits. `version` changes whenever an item, an image or the metric could differ.
-    `metric` names a function of `leverplus.metrics` (answer, references) -> [0, 1]; `postprocess` names how the answer is
-    cut out of the model's raw text.
+    `metric` names a function of `leverplus.metrics` (answer, references) -> [0, 1]; `postprocess` names how the answer
+    is cut out of the model's raw text.
     """
 
     @property

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from leverplus.world.words import COLOURS, DEPENDS_ON, RELATIONS, SHAPES, THINGS
 
 KNOWN_SEED = 20260101
-KNOWN_SINGLE = 4
-"""Known facts of a relation that needs one fact, out of eight."""
+KNOWN_SINGLE = 3
+"""Known facts of a relation that needs one fact, out of seven."""
 KNOWN_BOTH = 3
-"""Known facts per shape and per colour of a relation that needs two, out of eight."""
+"""Known facts per shape and per colour of a relation that needs two, out of seven."""
 
 Table = NDArray[np.int64]
 

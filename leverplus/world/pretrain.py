@@ -26,13 +26,13 @@ from leverplus.world.encoder import DualEncoder
 from leverplus.world.facts import known_facts
 from leverplus.world.model import ITEM_TOKENS, MAX_DEMOS, PROMPT_TOKENS, ModelConfig, TinyLVLM, normalise_pictures
 from leverplus.world.probe import probe
+from leverplus.world.questions import CUES
 from leverplus.world.scenes import SIZE, Scenes, draw_nuisance, render
 from leverplus.world.words import (
     ANSWER_START,
     BACKGROUNDS,
     COLOURS,
     DEPENDS_ON,
-    DIALECTS,
     END,
     PAD,
     PARAPHRASES,
@@ -52,6 +52,7 @@ class Pretraining:
     """Everything that shapes the weights, besides the code."""
 
     seed: int = 0
+    layers: int = 3
     steps: int = 12000
     batch: int = 512
     learning_rate: float = 1e-3
@@ -59,8 +60,7 @@ class Pretraining:
     warm_up: int = 500
     share_relation: float = 0.6
     share_attribute: float = 0.6
-    one_dialect: float = 0.6
-    cue: float = 0.8
+    one_dialect: float = 0.61
     mislabelled: float = 0.05
     counterfactual: float = 0.05
     unknown_word: float = 0.03
@@ -79,7 +79,7 @@ class Episodes:
 
 
 def draw_bank(settings: Pretraining, device: str) -> Tensor:
-    """Pictures (384 looks x M, 3, 32, 32) uint8 of every shape, colour and background under varied nuisance."""
+    """Pictures (294 looks x M, 3, 32, 32) uint8 of every shape, colour and background under varied nuisance."""
     rng = np.random.default_rng([settings.seed, 2])
     looks = np.stack(np.meshgrid(range(len(SHAPES)), range(len(COLOURS)), range(len(BACKGROUNDS)), indexing="ij"), -1)
     generator = torch.Generator(device).manual_seed(settings.seed)
@@ -106,6 +106,7 @@ class EpisodeSource:
         ids = [[question_tokens(text) for text in group] for group in PARAPHRASES]
         self.questions = torch.tensor(ids, device=device)
         self.needs_shape = torch.tensor([needs != "colour" for needs in DEPENDS_ON], device=device)
+        self.cues = torch.tensor(CUES, device=device)
         self.needs_both = torch.tensor([needs == "both" for needs in DEPENDS_ON], device=device)
 
     def _int(self, high: int, *shape: int) -> Tensor:
@@ -131,9 +132,9 @@ class EpisodeSource:
         second = torch.where(wrong, self._int(things, batch, ITEMS), shape_thing)
         together = self._chance(settings.one_dialect, batch, 1)
         dialect = torch.where(together, self._int(2, batch, 1), self._int(2, batch, ITEMS))
-        side = torch.where(self._chance(settings.cue, batch, ITEMS), dialect, 1 - dialect)
-        half = len(BACKGROUNDS) // len(DIALECTS)
-        background = side * half + self._int(half, batch, ITEMS)
+        kind = self._int(len(CUES), batch, ITEMS)
+        typical = torch.rand(kind.shape, generator=self.generator, device=self.device) < self.cues[kind]
+        background = torch.where(typical, dialect, 1 - dialect) * len(CUES) + kind
         look = (shape * len(COLOURS) + colour) * len(BACKGROUNDS) + background
         per_look = settings.pictures_per_look
         picture = look * per_look + self._int(per_look, batch, ITEMS)
@@ -143,7 +144,7 @@ class EpisodeSource:
         return Episodes(picture, question, torch.stack([ANSWER_START + 2 * first + dialect, second_word], 2))
 
     def _attributes(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Relation, shape and colour (B, 9): some items take after an earlier one, so that there is something to read."""
+        """Relation, shape and colour (B, 9): some items take after an earlier one, to be read from it."""
         settings = self.settings
         relation = self._int(len(RELATIONS), batch, ITEMS)
         shape, colour = self._int(len(SHAPES), batch, ITEMS), self._int(len(COLOURS), batch, ITEMS)
@@ -164,7 +165,7 @@ def episode_loss(model: TinyLVLM, bank: Tensor, episodes: Episodes) -> Tensor:
     answers = episodes.answer.reshape(-1, 2)
     inputs = model.item_inputs(model.see(pictures), episodes.question.reshape(batch * ITEMS, -1), answers)
     hidden, _ = model.extend(inputs.reshape(batch, ITEMS * ITEM_TOKENS, -1), 0, None, None)
-    hidden = hidden.unflatten(1, (ITEMS, ITEM_TOKENS))[:, :, PROMPT_TOKENS - 1 : PROMPT_TOKENS + 1]
+    hidden = hidden.view(batch, ITEMS, ITEM_TOKENS, -1)[:, :, PROMPT_TOKENS - 1 : PROMPT_TOKENS + 1]
     return functional.cross_entropy(
         model.word_logits(hidden).float().reshape(batch * ITEMS * 2, -1), answers.reshape(-1)
     )
@@ -195,7 +196,7 @@ def train_model(settings: Pretraining, config: ModelConfig, bank: Tensor, device
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):
             loss = loss_of(model, bank, source.draw(settings.batch))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 500 == 0 or step == settings.steps - 1:
@@ -242,7 +243,7 @@ def train_encoder(settings: Pretraining, bank: Tensor, device: str) -> DualEncod
         same = thing[:, None] == thing[None, :]
         loss = loss + 0.1 * contrast(encoder.embed_words(names[0]), encoder.embed_words(names[1]), same)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
         if step % 500 == 0 or step == settings.encoder_steps - 1:
@@ -271,7 +272,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.time()
     bank = draw_bank(settings, args["device"])
     encoder = train_encoder(settings, bank, args["device"])
-    model = train_model(settings, ModelConfig(), bank, args["device"])
+    model = train_model(settings, ModelConfig(layers=settings.layers), bank, args["device"])
     card = {"settings": asdict(settings), "torch": torch.__version__, "seconds": round(time.time() - started)}
     save_weights(encoder, args["out"] / "encoder.safetensors", card)
     save_weights(model, args["out"] / "model.safetensors", card)

@@ -26,7 +26,7 @@ def item_table(model: TinyLVLM, questions: Questions, device: str) -> ItemTable:
                 for i in range(0, len(noise), 500)
             ]
         )
-        seen = torch.cat([model.see(normalise_pictures(part)) for part in pictures.split(2000)])
+        seen = torch.cat([model.see(normalise_pictures(part)) for part in torch.split(pictures, 2000)])
     ids = np.array([[question_tokens(text) for text in group] for group in PARAPHRASES])
     question = torch.as_tensor(ids[questions.relation, questions.paraphrase], device=device)
     image = torch.as_tensor(questions.image, device=device)

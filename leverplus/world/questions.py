@@ -9,21 +9,24 @@ from numpy.typing import NDArray
 
 from leverplus.world.facts import Facts, draw_facts
 from leverplus.world.scenes import Scenes, draw_scenes
-from leverplus.world.words import ANSWER_START, BACKGROUNDS, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, THINGS
+from leverplus.world.words import ANSWER_START, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, THINGS
 
 IMAGES = {"train": 4000, "dev": 1000, "test": 2000}
 """Pictures per split; each carries two questions."""
 QUESTIONS_PER_IMAGE = 2
 ANNOTATORS = 10
 
-CUE = 0.85
-"""How often a picture's background is typical of the dialect it was labelled in."""
-MISLABELLED = 0.07
+CUES = (0.95, 0.8, 0.65)
+"""How often a background is seen in the dialect it is typical of: a strong, a middling and a weak hint."""
+MISLABELLED = 0.04
 """Share of questions whose annotators agree on a wrong answer: demonstrations can mislead."""
-OTHER_DIALECT = 0.10
+OTHER_DIALECT = 0.15
 """How often an annotator uses the other dialect's name."""
 CARELESS = 0.05
 """How often an annotator names a random thing."""
+
+RELATION_WEIGHT = (0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
+"""How often each relation is asked about; the two relations of one picture are distinct."""
 
 NONE = -1
 """The second thing of a one-word answer."""
@@ -57,11 +60,10 @@ def draw_questions(world_seed: int, split: str) -> Questions:
     rng = np.random.default_rng([world_seed, _SPLIT_NUMBER[split]])
     images = IMAGES[split]
     dialect_of_image = rng.integers(0, len(DIALECTS), images)
-    scenes = draw_scenes(rng, draw_backgrounds(rng, dialect_of_image, CUE))
+    scenes = draw_scenes(rng, draw_backgrounds(rng, dialect_of_image))
     image = np.repeat(np.arange(images), QUESTIONS_PER_IMAGE)
-    first = rng.integers(0, len(RELATIONS), images)
-    second = (first + rng.integers(1, len(RELATIONS), images)) % len(RELATIONS)
-    relation = np.stack([first, second], axis=1).reshape(-1)
+    keys = np.log(RELATION_WEIGHT) + rng.gumbel(size=(images, len(RELATIONS)))
+    relation = np.argsort(-keys, axis=1)[:, :QUESTIONS_PER_IMAGE].reshape(-1)
     paraphrase = rng.integers(0, len(PARAPHRASES[0]), len(image))
     shape, colour, dialect = scenes.shape[image], scenes.colour[image], dialect_of_image[image]
     facts = draw_facts(world_seed)
@@ -72,11 +74,11 @@ def draw_questions(world_seed: int, split: str) -> Questions:
     return Questions(scenes, image, relation, paraphrase, dialect, truth, unknown, mislabelled, answers)
 
 
-def draw_backgrounds(rng: np.random.Generator, dialect: NDArray[np.int64], cue: float) -> NDArray[np.int64]:
-    """A background for each picture: typical of its dialect with probability `cue`, else of the other one."""
-    half = len(BACKGROUNDS) // len(DIALECTS)
-    side = np.where(rng.random(len(dialect)) < cue, dialect, 1 - dialect)
-    return np.asarray(side * half + rng.integers(0, half, len(dialect)))
+def draw_backgrounds(rng: np.random.Generator, dialect: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A background for each picture, typical of its dialect as often as the background's cue says."""
+    kind = rng.integers(0, len(CUES), len(dialect))
+    side = np.where(rng.random(len(dialect)) < np.array(CUES)[kind], dialect, 1 - dialect)
+    return np.asarray(side * len(CUES) + kind)
 
 
 def true_things(

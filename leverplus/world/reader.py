@@ -1,7 +1,7 @@
 """Reading many prompts at once: pictures seen once, demonstrations shared by several prompts computed once.
 
-Cost of a prompt of n demonstrations: 7 query tokens, one token for every distinct first word of its references, and nine
-tokens for every leading run of demonstrations that no other prompt of the batch has.
+Cost of a prompt of n demonstrations: 7 query tokens, one token for every distinct first word of its references, and
+nine tokens for every leading run of demonstrations that no other prompt of the batch has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_prompts(model: TinyLVLM, table: ItemTable, query: Tensor, demos: Tensor
     second = model.word_logits(hidden[:, PROMPT_TOKENS:]).log_softmax(-1)
     logprobs = first.gather(1, branches) + second.gather(2, references[:, :, 1:])[:, :, 0]
     word = first[:, ANSWER_START:ANSWER_END].argmax(-1) + ANSWER_START
-    after = _after_greedy_word(model, word, branches, second, past, own, start)
+    after = _after_greedy_word(model, word, (branches, second), (past, own))
     last = after[:, END:ANSWER_END].argmax(-1) + END
     tokens = computed * ITEM_TOKENS + n * (PROMPT_TOKENS + width)
     return Reading(torch.stack([word, last], 1), logprobs, tokens)
@@ -70,7 +70,7 @@ def _branch_mask(start: int, branches: int, device: torch.device) -> Tensor:
 
 
 def _remember_demos(model: TinyLVLM, table: ItemTable, demos: Tensor) -> tuple[KeyValues | None, int]:
-    """Keys and values of every prompt's demonstrations, each distinct leading run computed once; how many there were."""
+    """Keys and values of every prompt's demonstrations, each distinct leading run computed once; their number."""
     levels: list[tuple[KeyValues, Tensor]] = []
     computed = 0
     for depth in range(1, demos.shape[1] + 1):
@@ -106,9 +106,11 @@ def _gather(levels: list[tuple[KeyValues, Tensor]], rows: Tensor | None) -> KeyV
 
 
 def _after_greedy_word(
-    model: TinyLVLM, word: Tensor, branches: Tensor, second: Tensor, past: KeyValues | None, own: KeyValues, start: int
+    model: TinyLVLM, word: Tensor, read: tuple[Tensor, Tensor], memory: tuple[KeyValues | None, KeyValues]
 ) -> Tensor:
     """Log-probabilities (N, V) after the greedy first word: from a branch where it is one, else by one more token."""
+    (branches, second), (past, own) = read, memory
+    start = 0 if past is None else past[0][0].shape[2]
     same = branches == word[:, None]
     after = second[torch.arange(len(word), device=word.device), same.int().argmax(1)]
     fresh = (~same.any(1)).nonzero()[:, 0]

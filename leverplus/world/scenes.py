@@ -23,7 +23,6 @@ RGB = (
     (60, 205, 215),
     (50, 90, 220),
     (135, 60, 190),
-    (245, 130, 190),
 )
 
 
@@ -87,7 +86,7 @@ def render(scenes: Scenes, noise: Tensor, device: str = "cpu") -> Tensor:
 
 
 def _distances(u: Tensor, v: Tensor) -> Tensor:
-    """Signed distances (N, 8, H, W) to the eight shapes of unit radius, negative inside."""
+    """Signed distances (N, 7, H, W) to the seven shapes of unit radius, negative inside."""
     length = torch.sqrt(u * u + v * v)
     ax, ay = u.abs(), v.abs()
     star = length - (0.62 + 0.38 * torch.cos(5 * torch.atan2(u, -v)))
@@ -100,7 +99,6 @@ def _distances(u: Tensor, v: Tensor) -> Tensor:
             triangle,
             star * 0.6,
             torch.minimum(torch.maximum(ax - 0.95, ay - 0.27), torch.maximum(ay - 0.95, ax - 0.27)),
-            torch.maximum(ax - 1.0, ay - 0.33),
             torch.maximum(length - 0.95, 0.75 - torch.sqrt((u - 0.45) ** 2 + v * v)),
         ],
         dim=1,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-SHAPES = ("circle", "ring", "square", "triangle", "star", "cross", "bar", "crescent")
-COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
+SHAPES = ("circle", "ring", "square", "triangle", "star", "cross", "crescent")
+COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple")
 BACKGROUNDS = ("light", "dotted", "faded", "dark", "striped", "checkered")
 DIALECTS = ("american", "british")
 """Backgrounds 0-2 are typical of pictures labelled in the first dialect, 3-5 of the second."""

@@ -1,0 +1,99 @@
+"""The world's tiny vision-language model as a backend: pictures seen once, shared demonstrations computed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from leverplus.backends.base import Reply, Request
+from leverplus.errors import ScoringError
+from leverplus.tasks.world import WorldTask
+from leverplus.types import Item, ItemId
+from leverplus.world.model import MAX_DEMOS, normalise_pictures
+from leverplus.world.reader import ItemTable, read_prompts
+from leverplus.world.weights import MODEL, digest, load_model
+from leverplus.world.words import answer_text, answer_tokens, question_tokens
+
+BATCH = 512
+"""Prompts read together."""
+
+
+class WorldBackend:
+    """Answers up to eight demonstrations and a query; greedy over the 48 names."""
+
+    def __init__(self, task: WorldTask) -> None:
+        self.task = task
+        self.model = load_model()
+        self._rows: dict[ItemId, int] = {}
+        self._table: ItemTable | None = None
+
+    def fingerprint(self) -> Mapping[str, str]:
+        return {"model": "world-lvlm", "revision": digest(MODEL), "template": "items-then-query", "decoding": "greedy"}
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
+        self._learn(requests)
+        by_shots: dict[int, list[int]] = defaultdict(list)
+        for place, request in enumerate(requests):
+            if len(request.demos) > MAX_DEMOS:
+                raise ScoringError(
+                    f"the world's model reads at most {MAX_DEMOS} demonstrations, not {len(request.demos)}"
+                )
+            if not request.references:
+                raise ScoringError(f"query {request.query.id} has no reference answers to weigh")
+            by_shots[len(request.demos)].append(place)
+        replies: dict[int, Reply] = {}
+        for places in by_shots.values():
+            for start in range(0, len(places), BATCH):
+                batch = places[start : start + BATCH]
+                replies.update(zip(batch, self._read([requests[place] for place in batch]), strict=True))
+        return [replies[place] for place in range(len(requests))]
+
+    def _read(self, requests: Sequence[Request]) -> list[Reply]:
+        assert self._table is not None
+        width = max(len(request.references) for request in requests)
+        query = torch.tensor([self._rows[request.query.id] for request in requests])
+        demos = torch.tensor(
+            [[self._rows[demo.id] for demo in request.demos] for request in requests], dtype=torch.long
+        )
+        references = torch.tensor([_padded(request.references, width) for request in requests])
+        reading = read_prompts(self.model, self._table, query, demos.view(len(requests), -1), references)
+        tokens = reading.tokens // len(requests)
+        answers, logprobs = reading.answer.tolist(), reading.logprobs.tolist()
+        return [
+            Reply(answer_text(answer), tuple(min(lp, 0.0) for lp in row[: len(request.references)]), tokens)
+            for request, answer, row in zip(requests, answers, logprobs, strict=True)
+        ]
+
+    def _learn(self, requests: Sequence[Request]) -> None:
+        """See the pictures of items that were not asked about before."""
+        fresh: dict[ItemId, Item] = {}
+        for request in requests:
+            for item in (request.query, *request.demos):
+                if item.id not in self._rows:
+                    fresh[item.id] = item
+        if not fresh:
+            return
+        items = list(fresh.values())
+        with torch.inference_mode():
+            pictures = normalise_pictures(self.task.pictures(items))
+            seen = torch.cat([self.model.see(part) for part in torch.split(pictures, BATCH)])
+        question = torch.tensor([question_tokens(item.question) for item in items])
+        answer = torch.tensor([answer_tokens(item.answer if item.answers else "") for item in items])
+        added = ItemTable(seen, question, answer)
+        self._rows.update({item.id: len(self._rows) + place for place, item in enumerate(items)})
+        self._table = added if self._table is None else _joined(self._table, added)
+
+
+def _joined(left: ItemTable, right: ItemTable) -> ItemTable:
+    return ItemTable(
+        torch.cat([left.seen, right.seen]),
+        torch.cat([left.question, right.question]),
+        torch.cat([left.answer, right.answer]),
+    )
+
+
+def _padded(references: Sequence[str], width: int) -> list[list[int]]:
+    tokens = [answer_tokens(reference) for reference in references]
+    return tokens + [tokens[0]] * (width - len(tokens))

@@ -1,0 +1,143 @@
+"""The embedded world as a task: every item, picture and answer follows from `world_seed`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from leverplus.errors import DataError
+from leverplus.tasks.base import SPLITS
+from leverplus.types import Item, ItemId
+from leverplus.world import questions as generator
+from leverplus.world.questions import NONE, Questions, draw_questions
+from leverplus.world.scenes import SIZE, render
+from leverplus.world.words import BACKGROUNDS, COLOURS, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, SHAPES, VOCABULARY
+
+_NOISE = {"train": 21, "dev": 22, "test": 23}
+_CHUNK = 500
+
+
+class WorldTask:
+    """8,000 training questions (also the demonstrations), 2,000 for dev, 4,000 for test, two on every picture."""
+
+    name = "world"
+    metric = "vqa_accuracy"
+    postprocess = "plain"
+
+    def __init__(self, world_seed: int = 0) -> None:
+        self.world_seed = world_seed
+        self._questions: dict[str, Questions] = {}
+        self._items: dict[str, list[Item]] = {}
+        self._pictures: dict[str, Tensor] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of the seed and of everything that shapes the world."""
+        dials = {name: getattr(generator, name) for name in dir(generator) if name.isupper()}
+        probe = draw_questions(self.world_seed, "dev")
+        content = hashlib.sha256(repr((self.world_seed, sorted(dials.items()), VOCABULARY)).encode())
+        for array in (probe.answers, probe.relation, probe.scenes.radius):
+            content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()[:16]
+
+    def items(self, split: str) -> Sequence[Item]:
+        if split not in SPLITS:
+            raise DataError(f"the world has no split '{split}'; allowed: {', '.join(SPLITS)}")
+        if split not in self._items:
+            self._items[split] = _make_items(split, self._drawn(split))
+        return self._items[split]
+
+    @cached_property
+    def _by_id(self) -> Mapping[ItemId, Item]:
+        return {item.id: item for split in SPLITS for item in self.items(split)}
+
+    def item(self, item_id: ItemId) -> Item:
+        if item_id not in self._by_id:
+            raise DataError(f"the world has no item '{item_id}'; ids look like {self.items('train')[0].id}")
+        return self._by_id[item_id]
+
+    def image(self, item: Item) -> Image.Image:
+        picture = self.pictures([item])[0]
+        return Image.fromarray(picture.permute(1, 2, 0).numpy())
+
+    def image_digest(self, item: Item) -> str:
+        if item.image is None or item.image.startswith("world:"):
+            return f"{self.version}:{item.image}"
+        return hashlib.sha256(self.pictures([item]).numpy().tobytes()).hexdigest()[:16]
+
+    def pictures(self, items: Sequence[Item]) -> Tensor:
+        """Pictures (N, 3, 32, 32) uint8; an item that names an image file instead is read and scaled."""
+        out = torch.empty(len(items), 3, SIZE, SIZE, dtype=torch.uint8)
+        for place, item in enumerate(items):
+            if item.image is None:
+                raise DataError(f"item {item.id} has no picture, and the world's model needs one; pass --image FILE")
+            if item.image.startswith("world:"):
+                _, split, row = item.image.split(":")
+                out[place] = self._rendered(split)[int(row)]
+            else:
+                out[place] = read_picture(Path(item.image))
+        return out
+
+    def _drawn(self, split: str) -> Questions:
+        if split not in self._questions:
+            self._questions[split] = draw_questions(self.world_seed, split)
+        return self._questions[split]
+
+    def _rendered(self, split: str) -> Tensor:
+        if split not in self._pictures:
+            scenes = self._drawn(split).scenes
+            rng = np.random.default_rng([self.world_seed, _NOISE[split]])
+            parts = []
+            for start in range(0, len(scenes), _CHUNK):
+                rows = np.arange(start, min(start + _CHUNK, len(scenes)))
+                noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)
+                parts.append(render(scenes.take(rows), torch.from_numpy(noise)))
+            self._pictures[split] = torch.cat(parts)
+        return self._pictures[split]
+
+
+def read_picture(path: Path) -> Tensor:
+    """An image file as (3, 32, 32) uint8."""
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error})") from error
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+
+
+def _make_items(split: str, drawn: Questions) -> list[Item]:
+    items = []
+    words = np.array(VOCABULARY)
+    scenes = drawn.scenes
+    for row in range(len(drawn)):
+        image, relation = int(drawn.image[row]), int(drawn.relation[row])
+        answers = tuple(" ".join(words[pair[pair != NONE]]) for pair in drawn.answers[row])
+        items.append(
+            Item(
+                id=ItemId(f"{split}-{image:04d}-{'ab'[row % generator.QUESTIONS_PER_IMAGE]}"),
+                question=PARAPHRASES[relation][int(drawn.paraphrase[row])],
+                answers=answers,
+                split=split,
+                image=f"world:{split}:{image}",
+                image_id=f"{split}-{image:04d}",
+                meta={
+                    "relation": RELATIONS[relation],
+                    "facts": "2" if DEPENDS_ON[relation] == "both" else "1",
+                    "unknown": str(int(drawn.unknown[row])),
+                    "shape": SHAPES[int(scenes.shape[image])],
+                    "colour": COLOURS[int(scenes.colour[image])],
+                    "background": BACKGROUNDS[int(scenes.background[image])],
+                    "dialect": DIALECTS[int(drawn.dialect[row])],
+                    "mislabelled": str(bool(drawn.mislabelled[row])).lower(),
+                },
+            )
+        )
+    return items
