@@ -41,10 +41,19 @@ class Features:
     def mask(self) -> Tensor:
         return self.pool >= 0
 
+    @property
+    def members(self) -> Tensor:
+        """Which items are in which pool, (B, U)."""
+        inside = torch.zeros(len(self.pool), len(next(iter(self.items.values()))) + 1, dtype=torch.bool)
+        inside = inside.to(self.pool.device)
+        rows = torch.where(self.pool >= 0, self.pool, inside.shape[1] - 1)
+        return inside.scatter(1, rows, True)[:, :-1]
+
     def gather(self, block: Tensor) -> Tensor:
         """Rows of (U, ...) laid out as the pools, (B, K, ...); padding repeats row 0 and is masked later."""
-        flat = block.index_select(0, self.pool.clamp(min=0).reshape(-1))
-        return flat.reshape(*self.pool.shape, *block.shape[1:])
+        rows = self.pool.clamp(min=0)
+        # embedding adds up gradients of repeated rows several times faster than indexing does
+        return F.embedding(rows, block) if block.dim() == 2 else block[rows]
 
     @classmethod
     def dense(cls, query: Mapping[str, Tensor], pool: Mapping[str, Tensor], mask: Tensor) -> Features:
@@ -156,11 +165,12 @@ class Policy(nn.Module, ABC):
                 f"set select.max_shots = {longest} or use fewer shots"
             )
         actions = as_actions(sequences, encoded)
-        state, tables = self.start(encoded, sequences.shape[1]), []
-        for index in range(longest):
+        state = self.start(encoded, 1)  # before the first choice all members are the same
+        first = self.step(encoded, state, allow_stop).expand(-1, sequences.shape[1], -1)
+        state, tables = state.pick(torch.zeros_like(actions[..., 0])), [first]
+        for index in range(1, longest):
+            state = self.advance(encoded, state, actions[..., index - 1])
             tables.append(self.step(encoded, state, allow_stop))
-            if index + 1 < longest:
-                state = self.advance(encoded, state, actions[..., index])
         return torch.stack(tables, dim=2)
 
     def named_groups(self) -> dict[str, list[str]]:

@@ -96,10 +96,8 @@ class Interaction(Head):
         self.item = nn.Linear(config.hidden, width, bias=False)
         self.left = nn.Linear(config.hidden, width, bias=False)
         self.right = nn.Linear(config.hidden, width, bias=False)
-        self.product = nn.Linear(width, width, bias=False)
         self.likeness = nn.Linear(2 * len(self.pairs), width, bias=False)
         self.redundancy = nn.Linear(len(self.fields), width, bias=False)
-        self.norm = nn.LayerNorm(width)
         self.middle = nn.Linear(width, width)
         self.out = nn.Linear(width, 1)
         self.dropout = nn.Dropout(config.dropout)
@@ -145,9 +143,8 @@ class Interaction(Head):
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
         joined = self.left(h).unsqueeze(2) * encoded["right"].unsqueeze(1)
-        mixed = self.product(joined) + self.query(h).unsqueeze(2) + encoded["base"].unsqueeze(1)
-        mixed = self.norm(mixed + self.redundancy(memory["likest"]))
-        return self.scaled(self.out(F.gelu(self.middle(self.dropout(F.gelu(mixed))))).squeeze(-1))
+        mixed = joined + self.query(h).unsqueeze(2) + encoded["base"].unsqueeze(1) + self.redundancy(memory["likest"])
+        return self.scaled(self.out(F.relu(self.middle(self.dropout(F.relu(mixed))))).squeeze(-1))
 
 
 def query_free(features: Features) -> Tensor:

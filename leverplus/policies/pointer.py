@@ -56,6 +56,10 @@ class PointerPolicy(Policy):
         self.refine = Refine(config) if config.decoder == "refine" else None
         rows = config.max_shots + int(self.stops)
         self.step_vectors = nn.Parameter(0.02 * torch.randn(rows, config.hidden)) if config.step_embedding else None
+        # nothing a step scores by depends on earlier picks or its number: score once, then only exclude what is used
+        self.constant = (config.state, config.decoder, config.step_embedding) == ("none", "step", False) and (
+            config.head != "interaction_mlp"
+        )
         self.stop_vector = nn.Parameter(torch.randn(config.hidden)) if self.stops else None
 
     def _set_terms(self) -> list[SetTerm]:
@@ -83,20 +87,27 @@ class PointerPolicy(Policy):
 
     def begin(self, encoded: Encoded, members: int) -> Memory:
         memory: Memory = {"h": encoded["u"].unsqueeze(1).expand(-1, members, -1)}
+        if self.constant:
+            memory = {"scores": self.head(memory["h"][:, :1], encoded, {}).expand(-1, members, -1)}
         for part in self._rememberers():
             memory.update(part.begin(encoded, members))
         return memory
 
     def scores(self, encoded: Encoded, state: State) -> Tensor:
+        scores = state.memory["scores"] if self.constant else self._look(encoded, state)
+        if state.step > 0:
+            for term in self._set_terms():
+                extra = term(encoded, state.memory, state.step)
+                scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
+        return scores
+
+    def _look(self, encoded: Encoded, state: State) -> Tensor:
+        """Scores from the state alone, before set terms, (B, G, A)."""
         h = self._looking(encoded, state)
         scores: Tensor = self.head(h, encoded, state.memory)
         if self.refine is not None:
             best, second = self.refine(h, encoded["v"], scores, state.used)
             scores = self.refine.merge(scores, best, self.head.scaled(second))
-        if state.step > 0:
-            for term in self._set_terms():
-                extra = term(encoded, state.memory, state.step)
-                scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
         return scores
 
     def _looking(self, encoded: Encoded, state: State) -> Tensor:
@@ -109,11 +120,11 @@ class PointerPolicy(Policy):
         return F.normalize(h + self.step_vectors[state.step], dim=-1)
 
     def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
-        h = state.memory["h"]
-        if self.slots is None and self.config.state != "none":
-            moved = self.state(h, chosen_rows(encoded["v"], action))
-            h = torch.where(state.stopped.unsqueeze(-1), h, moved)
-        memory: Memory = {"h": h}
+        kept = "scores" if self.constant else "h"
+        memory: Memory = {kept: state.memory[kept]}
+        if self.config.state != "none":
+            moved = self.state(memory["h"], chosen_rows(encoded["v"], action))
+            memory["h"] = torch.where(state.stopped.unsqueeze(-1), memory["h"], moved)
         for part in self._rememberers():
             memory.update(part.remember(encoded, state.memory, action, state.step))
         return memory

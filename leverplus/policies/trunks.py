@@ -11,6 +11,9 @@ from torch.nn import functional as F
 from leverplus.policies.base import Features
 from leverplus.recipe.selection import PolicyConfig
 
+SHARED = 16
+"""Pools that share items, so that all items are at most this many times one pool, are attended as one table."""
+
 
 class PoolAttention(nn.Module):
     """Multi-head attention of few queries to K candidates, with the parameters of `nn.MultiheadAttention`.
@@ -29,18 +32,22 @@ class PoolAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, query: Tensor, pool: Tensor, mask: Tensor) -> Tensor:
-        """query (B, T, H), pool (B, K, H), mask (B, K) -> (B, T, H)."""
+        """query (B, T, H), pool (B, K, H), mask (B, K) -> (B, T, H).
+
+        The pool may also be one table (U, H) for all queries, mask (B, U) saying who sees which row: one large product
+        instead of many small ones.
+        """
         hidden = query.shape[-1]
         size = hidden // self.heads
         weight_q, weight_k, weight_v = self.in_proj_weight.chunk(3)
         bias_q, _, bias_v = self.in_proj_bias.chunk(3)
         asked = F.linear(query, weight_q, bias_q).view(*query.shape[:2], self.heads, size)
         folded = torch.einsum("bthd,hde->bthe", asked, weight_k.view(self.heads, size, hidden))
-        scores = torch.einsum("bthe,bke->bthk", folded, pool) / math.sqrt(size)
+        scores = (folded.flatten(1, 2) @ pool.mT).view(*query.shape[:2], self.heads, -1) / math.sqrt(size)
         floor = torch.finfo(scores.dtype).min
         attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)
         attention = F.dropout(attention, self.dropout, self.training)
-        seen = torch.einsum("bthk,bke->bthe", attention, pool)
+        seen = (attention.flatten(1, 2) @ pool).view(*query.shape[:2], self.heads, hidden)
         value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))
         value = value + attention.sum(-1, keepdim=True) * bias_v.view(self.heads, size)
         return self.out_proj(value.flatten(-2))  # type: ignore[no-any-return]
@@ -100,17 +107,20 @@ class CrossAttention(nn.Module):
 
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
         q = (self.input_item if self.input_query is None else self.input_query)(query).unsqueeze(1)
-        read = self.input_item(items)
+        pool, mask = self.input_item(items), features.mask
         if len(self.pool_encoder):
-            pool = features.gather(read)
+            pool = features.gather(pool)
             for layer in self.pool_encoder:
-                pool = layer(pool, src_key_padding_mask=~features.mask)
+                pool = layer(pool, src_key_padding_mask=~mask)
             v = F.normalize(self.project_item(self.dropout(pool)), dim=-1)
         else:
-            pool = features.gather(read)
-            v = features.gather(F.normalize(self.project_item(self.dropout(read)), dim=-1))
+            v = features.gather(F.normalize(self.project_item(self.dropout(pool)), dim=-1))
+            if len(pool) <= SHARED * mask.shape[1]:
+                mask = features.members
+            else:
+                pool = features.gather(pool)
         for attention, norm in zip(self.attention, self.norms, strict=True):
-            q = norm(q + attention(q, pool, features.mask))
+            q = norm(q + attention(q, pool, mask))
         u = F.normalize(self.project_query(self.dropout(q.squeeze(1))), dim=-1)
         return u, v
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from leverplus import catalog, rewards
 from leverplus.errors import DataError
@@ -55,7 +57,7 @@ class ItemTable:
 
     def features_of_rows(self, queries: Tensor, pools: Sequence[Tensor]) -> Features:
         """The same from row numbers; every item appears once, however many pools hold it."""
-        padded = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True, padding_value=-1)
+        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)
         inside = padded >= 0
         unique, inverse = torch.unique(padded[inside], return_inverse=True)
         pool = torch.full_like(padded, -1)
@@ -188,15 +190,18 @@ def collate(rows: Sequence[Row], table: ItemTable) -> GroupBatch:
     """Pad rows to one batch."""
     members = max(len(row.rewards) for row in rows)
     steps = max(row.sequences.shape[1] for row in rows)
-    sequences = torch.full((len(rows), members, steps), PAD, dtype=torch.long)
-    columns = {name: torch.zeros(len(rows), members) for name in ("rewards", "log_mu", "accuracy")}
-    mask = torch.zeros(len(rows), members, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        count, length = row.sequences.shape
-        sequences[index, :count, :length] = row.sequences
-        mask[index, :count] = True
-        for name, column in columns.items():
-            column[index, :count] = getattr(row, name)
+    sequences = torch.stack(
+        [
+            pad(row.sequences, (0, steps - row.sequences.shape[1], 0, members - len(row.rewards)), value=PAD)
+            for row in rows
+        ]
+    )
+    counts = torch.tensor([len(row.rewards) for row in rows])
+    columns = {
+        name: pad_sequence([getattr(row, name) for row in rows], batch_first=True)
+        for name in ("rewards", "log_mu", "accuracy")
+    }
+    mask = torch.arange(members) < counts.unsqueeze(-1)
     features = table.features_of_rows(torch.tensor([row.query_row for row in rows]), [row.pool_rows for row in rows])
     return GroupBatch(tuple(row.query for row in rows), features, sequences, mask, **columns)
 
