@@ -42,7 +42,16 @@ LOSSES: Table = {
     "listwise": "leverplus.losses:listwise",
     "pairwise": "leverplus.losses:pairwise",
 }
-SAMPLERS: Table = {}
+SAMPLERS: Table = {
+    "random": "leverplus.pools.samplers:random",
+    "nearest_text": "leverplus.pools.samplers:nearest_text",
+    "nearest_image": "leverplus.pools.samplers:nearest_image",
+    "nearest_both": "leverplus.pools.samplers:nearest_both",
+    "mix": "leverplus.pools.samplers:mix",
+    "two_stage": "leverplus.pools.samplers:two_stage",
+    "mmr": "leverplus.pools.samplers:mmr",
+    "corpus": "leverplus.pools.samplers:corpus",
+}
 POLICIES: Table = {
     "interaction": "leverplus.policies.presets:INTERACTION",
     "id_gpt2": "leverplus.policies.presets:ID_GPT2",

@@ -1,0 +1,129 @@
+"""The one place that knows how a pool is built: K distinct ids, never the query nor one on its picture.
+
+Training and test call the same function with the same section; `Pool.builder` proves it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+
+from leverplus import catalog
+from leverplus.embedders.base import Vectors
+from leverplus.errors import DataError, LeverError, RecipeError
+from leverplus.pools.index import open_index
+from leverplus.pools.samplers import Search
+from leverplus.pools.similarity import Positions, rows
+from leverplus.recipe.pools import PoolSection
+from leverplus.types import Item, Pool
+
+QUERIES_AT_ONCE = 512
+
+
+class Sampler(Protocol):
+    """What a row of the catalog's SAMPLERS names."""
+
+    def __call__(self, search: Search, section: PoolSection) -> Positions: ...
+
+
+def build_pools(
+    section: PoolSection,
+    queries: Sequence[Item],
+    query_vectors: Vectors,
+    items: Sequence[Item],
+    item_vectors: Vectors,
+    *,
+    seed: int,
+    fingerprint: Mapping[str, str],
+) -> list[Pool]:
+    """One pool a query, out of `items` (the demonstration split): `section.size` distinct ids, best first.
+
+    Randomness follows from (seed, query id), and similarities do not depend on the batch, so a query's pool is the same
+    whichever other queries are built with it. `fingerprint` is the embedder's; it goes into `Pool.builder`.
+    """
+    if problems := section.problems():
+        raise RecipeError("[pool]", problems)
+    sampler: Sampler = catalog.load(catalog.SAMPLERS, section.kind, "pool")
+    check_vectors("queries", queries, query_vectors)
+    check_vectors("demonstrations", items, item_vectors)
+    forbidden = forbidden_positions(queries, items)
+    _check_room(section, queries, items, forbidden)
+    index = open_index(section, item_vectors)
+    builder = builder_hash(section, fingerprint, seed, approximate=index is not None)
+    pools = []
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        block = slice(start, start + QUERIES_AT_ONCE)
+        ids = tuple(query.id for query in queries[block])
+        search = Search(ids, rows(query_vectors, block), item_vectors, tuple(forbidden[block]), seed, index)
+        for query_id, positions in zip(ids, sampler(search, section).tolist(), strict=True):
+            pools.append(Pool(query_id, tuple(items[position].id for position in positions), builder))
+    return pools
+
+
+def builder_hash(section: PoolSection, fingerprint: Mapping[str, str], seed: int, *, approximate: bool = False) -> str:
+    """16 hex digits over the kind, every parameter, the embedder's fingerprint, the seed and the way of searching."""
+    parts = {
+        "section": dataclasses.asdict(section),
+        "embedder": dict(fingerprint),
+        "seed": seed,
+        "approximate": approximate,
+    }
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return blake2b(canonical.encode(), digest_size=8, person=b"builder").hexdigest()
+
+
+def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[Positions]:
+    """For each query the positions of itself and of every demonstration on its picture, ascending."""
+    by_picture: dict[str, list[int]] = {}
+    by_id: dict[str, int] = {}
+    for position, item in enumerate(items):
+        if by_id.setdefault(item.id, position) != position:
+            raise DataError(f"demonstration id {item.id} occurs twice; give every item of the task its own id")
+        if (picture := _picture(item)) is not None:
+            by_picture.setdefault(picture, []).append(position)
+    found = []
+    for query in queries:
+        picture = _picture(query)
+        closed = set() if picture is None else set(by_picture.get(picture, ()))
+        if query.id in by_id:
+            closed.add(by_id[query.id])
+        found.append(np.array(sorted(closed), dtype=np.int64))
+    return found
+
+
+def _picture(item: Item) -> str | None:
+    return item.image_id if item.image_id is not None else item.image
+
+
+def check_vectors(what: str, items: Sequence[Item], vectors: Vectors) -> None:
+    """Refuse vectors that do not belong to these items or are not unit vectors; a NaN is never a similarity."""
+    for name, field in (("text", vectors.text), ("image", vectors.image)):
+        if field is None:
+            continue
+        if len(field) != len(items):
+            raise DataError(f"there are {len(items)} {what} but {len(field)} {name} vectors; embed the same items")
+        longest = float(np.einsum("nd,nd->n", field, field).max(initial=0.0))
+        if not longest <= 1.02:
+            raise DataError(
+                f"the {name} vectors of the {what} must be finite and of length 1, but one has a squared length of "
+                f"{longest:g}; normalise what the embedder returns"
+            )
+
+
+def _check_room(
+    section: PoolSection, queries: Sequence[Item], items: Sequence[Item], forbidden: Sequence[Positions]
+) -> None:
+    if not queries:
+        return
+    tightest = max(range(len(queries)), key=lambda row: len(forbidden[row]))
+    room = len(items) - len(forbidden[tightest])
+    if room < section.size:
+        raise LeverError(
+            f"a pool of {section.size} cannot be filled: of {len(items)} demonstrations only {room} are neither query "
+            f"{queries[tightest].id} nor on its picture; set pool.size to at most {room} or give more demonstrations"
+        )

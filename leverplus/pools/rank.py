@@ -1,0 +1,123 @@
+"""Training-free choices inside a given pool: nearest, two-stage and maximal marginal relevance, in prompt order.
+
+The `rank_` functions take the similarities of B pools of K candidates and return pool positions (B, S); the `_demos`
+functions do one pool and return item ids. Both give prompt order: what is ranked first comes last, next to the query.
+Ties go to the candidate that comes first in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leverplus.embedders.base import Vectors
+from leverplus.errors import DataError, LeverError
+from leverplus.pools.similarity import Floats, Positions, combine, cosine, mmr_order, rows, similarity, top
+from leverplus.types import Demos, Item, ItemId, Pool
+
+
+def rank_nearest(image: Floats | None, text: Floats | None, text_weight: float, shots: int) -> Positions:
+    """The largest text_weight * text + (1 - text_weight) * image: (B, K) each -> (B, S), nearest last."""
+    return _prompt_order(top(combine(image, text, text_weight), shots))
+
+
+def rank_two_stage(image: Floats, text: Floats, shots: int, first: int | None = None) -> Positions:
+    """The `first` most similar pictures (half of the pool unless told), of those the most similar questions.
+
+    Equal questions, of which a task has many, are told apart by picture.
+    """
+    size = text.shape[1]
+    kept = top(image, min(size, max(shots, size // 2 if first is None else first)))
+    chosen = top(np.take_along_axis(text, kept, axis=1), shots)
+    return _prompt_order(np.take_along_axis(kept, chosen, axis=1))
+
+
+def rank_mmr(relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Positions:
+    """Near to the query (B, K) and unlike each other (B, K, K); what is chosen first comes last."""
+    return _prompt_order(mmr_order(relevance, likeness, mmr_lambda, shots))
+
+
+def _prompt_order(best_first: Positions) -> Positions:
+    return best_first[:, ::-1].copy()
+
+
+def demos_at(pools: Sequence[Pool], positions: Positions) -> list[Demos]:
+    """The item ids at the positions (B, S) of each pool, order kept."""
+    if len(pools) != len(positions):
+        raise LeverError(f"there are {len(pools)} pools but positions for {len(positions)}; rank the same pools")
+    return [
+        tuple(pool.candidates[position] for position in chosen)
+        for pool, chosen in zip(pools, positions.tolist(), strict=True)
+    ]
+
+
+def nearest_demos(
+    pool: Pool, image_similarity: Floats | None, text_similarity: Floats | None, text_weight: float, shots: int
+) -> Demos:
+    """The nearest demonstrations of one pool; similarities are (K,), nearest last."""
+    image = None if image_similarity is None else image_similarity[None]
+    text = None if text_similarity is None else text_similarity[None]
+    return demos_at([pool], rank_nearest(image, text, text_weight, shots))[0]
+
+
+def two_stage_demos(
+    pool: Pool, image_similarity: Floats, text_similarity: Floats, shots: int, first: int | None = None
+) -> Demos:
+    """The two-stage choice of one pool; similarities are (K,)."""
+    return demos_at([pool], rank_two_stage(image_similarity[None], text_similarity[None], shots, first))[0]
+
+
+def mmr_demos(pool: Pool, relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Demos:
+    """The choice by maximal marginal relevance of one pool; relevance is (K,), likeness (K, K)."""
+    return demos_at([pool], rank_mmr(relevance[None], likeness[None], mmr_lambda, shots))[0]
+
+
+@dataclass(frozen=True)
+class PoolSimilarities:
+    """How similar the K candidates of B pools are to their queries, (B, K) each; image is None for text tasks."""
+
+    image: Floats | None
+    text: Floats
+
+
+def pool_rows(pools: Sequence[Pool], items: Sequence[Item]) -> Positions:
+    """Where the candidates of B pools of one size stand among the items: (B, K)."""
+    position = {item.id: row for row, item in enumerate(items)}
+    if len({len(pool) for pool in pools}) > 1:
+        raise LeverError("pools of different sizes cannot be ranked together; rank each size on its own")
+    return np.array([[_row(position, item) for item in pool.candidates] for pool in pools], dtype=np.int64)
+
+
+def _row(position: dict[ItemId, int], item: ItemId) -> int:
+    if item not in position:
+        raise DataError(f"candidate {item} of a pool is not among the demonstrations; build the pools again from them")
+    return position[item]
+
+
+def pool_similarities(
+    pools: Sequence[Pool], query_vectors: Vectors, items: Sequence[Item], item_vectors: Vectors
+) -> PoolSimilarities:
+    """The similarities inside pools; row b of `query_vectors` is the query of pool b."""
+    if len(query_vectors) != len(pools):
+        raise LeverError(f"there are {len(pools)} pools but vectors of {len(query_vectors)} queries; pass one row each")
+    found = pool_rows(pools, items)
+    text = _inside(query_vectors.text, item_vectors.text, found)
+    image = None
+    if query_vectors.image is not None and item_vectors.image is not None:
+        image = _inside(query_vectors.image, item_vectors.image, found)
+    return PoolSimilarities(image=image, text=text)
+
+
+def _inside(queries: np.typing.NDArray[np.float32], items: np.typing.NDArray[np.float32], found: Positions) -> Floats:
+    values = np.empty(found.shape)
+    for row, positions in enumerate(found):
+        values[row] = cosine(queries[row : row + 1], items[positions])[0]
+    return values
+
+
+def pool_likeness(pools: Sequence[Pool], items: Sequence[Item], item_vectors: Vectors, text_weight: float) -> Floats:
+    """How similar the candidates of each pool are to each other, both weighted: (B, K, K)."""
+    shortlists = [rows(item_vectors, found) for found in pool_rows(pools, items)]
+    return np.stack([similarity(shortlist, shortlist, text_weight) for shortlist in shortlists])

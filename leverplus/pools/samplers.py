@@ -1,0 +1,131 @@
+"""How candidates are found: one function a kind, (a search, the settings) -> positions of demonstrations (B, K).
+
+Each returns K distinct allowed positions for each query of the search, best first where there is a best. What one query
+gets depends on that query, the demonstrations, the settings and the seed, never on the other queries of the search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+
+from leverplus.embedders.base import Vectors
+from leverplus.pools.similarity import Floats, Positions, cosine, mmr_order, nearest, rows, similarity, top
+from leverplus.recipe.pools import PoolSection
+from leverplus.types import ItemId
+
+
+class Index(Protocol):
+    """An approximate search over all demonstrations: positions that are likely near to one query, and allowed."""
+
+    def propose(self, query: Vectors, forbidden: Positions, count: int) -> Positions: ...
+
+
+@dataclass(frozen=True)
+class Search:
+    """Some queries, all demonstrations, the positions each query may not get, and the seed of random draws."""
+
+    ids: tuple[ItemId, ...]
+    queries: Vectors
+    items: Vectors
+    forbidden: tuple[Positions, ...]
+    seed: int
+    index: Index | None = None
+
+    def nearest(self, text_weight: float, count: int) -> tuple[Positions, Floats]:
+        return nearest(self.queries, self.items, self.forbidden, text_weight, count)
+
+    def draw(self, row: int, count: int, taken: Positions) -> Positions:
+        """`count` distinct positions at random for one query, none of them forbidden or taken."""
+        closed = np.unique(np.concatenate([self.forbidden[row], taken]))
+        digest = blake2b(f"{self.seed}\x1f{self.ids[row]}".encode(), digest_size=16, person=b"pool").digest()
+        rng = np.random.default_rng(int.from_bytes(digest, "big"))
+        drawn = rng.choice(len(self.items) - len(closed), size=count, replace=False)
+        # The n-th open position is n plus the closed positions before it.
+        return drawn + np.searchsorted(closed - np.arange(len(closed)), drawn, side="right")
+
+
+def random(search: Search, section: PoolSection) -> Positions:
+    """Uniform without replacement."""
+    nothing = np.empty(0, dtype=np.int64)
+    return np.stack([search.draw(row, section.size, nothing) for row in range(len(search.ids))])
+
+
+def nearest_text(search: Search, section: PoolSection) -> Positions:
+    """The most similar questions."""
+    return search.nearest(1.0, section.size)[0]
+
+
+def nearest_image(search: Search, section: PoolSection) -> Positions:
+    """The most similar pictures."""
+    return search.nearest(0.0, section.size)[0]
+
+
+def nearest_both(search: Search, section: PoolSection) -> Positions:
+    """The largest weighted sum of both similarities."""
+    return search.nearest(section.text_weight, section.size)[0]
+
+
+def mix(search: Search, section: PoolSection) -> Positions:
+    """The nearest by question, then the nearest by picture among the others, then random ones among the rest."""
+    _, of_text, of_image = mix_counts(section)
+    by_text = search.nearest(1.0, of_text)[0] if of_text else np.empty((len(search.ids), 0), dtype=np.int64)
+    by_image = search.nearest(0.0, of_text + of_image)[0] if of_image else by_text
+    pools = []
+    for row, first in enumerate(by_text):
+        others = by_image[row][~np.isin(by_image[row], first)][:of_image]
+        near = np.concatenate([first, others])
+        pools.append(np.concatenate([near, search.draw(row, section.size - len(near), near)]))
+    return np.stack(pools)
+
+
+def mix_counts(section: PoolSection) -> tuple[int, int, int]:
+    """How many of a mixed pool are random, by question, by picture; they add up to its size (largest remainders)."""
+    ratios = np.array([section.mix_random, section.mix_text, section.mix_image])
+    shares = section.size * ratios / ratios.sum()
+    counts = np.floor(shares).astype(int)
+    counts[top((shares - counts)[None], section.size - int(counts.sum()))[0]] += 1
+    return int(counts[0]), int(counts[1]), int(counts[2])
+
+
+def two_stage(search: Search, section: PoolSection) -> Positions:
+    """The `first_stage` most similar pictures, and of those the most similar questions, equal ones by picture."""
+    first, value = search.nearest(0.0, section.first_stage)
+    text = [
+        cosine(query[None], search.items.text[found])[0]
+        for query, found in zip(search.queries.text, first, strict=True)
+    ]
+    return np.take_along_axis(first, top(np.where(np.isneginf(value), -np.inf, np.stack(text)), section.size), axis=1)
+
+
+def mmr(search: Search, section: PoolSection) -> Positions:
+    """The `first_stage` nearest by both, and of those a choice that is near to the query and unlike itself."""
+    first, value = search.nearest(section.text_weight, section.first_stage)
+    pools = []
+    for found, relevance in zip(first, value, strict=True):
+        shortlist = rows(search.items, found)
+        likeness = similarity(shortlist, shortlist, section.text_weight)
+        pools.append(found[mmr_order(relevance[None], likeness[None], section.mmr_lambda, section.size)[0]])
+    return np.stack(pools)
+
+
+def corpus(search: Search, section: PoolSection) -> Positions:
+    """The largest weighted sum of both similarities out of any number of demonstrations, through the index if any.
+
+    What an index proposes is ordered by exact similarity; a query for which it proposes too few is searched exactly.
+    """
+    if search.index is None:
+        return nearest_both(search, section)
+    pools = []
+    for row, forbidden in enumerate(search.forbidden):
+        query = rows(search.queries, slice(row, row + 1))
+        found = np.sort(search.index.propose(query, forbidden, section.size))
+        if len(found) < section.size:
+            pools.append(nearest(query, search.items, [forbidden], section.text_weight, section.size)[0][0])
+        else:
+            value = similarity(query, rows(search.items, found), section.text_weight)
+            pools.append(found[top(value, section.size)[0]])
+    return np.stack(pools)
