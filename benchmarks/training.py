@@ -21,8 +21,9 @@ from torch.nn.functional import normalize
 from leverplus import catalog
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import SECTIONS, RewardConfig
-from leverplus.training.groups import ItemTable, Row, collate, rows_from_groups
+from leverplus.training.groups import Row, collate, rows_from_groups
 from leverplus.training.stages import Progress, Stage
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 

@@ -1,4 +1,4 @@
-"""Tensors from groups: item vectors by id, rewards on read, rows that a stage learns from, and padded batches."""
+"""Tensors from groups: rewards on read, rows that a stage learns from, and padded batches."""
 
 from __future__ import annotations
 
@@ -16,54 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 from leverplus import catalog, rewards
 from leverplus.errors import DataError
 from leverplus.policies.base import PAD, STOP, Features
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig, StageConfig
 from leverplus.rewards import Evidence, Weights
 from leverplus.types import Demos, Group, ItemId, Member, Score
 
 Array = NDArray[np.float64]
-
-
-class ItemTable:
-    """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D)."""
-
-    def __init__(self, ids: Sequence[ItemId], blocks: Mapping[str, Tensor]) -> None:
-        self.rows = {item: row for row, item in enumerate(ids)}
-        self.blocks = dict(blocks)
-        for name, block in self.blocks.items():
-            if len(block) != len(ids):
-                raise DataError(f"{len(ids)} items but {len(block)} vectors in block '{name}'; embed the items again")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def dims(self) -> dict[str, int]:
-        return {name: int(block.shape[-1]) for name, block in self.blocks.items()}
-
-    @classmethod
-    def from_arrays(cls, ids: Sequence[ItemId], arrays: Mapping[str, NDArray[np.float32] | None]) -> ItemTable:
-        """From numpy arrays (N, D); a block that is None (no pictures) is left out."""
-        return cls(ids, {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None})
-
-    def row(self, item: ItemId) -> int:
-        if item not in self.rows:
-            raise DataError(f"item {item} has no vector; embed it before it is used")
-        return self.rows[item]
-
-    def features(self, queries: Sequence[ItemId], pools: Sequence[Sequence[ItemId]]) -> Features:
-        """Features of queries and their pools, padded to the largest pool."""
-        rows = [torch.tensor([self.row(item) for item in pool], dtype=torch.long) for pool in pools]
-        return self.features_of_rows(torch.tensor([self.row(query) for query in queries]), rows)
-
-    def features_of_rows(self, queries: Tensor, pools: Sequence[Tensor]) -> Features:
-        """The same from row numbers; every item appears once, however many pools hold it."""
-        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)
-        inside = padded >= 0
-        unique, inverse = torch.unique(padded[inside], return_inverse=True)
-        pool = torch.full_like(padded, -1)
-        pool[inside] = inverse
-        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}
-        return Features(query, {name: block[unique] for name, block in self.blocks.items()}, pool, unique)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from leverplus.errors import TrainingError
 from leverplus.losses import LossParts
 from leverplus.policies.base import Policy
 from leverplus.policies.decode import greedy
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import StageConfig
 from leverplus.schedules import learning_rate
 from leverplus.training import checkpoint
-from leverplus.training.groups import GroupBatch, ItemTable, Row, collate, rows_of_epoch
+from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
 from leverplus.training.measures import Meter, compare_picks, moved
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed

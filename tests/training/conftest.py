@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.policies.decode import greedy
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.selection import PolicyConfig
-from leverplus.training.groups import ItemTable
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 
 SIZE, WIDTH = 10, 8
