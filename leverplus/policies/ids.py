@@ -45,7 +45,8 @@ class IdPolicy(Policy):
             )
             self.norm = nn.LayerNorm(width)
         else:
-            self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=config.dropout)
+            between = config.dropout if config.layers > 1 else 0.0
+            self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=between)
             self.output = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LayerNorm(width))
             self.bias = nn.Parameter(torch.zeros(items + 3))
 

@@ -23,6 +23,8 @@ from leverplus.types import Demos, Group, ItemId, Member, Score
 
 Array = NDArray[np.float64]
 
+__all__ = ["GroupBatch", "ItemTable", "Row", "collate", "rows_from_groups", "rows_of_epoch"]
+
 
 @dataclass(frozen=True)
 class Row:

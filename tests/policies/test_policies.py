@@ -219,3 +219,66 @@ def test_problems_of_a_selection_are_reported_together() -> None:
     assert len(problems) == 2
     with pytest.raises(RecipeError, match="query_fields"):
         build_policy(PolicyConfig(), {"text": 4, "answer": 4})
+
+
+ALTERED: dict[str, object] = {
+    "model": "lstm",
+    "query_fields": ("text",),
+    "demo_fields": ("image", "text"),
+    "fuse": "mean",
+    "trunk": "bi_encoder",
+    "hidden": 8,
+    "layers": 2,
+    "heads": 2,
+    "pool_layers": 2,
+    "dropout": 0.7,
+    "attention_dropout": 0.7,
+    "state": "vector_gate",
+    "step_embedding": True,
+    "head": "bilinear",
+    "head_hidden": 6,
+    "temperature": 0.7,
+    "learn_temperature": True,
+    "mmr": "max",
+    "topics": 3,
+    "dpp": "exact",
+    "dpp_rank": 3,
+    "decoder": "slots",
+    "slot_layers": 1,
+    "slot_attends": False,
+    "refine": "mlp",
+    "refine_top": 2,
+    "refine_others": "drop",
+    "stop": "anywhere",
+    "max_shots": 3,
+}
+BESIDE: dict[str, dict[str, object]] = {
+    "pool_layers": {"trunk": "set_encoder"},
+    "head_hidden": {"head": "interaction_mlp"},
+    "dpp_rank": {"dpp": "bound"},
+    "slot_layers": {"decoder": "slots"},
+    "slot_attends": {"decoder": "slots"},
+    "refine": {"decoder": "refine", "refine_top": 3},
+    "refine_top": {"decoder": "refine", "refine_top": 4},
+    "refine_others": {"decoder": "refine", "refine_top": 3},
+}
+
+
+def fingerprint(config: PolicyConfig) -> tuple[object, ...]:
+    """What a config leads to: trained parts, longest list, and the log-probabilities of some sequences in training."""
+    policy = build_policy(config, DIMS, items=10, seed=1).train()
+    torch.manual_seed(0)
+    sequences = torch.tensor([[[0, 3], [5, 1]]]).expand(3, -1, -1)
+    steps = sequence_logprobs(policy, policy.prepare(features()), sequences).steps
+    trained = sum(parameter.numel() for parameter in policy.parameters())
+    return trained, policy.config.max_shots, tuple(steps.detach().flatten().tolist())
+
+
+@pytest.mark.parametrize("key", sorted(ALTERED))
+def test_every_key_of_the_section_has_an_effect(key: str) -> None:
+    base = replace(PolicyConfig(hidden=16, dropout=0.2), **BESIDE.get(key, {}))  # type: ignore[arg-type]
+    assert fingerprint(base) != fingerprint(replace(base, **{key: ALTERED[key]}))  # type: ignore[arg-type]
+
+
+def test_every_key_of_the_section_is_tried() -> None:
+    assert set(ALTERED) == set(vars(PolicyConfig())) - {"preset"}

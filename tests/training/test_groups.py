@@ -96,3 +96,51 @@ def test_prefix_tables_hold_every_measured_next_pick_and_stopping(planted: Any) 
     assert nodes[0] == pytest.approx({10: p[0], 0: p[1], 1: p[2]})
     assert nodes[1] == pytest.approx({10: p[1], 1: p[3]})
     assert nodes[2] == pytest.approx({10: p[2], 2: p[4]})
+
+
+ALTERED: dict[str, Any] = {
+    "mode": "rank",
+    "components": ("gt_prob", "hard_only"),
+    "component_weights": (1.0, 0.3),
+    "adaptive": True,
+    "hard_weight": 2.0,
+    "soft_weight": 2.0,
+    "rel_weight": 0.9,
+    "alpha": 0.9,
+    "beta": 0.2,
+    "correctness": "pm1",
+    "quality": "logprob",
+    "hard_by_shots": (1.0, 0.5),
+    "soft_by_shots": (1.0, 0.5),
+    "transform": "logit",
+    "normalise": "z_score",
+    "clamp": 0.5,
+    "compare": "all",
+}
+BESIDE: dict[str, dict[str, Any]] = {
+    "component_weights": {"components": ("gt_prob", "hard_only")},
+    "adaptive": {"components": ("gt_prob", "hard_only")},
+    "hard_weight": {"mode": "hard_only"},
+    "hard_by_shots": {"mode": "hard_only"},
+    "rel_weight": {"mode": "hard_plus_gtprob_plus_rel"},
+    "alpha": {"mode": "legacy"},
+    "beta": {"mode": "legacy"},
+    "correctness": {"mode": "legacy"},
+    "quality": {"mode": "legacy"},
+    "clamp": {"normalise": "z_score_clamp"},
+}
+
+
+@pytest.mark.parametrize("key", sorted(vars(RewardConfig())))
+def test_every_key_of_the_reward_section_changes_what_is_learnt_from(key: str, planted: Any) -> None:
+    queries = planted.ids[:12]
+    groups = []
+    for query in queries:
+        a, b, c, d = planted.pool(query).candidates[:4]
+        groups.append(planted.group(query, [(), (a,), (b,), (c,), (a, b), (b, c), (c, d)], log_mu=-2.0))
+    base = RewardConfig(**BESIDE.get(key, {}))
+    seen = []
+    for config in (base, replace(base, **{key: ALTERED[key]})):
+        rows = rows_from_groups(groups, planted.table, config)
+        seen.append([row.rewards.tolist() for row in rows])
+    assert seen[0] != seen[1]
