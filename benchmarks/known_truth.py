@@ -60,7 +60,8 @@ class Population:
     tilt: np.ndarray
 
     def draw(self, n: int, effect: float, rng: np.random.Generator) -> Arms:
-        kinds = rng.choice(len(self.chance), size=n, p=self.chance + effect * self.tilt)
+        chance = np.maximum(self.chance + effect * self.tilt, 0.0)  # rounding may leave a hair below zero
+        kinds = rng.choice(len(chance), size=n, p=chance / chance.sum())
         return self.first[kinds], self.second[kinds]
 
 

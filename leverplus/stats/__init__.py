@@ -2,12 +2,13 @@
 
 from leverplus.stats.bootstrap import Interval, mean_interval, paired_bootstrap
 from leverplus.stats.comparison import Comparison, adjust, compare
-from leverplus.stats.power import minimum_detectable_effect, paired_power, plan_n
+from leverplus.stats.power import Changes, minimum_detectable_effect, paired_power, plan_n
 from leverplus.stats.seeds import SeededComparison, compare_seeds
 from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
 from leverplus.stats.summary import SummaryRow, compare_summary
 
 __all__ = [
+    "Changes",
     "Comparison",
     "Interval",
     "SeededComparison",

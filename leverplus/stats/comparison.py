@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from leverplus.errors import EvaluationError
 from leverplus.stats.bootstrap import RESAMPLES, Interval, paired_bootstrap
-from leverplus.stats.paired import TIE, Blocks, Floats, blocks, check_ids, paired_differences
-from leverplus.stats.power import minimum_detectable_effect
+from leverplus.stats.paired import Floats, blocks, check_ids, paired_differences
+from leverplus.stats.power import Changes, minimum_detectable_effect
 from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
 
 Test = Literal["sign_flip", "mcnemar"]
@@ -75,13 +75,14 @@ def compare(
         p_value = sign_flip_test(a, b, clusters=clusters, seed=seed)
     else:
         raise EvaluationError(f"there is no test called '{test}'; known: mcnemar, sign_flip")
+    pieces = blocks(differences, clusters)
     return Comparison(
         n=len(differences),
         diff=float(differences.mean()),
         ci95=paired_bootstrap(a, b, clusters=clusters, resamples=resamples, seed=seed),
         p_value=p_value,
         p_adjusted=p_value,
-        mde80=_detectable(blocks(differences, clusters)),
+        mde80=minimum_detectable_effect(len(pieces), Changes.seen_in(pieces)),
         helped=helped,
         harmed=harmed,
     )
@@ -98,26 +99,3 @@ def _require_binary(differences: Floats, clusters: Sequence[Hashable] | None) ->
         raise EvaluationError("McNemar's test takes items as independent; use test='sign_flip' with clusters")
     if not np.all(np.isin(differences, (-1.0, 0.0, 1.0))):
         raise EvaluationError("McNemar's test needs scores of 0 or 1, and these are graded; use test='sign_flip'")
-
-
-def _detectable(data: Blocks) -> float:
-    """Smallest detectable effect at the discordance and the sizes of change these blocks show."""
-    moves = np.abs(data.sums) / data.sizes.mean()
-    moved = moves[moves > TIE]
-    if len(moved) == 0:
-        return minimum_detectable_effect(len(data), 0.0)
-    return minimum_detectable_effect(
-        len(data),
-        len(moved) / len(data),
-        change=float(np.sqrt(np.mean(moved**2))),
-        uniform=bool(np.ptp(moved) < TIE),
-        step=_step(data.sums) / float(data.sizes.mean()),
-    )
-
-
-def _step(sums: Floats) -> float:
-    """The largest number all sums are multiples of, if they are thirtieths, as with ten annotators; else 0."""
-    thirtieths = np.round(30 * sums)
-    if np.abs(30 * sums - thirtieths).max() > 1e-6:
-        return 0.0
-    return float(np.gcd.reduce(thirtieths.astype(np.int64))) / 30

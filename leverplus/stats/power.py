@@ -1,100 +1,117 @@
 """How small a difference n items can show, and how many items a difference needs.
 
-Discordance is the share of items on which two arms score differently; a change is how much such an item moves. When
-every change has one size the test is McNemar's and its power is computed exactly; mixed sizes use the normal
-approximation of the sign-flip test, less what the test loses when sums of changes lie on a grid.
+When every item that changes does so by one size, the test is McNemar's and its power is computed exactly. For mixed
+sizes it is a normal approximation of the sign-flip test's, checked by simulation.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.errors import EvaluationError
+from leverplus.stats.paired import TIE, Blocks
 from leverplus.stats.significance import binomial_chances
 
 
-def paired_power(
-    effect: float,
-    n: int,
-    discordance: float,
-    *,
-    change: float = 1.0,
-    uniform: bool = True,
-    step: float = 0.0,
-    alpha: float = 0.05,
-) -> float:
-    """Chance that a true difference of `effect` is found at level `alpha` on n paired items.
+@dataclass(frozen=True)
+class Changes:
+    """On what share of the items two arms score differently, and by how much.
 
-    `change` is the root mean square of the differences that are not zero, `uniform` whether all have that size;
-    otherwise `step` is the largest number they are all multiples of (0 for none). An effect larger than
-    discordance * change needs more discordance than was seen, and is given it.
+    `size` is the root mean square of the differences that are not zero and `uniform` whether they all have it; if not,
+    `step` is the largest number they are all multiples of (0 for none). Where whole images are the pieces, these
+    describe pieces, scaled to items, and `block` is how many items one holds.
     """
-    _check(n, discordance, change)
-    share = abs(effect) / change
-    needed = min(1.0, max(discordance, share))
+
+    discordance: float
+    size: float = 1.0
+    uniform: bool = True
+    step: float = 0.0
+    block: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.discordance <= 1.0:
+            raise EvaluationError(f"discordance is a share of items in [0, 1]; got {self.discordance:g}")
+        if not self.size > 0.0:
+            raise EvaluationError(f"the size of a change must be above 0; got {self.size:g}")
+
+    @classmethod
+    def seen_in(cls, data: Blocks) -> Changes:
+        """What paired differences show; those that never differ are taken to change by a full point when they do."""
+        block = float(data.sizes.mean())
+        moves = np.abs(data.sums[np.abs(data.sums) > TIE]) / block
+        if len(moves) == 0:
+            return cls(0.0)
+        return cls(
+            discordance=len(moves) / len(data),
+            size=float(np.sqrt(np.mean(moves**2))),
+            uniform=bool(np.ptp(moves) < TIE),
+            step=_step(data.sums) / block,
+            block=block,
+        )
+
+
+USUAL = Changes(0.2)
+"""Two selectors on the same model typically differ on about a fifth of the items; measure it where you can."""
+
+
+def paired_power(effect: float, n: int, changes: Changes, *, alpha: float = 0.05) -> float:
+    """Chance that a true difference of `effect` is found at level `alpha` on n paired pieces (items, or images).
+
+    An effect larger than discordance * size needs more discordance than was seen, and is given it.
+    """
+    if n < 1:
+        raise EvaluationError(f"the number of items must be at least 1; got {n}")
+    share = abs(effect) / changes.size
+    needed = min(1.0, max(changes.discordance, share))
     if needed == 0.0:
         return 0.0
-    if uniform:
+    if changes.uniform:
         return _mcnemar_power(share, n, needed, alpha)
     from scipy.special import ndtr, ndtri
 
-    # Flipping a sign moves the sum by two steps, so that the threshold lies one step too far out on average.
-    shift, lost = math.sqrt(n) * share, step / change / math.sqrt(n)
-    spread, limit = math.sqrt(needed), float(ndtri(alpha / 2))
-    return float(ndtr(limit + (shift - lost) / spread) + ndtr(limit - (shift + lost) / spread))
+    # The test divides the sum by the root of the summed squares. The items of an image gain together, which adds to
+    # those squares; and as both grow with the number of items that happen to differ, their ratio varies less than the
+    # sum (delta method for changes of one size). Flipping a sign moves the sum by two steps, so that the threshold lies
+    # one step too far out on average.
+    squares = needed + share**2 * (1.0 - 1.0 / changes.block)
+    ratio = share / squares
+    spread = math.sqrt(max(1.0 - 0.75 * ratio**2 - 0.25 * ratio * share, 1e-12))
+    shift = math.sqrt(n / squares) * share
+    limit = -float(ndtri(alpha / 2)) + changes.step / changes.size / math.sqrt(n * squares)
+    return float(ndtr((shift - limit) / spread) + ndtr((-shift - limit) / spread))
 
 
 @lru_cache(maxsize=4096)
-def minimum_detectable_effect(
-    n: int,
-    discordance: float,
-    *,
-    change: float = 1.0,
-    uniform: bool = True,
-    step: float = 0.0,
-    power: float = 0.8,
-    alpha: float = 0.05,
-) -> float:
-    """The smallest true difference that n paired items show with this power (80 %) at this level (5 %); 1.0 at most.
+def minimum_detectable_effect(n: int, changes: Changes, *, power: float = 0.8, alpha: float = 0.05) -> float:
+    """The smallest true difference that n paired pieces show with this power (80 %) at this level (5 %); at most 1.0.
 
-    800 items of which 10 % differ: 0.031 by the normal approximation.
+    800 items of which 10 % differ show 0.032: `minimum_detectable_effect(800, Changes(0.1))`.
     """
     from scipy.optimize import brentq
 
-    _check(n, discordance, change)
-
     def missing(effect: float) -> float:
-        return paired_power(effect, n, discordance, change=change, uniform=uniform, step=step, alpha=alpha) - power
+        return paired_power(effect, n, changes, alpha=alpha) - power
 
-    largest = min(change, 1.0)
+    largest = min(changes.size, 1.0)
     if missing(largest) < 0.0:
         return 1.0
     return float(brentq(missing, 0.0, largest, xtol=1e-7))
 
 
-def plan_n(
-    effect: float,
-    *,
-    discordance: float = 0.2,
-    change: float = 1.0,
-    uniform: bool = True,
-    step: float = 0.0,
-    power: float = 0.8,
-    alpha: float = 0.05,
-) -> int:
+def plan_n(effect: float, changes: Changes = USUAL, *, power: float = 0.8, alpha: float = 0.05) -> int:
     """How many paired items are needed to find a true difference of `effect` with this power at this level."""
     if not 0.0 < abs(effect) <= 1.0:
         raise EvaluationError(f"an effect must be a difference of accuracies in (0, 1]; got {effect:g}, try 0.01")
-    _check(1, discordance, change)
-    if abs(effect) > change:
-        raise EvaluationError(f"items that change by {change:g} cannot differ by {effect:g} on average")
+    if abs(effect) > changes.size:
+        raise EvaluationError(f"items that change by {changes.size:g} cannot differ by {effect:g} on average")
 
     def enough(n: int) -> bool:
-        return paired_power(effect, n, discordance, change=change, uniform=uniform, step=step, alpha=alpha) >= power
+        return paired_power(effect, n, changes, alpha=alpha) >= power
 
     low, high = 1, 16
     while not enough(high):
@@ -105,13 +122,12 @@ def plan_n(
     return high
 
 
-def _check(n: int, discordance: float, change: float) -> None:
-    if n < 1:
-        raise EvaluationError(f"the number of items must be at least 1; got {n}")
-    if not 0.0 <= discordance <= 1.0:
-        raise EvaluationError(f"discordance is a share of items in [0, 1]; got {discordance:g}")
-    if not change > 0.0:
-        raise EvaluationError(f"the size of a change must be above 0; got {change:g}")
+def _step(sums: NDArray[np.float64]) -> float:
+    """The largest number all sums are multiples of, if they are thirtieths, as with ten annotators; else 0."""
+    thirtieths = np.round(30 * sums)
+    if np.abs(30 * sums - thirtieths).max() > 1e-6:
+        return 0.0
+    return float(np.gcd.reduce(thirtieths.astype(np.int64))) / 30
 
 
 def _mcnemar_power(share: float, n: int, discordance: float, alpha: float) -> float:

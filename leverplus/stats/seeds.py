@@ -84,9 +84,9 @@ class _Spread:
         items = float(np.var(arms[0].mean(axis=0) - arms[1].mean(axis=0), ddof=1)) / pieces
         weight, seeds = items**2 / (pieces - 1), 0.0
         for arm in arms:
-            if len(arm) > 1:  # S + 1, not S - 1: the square of an estimated variance is too large on average
+            if len(arm) > 1:  # S, not S - 1: the square of an estimated variance is too large on average
                 seeds += _seed_variance(arm) / len(arm)
-                weight += (float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)) ** 2 / (len(arm) + 1)
+                weight += (float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)) ** 2 / len(arm)
         # The seed part may fall below zero, as an unbiased estimate must; cut at zero, intervals were too wide (96.5 %
         # covered at 200 items). A quarter of the item part bounds the rare very low estimate.
         variance = items + max(-0.25 * items, seeds)

@@ -13,7 +13,7 @@ from typing import Any
 
 from leverplus.errors import EvaluationError
 from leverplus.stats.bootstrap import Interval
-from leverplus.stats.power import minimum_detectable_effect, plan_n
+from leverplus.stats.power import Changes, minimum_detectable_effect, plan_n
 from leverplus.stats.significance import mcnemar_test
 
 DISCORDANCES = (0.05, 0.10, 0.15, 0.20, 0.25, 0.30)
@@ -79,7 +79,7 @@ def _row(n: int, diff: float, discordance: float) -> SummaryRow:
         se=se,
         ci95=ci95,
         p_value=p_value,
-        mde80=minimum_detectable_effect(n, discordance),
+        mde80=minimum_detectable_effect(n, Changes(discordance)),
         within_noise=p_value >= 0.05 or ci95[0] <= 0.0 <= ci95[1],
-        n_needed=plan_n(diff, discordance=discordance) if diff else None,
+        n_needed=plan_n(diff, Changes(discordance)) if diff else None,
     )

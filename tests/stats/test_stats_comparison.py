@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import adjust, compare, mcnemar_test, minimum_detectable_effect
+from leverplus.stats import Changes, adjust, compare, mcnemar_test, minimum_detectable_effect
 
 A = np.array([1.0] * 60 + [0.0] * 40)
 B = np.array([1.0] * 40 + [0.0] * 20 + [1.0] * 5 + [0.0] * 35)
@@ -18,7 +18,7 @@ def test_the_record_holds_difference_help_harm_and_p_value() -> None:
     assert result.diff == pytest.approx(0.15)
     assert result.p_value == result.p_adjusted == pytest.approx(mcnemar_test(20, 5))
     assert result.ci95[0] < 0.15 < result.ci95[1]
-    assert result.mde80 == minimum_detectable_effect(100, 0.25)
+    assert result.mde80 == minimum_detectable_effect(100, Changes(0.25))
     assert not result.within_noise
 
 
@@ -39,7 +39,7 @@ def test_equal_arms_claim_nothing() -> None:
     result = compare(A, A)
     assert (result.diff, result.p_value, result.helped, result.harmed) == (0.0, 1.0, 0, 0)
     assert result.ci95[0] < 0.0 < result.ci95[1]
-    assert result.mde80 == minimum_detectable_effect(100, 0.0)
+    assert result.mde80 == minimum_detectable_effect(100, Changes(0.0))
     assert result.within_noise
 
 

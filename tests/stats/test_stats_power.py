@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import mcnemar_test, minimum_detectable_effect, paired_power, plan_n, sign_flip_test
+from leverplus.stats import Changes, mcnemar_test, minimum_detectable_effect, paired_power, plan_n, sign_flip_test
+from leverplus.stats.paired import blocks
 
 
 def test_the_normal_approximation_gives_the_textbook_numbers() -> None:
     # 2.80 * sqrt(0.1 / n): 3.1 points at 800 items, 1.25 at 5,000
-    assert minimum_detectable_effect(800, 0.1, uniform=False) == pytest.approx(0.0313, abs=1e-4)
-    assert minimum_detectable_effect(5000, 0.1, uniform=False) == pytest.approx(0.0125, abs=1e-4)
-    assert minimum_detectable_effect(800, 0.1) == pytest.approx(0.0313, rel=0.05)
+    assert minimum_detectable_effect(800, Changes(0.1, uniform=False)) == pytest.approx(0.0313, rel=0.015)
+    assert minimum_detectable_effect(5000, Changes(0.1, uniform=False)) == pytest.approx(0.01253, rel=0.005)
+    assert minimum_detectable_effect(800, Changes(0.1)) == pytest.approx(0.0313, rel=0.05)
 
 
 @pytest.mark.parametrize(("n", "discordance", "effect"), [(60, 0.2, 0.12), (40, 0.5, 0.3), (300, 0.05, 0.03)])
@@ -20,39 +21,39 @@ def test_exact_power_is_the_sum_over_all_outcomes(n: int, discordance: float, ef
     chances = [(discordance + effect) / 2, (discordance - effect) / 2, 1 - discordance]
     outcomes, times = np.unique(rng.multinomial(n, chances, size=200_000)[:, :2], axis=0, return_counts=True)
     found = sum(int(count) for (up, down), count in zip(outcomes, times, strict=True) if mcnemar_test(up, down) < 0.05)
-    assert paired_power(effect, n, discordance) == pytest.approx(found / 200_000, abs=0.004)
+    assert paired_power(effect, n, Changes(discordance)) == pytest.approx(found / 200_000, abs=0.004)
 
 
 def test_a_grid_of_changes_costs_the_sign_flip_test_some_power() -> None:
     """Changes of 1 and 2 on 40 of 200 items; the power stated is the power found."""
     sizes, n, discordance, effect = np.array([1.0, 2.0]) / 2, 200, 0.2, 0.07
-    change = float(np.sqrt(np.mean(sizes**2)))
+    size = float(np.sqrt(np.mean(sizes**2)))
     up = 0.5 + effect / discordance / sizes.mean() / 2
     rng = np.random.default_rng(0)
     found = 0
     for _ in range(3000):
         signed = rng.choice(sizes, n) * (rng.random(n) < discordance) * np.where(rng.random(n) < up, 1, -1)
         found += sign_flip_test(np.maximum(signed, 0), np.maximum(-signed, 0)) < 0.05
-    stated = paired_power(effect, n, discordance, change=change, uniform=False, step=0.5)
+    stated = paired_power(effect, n, Changes(discordance, size, uniform=False, step=0.5))
     assert stated == pytest.approx(found / 3000, abs=0.03)
-    assert stated < paired_power(effect, n, discordance, change=change, uniform=False)
+    assert stated < paired_power(effect, n, Changes(discordance, size, uniform=False))
 
 
 def test_power_without_effect_is_at_most_the_level() -> None:
-    assert 0.0 < paired_power(0.0, 500, 0.2) <= 0.05
-    assert paired_power(0.0, 500, 0.2, uniform=False) == pytest.approx(0.05)
-    assert paired_power(0.0, 500, 0.0) == 0.0
+    assert 0.0 < paired_power(0.0, 500, Changes(0.2)) <= 0.05
+    assert paired_power(0.0, 500, Changes(0.2, uniform=False)) == pytest.approx(0.05)
+    assert paired_power(0.0, 500, Changes(0.0)) == 0.0
 
 
 def test_arms_that_never_differed_still_have_a_smallest_detectable_effect() -> None:
-    effect = minimum_detectable_effect(100, 0.0)
+    effect = minimum_detectable_effect(100, Changes(0.0))
     assert 0.07 < effect < 0.09
-    assert minimum_detectable_effect(4, 0.5) == 1.0
+    assert minimum_detectable_effect(4, Changes(0.5)) == 1.0
 
 
 def test_a_smaller_change_scales_the_effect() -> None:
-    full = minimum_detectable_effect(500, 0.2)
-    assert minimum_detectable_effect(500, 0.2, change=0.5) == pytest.approx(0.5 * full, rel=1e-3)
+    full = minimum_detectable_effect(500, Changes(0.2))
+    assert minimum_detectable_effect(500, Changes(0.2, 0.5)) == pytest.approx(0.5 * full, rel=1e-3)
 
 
 @pytest.mark.parametrize("uniform", [True, False])
@@ -60,16 +61,17 @@ def test_a_smaller_change_scales_the_effect() -> None:
 def test_the_planned_number_of_items_is_the_first_that_detects_the_effect(
     effect: float, discordance: float, uniform: bool
 ) -> None:
-    n = plan_n(effect, discordance=discordance, uniform=uniform)
-    assert paired_power(effect, n, discordance, uniform=uniform) >= 0.8
-    assert paired_power(effect, round(0.97 * n) - 2, discordance, uniform=uniform) < 0.8
-    assert minimum_detectable_effect(n, discordance, uniform=uniform) == pytest.approx(effect, rel=0.03)
+    changes = Changes(discordance, uniform=uniform)
+    n = plan_n(effect, changes)
+    assert paired_power(effect, n, changes) >= 0.8
+    assert paired_power(effect, round(0.97 * n) - 2, changes) < 0.8
+    assert minimum_detectable_effect(n, changes) == pytest.approx(effect, rel=0.03)
 
 
 def test_a_claim_of_one_point_needs_thousands_of_items() -> None:
     # (1.96 + 0.84)^2 * 0.1 / 0.01^2 = 7,849, a little more for the exact test
-    assert plan_n(0.01, discordance=0.1, uniform=False) == pytest.approx(7849, abs=5)
-    assert 7849 < plan_n(0.01, discordance=0.1) < 8200
+    assert plan_n(0.01, Changes(0.1, uniform=False)) == pytest.approx(7849, rel=0.005)
+    assert 7849 < plan_n(0.01, Changes(0.1)) < 8200
     assert plan_n(-0.01) == plan_n(0.01)
 
 
@@ -78,8 +80,19 @@ def test_requests_without_meaning_are_refused() -> None:
         with pytest.raises(EvaluationError, match=r"difference of accuracies in \(0, 1\]"):
             plan_n(effect)
     with pytest.raises(EvaluationError, match=r"cannot differ by 0\.5"):
-        plan_n(0.5, change=0.3)
+        plan_n(0.5, Changes(0.2, 0.3))
     with pytest.raises(EvaluationError, match="discordance is a share"):
-        minimum_detectable_effect(100, 10.0)
+        Changes(10.0)
     with pytest.raises(EvaluationError, match="at least 1; got 0"):
-        minimum_detectable_effect(0, 0.1)
+        minimum_detectable_effect(0, Changes(0.1))
+    with pytest.raises(EvaluationError, match="size of a change must be above 0"):
+        Changes(0.1, size=0.0)
+
+
+def test_changes_are_read_off_paired_differences() -> None:
+    graded = Changes.seen_in(blocks(np.array([0.3, -0.6, 0.0, 0.0]), None))
+    assert (graded.discordance, graded.uniform, graded.block) == (0.5, False, 1.0)
+    assert (graded.size, graded.step) == pytest.approx((np.sqrt(0.45 / 2), 0.3))
+    images = Changes.seen_in(blocks(np.array([1.0, 1.0, -1.0, 0.0]), ["x", "x", "y", "y"]))
+    assert images == Changes(1.0, float(np.sqrt((1 + 0.25) / 2)), uniform=False, step=0.5, block=2.0)
+    assert Changes.seen_in(blocks(np.zeros(4), None)) == Changes(0.0)

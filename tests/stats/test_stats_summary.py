@@ -3,7 +3,7 @@
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import compare_summary, plan_n
+from leverplus.stats import Changes, compare_summary, plan_n
 
 
 def test_a_gain_of_a_third_of_a_point_on_800_items_is_noise_at_both_ends() -> None:
@@ -15,7 +15,7 @@ def test_a_gain_of_a_third_of_a_point_on_800_items_is_noise_at_both_ends() -> No
     assert rows[0].ci95 == pytest.approx((0.0038 - 1.96 * 0.0079046, 0.0038 + 1.96 * 0.0079046), abs=1e-5)
     # (1.96 + 0.84)^2 * discordance / 0.0038^2
     assert rows[0].n_needed == pytest.approx(27_180, rel=0.03)
-    assert rows[-1].n_needed == plan_n(0.0038, discordance=0.30)
+    assert rows[-1].n_needed == plan_n(0.0038, Changes(0.30))
 
 
 def test_a_difference_can_be_clear_at_one_end_and_noise_at_the_other() -> None:
