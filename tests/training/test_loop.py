@@ -288,7 +288,7 @@ def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, pl
     groups = planted.groups(6, (1, 2))
     flat = [planted.group(q, [planted.pool(q).candidates[:2], planted.pool(q).candidates[:2]]) for q in planted.ids[:9]]
     log_mu = [replace(group, members=tuple(replace(m, log_mu=-3.0) for m in group.members)) for group in groups + flat]
-    rows = rows_from_groups(log_mu, planted.table, RewardConfig())[-24:]
+    rows = rows_from_groups(log_mu, planted.table, RewardConfig())[-32:]
     shared = set(vars(StageConfig())) if name != "sft" else NO_EFFECT_ON_WEIGHTS  # one loop: shared ones are tried once
     ends: dict[StageConfig, torch.Tensor] = {}
     for key in sorted(set(vars(SECTIONS[name]())) - shared):
