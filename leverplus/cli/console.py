@@ -1,0 +1,150 @@
+"""What commands share at the keyboard: progress bars on stderr, opening a run from arguments, result tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.store.location import default_store_path
+
+if TYPE_CHECKING:
+    from leverplus.pipeline import Run
+
+ARM_NAMES = {
+    "zero_shot": "zero-shot",
+    "random": "random",
+    "nearest_image": "nearest by image",
+    "nearest_text": "nearest by text",
+    "nearest_both": "nearest by both",
+    "learned": "learned",
+    "oracle": "greedy oracle",
+}
+
+
+class Bars:
+    """Progress bars on stderr, one a piece of work; plain lines where stderr is no terminal."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console = Console(stderr=True)
+        self.quiet = quiet
+        self.live = self.console.is_terminal and not quiet
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=self.console, transient=True)
+        self.tasks: dict[str, Any] = {}
+        self.said = time.monotonic()
+
+    def __enter__(self) -> Bars:
+        if self.live:
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Called as work goes on."""
+        if self.live:
+            if what not in self.tasks:
+                self.tasks[what] = self.progress.add_task(what, total=total)
+            self.progress.update(self.tasks[what], completed=done, total=total)
+            if done >= total:
+                self.progress.remove_task(self.tasks.pop(what))
+        elif not self.quiet and (time.monotonic() - self.said > 15):
+            self.said = time.monotonic()
+            print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+
+    def say(self, line: str) -> None:
+        if self.live:
+            self.progress.console.print(line, highlight=False)
+        elif not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that makes or takes up a run from a recipe."""
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default runs/RECIPE)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the run (default 0)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
+    )
+    add_store_option(parser)
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", type=Path, metavar="FILE", help=f"the score store (default {default_store_path()})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run_folder(args: argparse.Namespace, recipe: Recipe) -> Path:
+    """--out, else runs/RECIPE, with seed and hash where they are not the usual ones."""
+    if args.out is not None:
+        return Path(args.out)
+    name = recipe.name + (f"-{recipe.hash[:6]}" if args.set else "") + (f"-seed{args.seed}" if args.seed else "")
+    return Path("runs") / name
+
+
+def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
+    """A run from a recipe name and options."""
+    from leverplus.pipeline import open_run
+
+    recipe = load_recipe(args.recipe, args.set)
+    for line in recipe.sick():
+        bars.say(f"note: {line} reproduces a known mistake on purpose")
+    return open_run(
+        recipe,
+        find_recipe(args.recipe),
+        run_folder(args, recipe),
+        seed=args.seed,
+        store_path=args.store or default_store_path(),
+        say=bars.say,
+        progress=bars.show,
+    )
+
+
+def open_from_folder(folder: Path, store: Path | None, bars: Bars) -> Run:
+    """The run in a folder that `lever run` made."""
+    from leverplus.pipeline import load_run
+
+    return load_run(folder, store, bars.say, bars.show)
+
+
+def results_table(report: Mapping[str, Any]) -> Any:
+    """The table of arms by shots, as rich shows it."""
+    from rich.table import Table
+
+    arms = report["arms"]
+    shots = sorted({int(n) for arm in arms.values() for n in arm["shots"]} - {0})
+    table = Table(title=f"accuracy on {report['n']} {report.get('split', 'test')} items", title_justify="left")
+    table.add_column("who chooses")
+    for n in shots:
+        table.add_column(f"{n} shot{'s' if n > 1 else ''}", justify="right")
+    table.add_column("mean", justify="right")
+    table.add_column("gap closed", justify="right")
+    closed = report.get("gap_closed", {})
+    for arm, values in arms.items():
+        if arm == "zero_shot":
+            cells = [f"{100 * values['shots']['0']:.1f}"] + [""] * (len(shots) - 1) + [f"{100 * values['mean']:.1f}"]
+        else:
+            cells = [f"{100 * values['shots'][str(n)]:.1f}" if str(n) in values["shots"] else "" for n in shots]
+            cells.append(f"{100 * values['mean']:.1f}")
+        share = closed.get(arm, {}).get("mean")
+        table.add_row(ARM_NAMES.get(arm, arm), *cells, "" if share is None else f"{100 * share:.0f} %")
+    return table
+
+
+def print_table(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)

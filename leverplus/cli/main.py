@@ -1,0 +1,62 @@
+"""`lever`: finds the command and runs it. A problem the user can mend is one sentence and exit code 1."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from leverplus import __version__
+from leverplus.errors import LeverError
+
+COMMANDS = {
+    "run": "every stage of a recipe, resuming what is done",
+    "recipes": "list the recipes, or print one",
+    "check": "all problems of a recipe at once",
+    "pool": "build the pools of a run",
+    "score": "ask the frozen model what a run's training needs",
+    "train": "train the selector of a run",
+    "eval": "evaluate a run against every baseline",
+    "select": "choose demonstrations for one query",
+    "store": "look into the score store, export it, merge others into it, prove it whole",
+    "world": "the embedded world: its ladder of baselines, and a picture of it",
+}
+"""Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="lever",
+        description="Learns which worked examples to put into the prompt of a frozen vision-language model.",
+    )
+    parser.add_argument("--version", action="version", version=f"lever {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show stack traces")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((word for word in arguments if word in COMMANDS), None)
+    for name, line in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        if name == wanted:
+            import_module(f"leverplus.cli.{name}").add_arguments(sub)
+    args = parser.parse_args(arguments)
+    try:
+        code: int = import_module(f"leverplus.cli.{args.command}").run(args)
+    except LeverError as error:
+        if args.debug:
+            raise
+        print(f"lever: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nlever: stopped; everything measured so far is kept. Type the same command to go on.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader went away (`| head`); stop quietly, and keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

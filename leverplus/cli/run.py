@@ -1,0 +1,33 @@
+"""`lever run`: every stage of a recipe, resuming what is done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from leverplus.cli.console import Bars, add_run_options, open_from_recipe, print_table, results_table
+from leverplus.cli.verdict import verdict
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", default="world", help="a recipe's name or TOML file (default world)")
+    add_run_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    started = time.monotonic()
+    with Bars() as bars:
+        made = open_from_recipe(args, bars)
+        from leverplus.pipeline import run_all
+
+        bars.say(f"run folder {made.folder}, recipe hash {made.recipe.hash}, seed {made.seed}")
+        report = run_all(made)
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    print_table(results_table(report))
+    print(verdict(report))
+    print(f"model calls for training: {report['model_calls']:,}; for evaluation: {report['eval_calls']:,}")
+    print(f"{time.monotonic() - started:.0f} s; results in {made.folder}/eval.json")
+    return 0

@@ -1,0 +1,1 @@
+"""Evaluation: every arm on the same items and pools, with intervals, anchors and cost."""

@@ -1,0 +1,427 @@
+"""The verbs of a run, one function each: the only module that wires the parts together."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leverplus import catalog
+from leverplus.errors import LeverError, MissingFile, TrainingError
+from leverplus.recipe.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from leverplus.backends.base import Backend
+    from leverplus.embedders.base import Embedder, Vectors
+    from leverplus.evaluation.arms import Choices
+    from leverplus.evaluation.evaluate import Results
+    from leverplus.policies.base import Policy
+    from leverplus.scoring.scorer import Scorer
+    from leverplus.tasks.base import Task
+    from leverplus.training.groups import ItemTable
+    from leverplus.types import Group, Item, Pool
+
+POOL_SEED = 0
+"""Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
+
+TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Shares of the question that nearest_both tries on dev."""
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Run:
+    """One experiment: a recipe, a seed, a folder, and the parts that are built from them when they are needed."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    store_path: Path
+    say: Say = field(default=lambda _: None)
+    progress: Progress = field(default=lambda _what, _done, _total: None)
+
+    @cached_property
+    def task(self) -> Task:
+        return make_task(self.recipe)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        embedder: Embedder = catalog.load(catalog.EMBEDDERS, self.recipe.embed.name, "embedder")()
+        return embedder
+
+    @cached_property
+    def backend(self) -> Backend:
+        backend: Backend = catalog.load(catalog.BACKENDS, self.recipe.score.backend, "backend")(self.task)
+        return backend
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        from leverplus.engine.local import LocalEngine
+        from leverplus.scoring.scorer import Scorer
+        from leverplus.store.db import ScoreStore
+
+        store = ScoreStore(self.store_path)
+        return Scorer(self.task, self.backend, store, LocalEngine(self.backend), progress=self.progress)
+
+    @cached_property
+    def demonstrations(self) -> Sequence[Item]:
+        return self.task.items("train")
+
+    @cached_property
+    def demonstration_vectors(self) -> Vectors:
+        return self.embedder.embed(self.demonstrations, self.task)
+
+    def chosen_items(self, split: str, count: int) -> list[Item]:
+        """`count` items of a split, drawn at random once for all runs; 0: all of them."""
+        items = self.task.items(split)
+        if count == 0 or count >= len(items):
+            return list(items)
+        rng = np.random.default_rng([POOL_SEED, len(items), sum(split.encode())])
+        return [items[int(row)] for row in np.sort(rng.choice(len(items), count, replace=False))]
+
+    def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]:
+        """The pools of some queries, and the vectors of everything in them."""
+        from leverplus.pools.build import build_pools
+        from leverplus.training.groups import ItemTable
+
+        demos, vectors = self.demonstrations, self.demonstration_vectors
+        known = {item.id: row for row, item in enumerate(demos)}
+        strangers = [query for query in queries if query.id not in known]
+        query_vectors = _select(vectors, [known[q.id] for q in queries if q.id in known])
+        if strangers:
+            fresh = self.embedder.embed(strangers, self.task)
+            query_vectors = fresh if len(strangers) == len(queries) else _merge(queries, known, query_vectors, fresh)
+        pools = build_pools(
+            self.recipe.pool,
+            queries,
+            query_vectors,
+            demos,
+            vectors,
+            seed=POOL_SEED,
+            fingerprint=self.embedder.fingerprint(),
+        )
+        ids = [item.id for item in demos] + [item.id for item in strangers]
+        blocks = {
+            name: block if not strangers else np.concatenate([block, getattr(fresh, name)])
+            for name in ("image", "text", "answer")
+            if (block := getattr(vectors, name)) is not None
+        }
+        return pools, ItemTable.from_arrays(ids, blocks)
+
+    def calls(self) -> int:
+        """Distinct prompts that training and dev selection asked for so far."""
+        return self.scorer.meter.calls("training")
+
+    def training_queries(self) -> list[Item]:
+        """The training queries the budget pays for, drawn by the run's seed."""
+        section, size = self.recipe.score, self.recipe.pool.size
+        epochs = sum(stage.epochs + 1 for stage in self.recipe.stages.values())
+        reserve = section.dev_queries * len(section.dev_shots) * epochs
+        affordable = (section.budget - reserve) // section.cost(size)
+        if affordable < 1:
+            raise TrainingError(
+                f"score.budget = {section.budget}: judging {epochs} epochs on dev may take {reserve} calls, "
+                "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
+            )
+        items = self.task.items("train")
+        count = min(affordable, section.queries or affordable, len(items))
+        rng = np.random.default_rng([self.seed, 31])
+        return [items[int(row)] for row in rng.choice(len(items), count, replace=False)]
+
+
+def make_task(recipe: Recipe) -> Task:
+    """The recipe's task."""
+    section = recipe.task
+    factory = catalog.load(catalog.TASKS, section.name, "task")
+    task: Task = factory(world_seed=section.world_seed) if section.name == "world" else factory(section)
+    return task
+
+
+def _select(vectors: Vectors, rows: Sequence[int]) -> Vectors:
+    from leverplus.embedders.base import Vectors
+
+    image = None if vectors.image is None else vectors.image[rows]
+    return Vectors(image, vectors.text[rows], vectors.answer[rows])
+
+
+def _merge(queries: Sequence[Item], known: Mapping[Any, int], old: Vectors, fresh: Vectors) -> Vectors:
+    """Vectors in the order of the queries, from those that are demonstrations and those that are not."""
+    from leverplus.embedders.base import Vectors
+
+    inside = np.array([query.id in known for query in queries])
+    order = np.empty(len(queries), dtype=np.int64)
+    order[inside] = np.arange(inside.sum())
+    order[~inside] = inside.sum() + np.arange((~inside).sum())
+
+    def joined(name: str) -> Any:
+        left, right = getattr(old, name), getattr(fresh, name)
+        return None if left is None else np.concatenate([left, right])[order]
+
+    return Vectors(joined("image"), joined("text"), joined("answer"))
+
+
+def open_run(
+    recipe: Recipe,
+    source: Path,
+    folder: Path,
+    *,
+    seed: int,
+    store_path: Path,
+    say: Say = lambda _: None,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> Run:
+    """Create a run folder, or take up the one that is there if it belongs to the same recipe and seed."""
+    import tomli_w
+
+    identity = {"recipe": recipe.name, "recipe_hash": recipe.hash, "seed": seed}
+    manifest = folder / "run.json"
+    if manifest.is_file():
+        stored = read_json(manifest)
+        if {key: stored.get(key) for key in identity} != identity:
+            raise LeverError(
+                f"{folder} holds another run (recipe {stored.get('recipe')}, hash {stored.get('recipe_hash')}, seed "
+                f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
+            )
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / "recipe.toml")
+            write_text(folder / "resolved.toml", tomli_w.dumps(_without_none(recipe.values())))
+            write_json(
+                manifest, {**identity, "versions": versions(), "commit": commit(), "platform": platform.platform()}
+            )
+        except OSError as error:
+            raise LeverError(
+                f"cannot write to {folder} ({error.strerror}); choose another folder with --out DIR"
+            ) from error
+    return Run(recipe, folder, seed, store_path, say, progress)
+
+
+def load_run(
+    folder: Path,
+    store_path: Path | None = None,
+    say: Say = lambda _: None,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> Run:
+    """The run in a folder that was made before."""
+    from leverplus.store.location import default_store_path
+
+    if not (folder / "resolved.toml").is_file():
+        raise MissingFile(f"{folder} is not a run folder (no resolved.toml); type `lever run RECIPE --out {folder}`")
+    manifest = read_json(folder / "run.json")
+    recipe = replace(load_recipe(str(folder / "resolved.toml")), name=manifest["recipe"])
+    if recipe.hash != manifest["recipe_hash"]:
+        raise LeverError(f"{folder}/resolved.toml was changed after the run was made; restore it or start a new run")
+    return Run(recipe, folder, manifest["seed"], store_path or default_store_path(), say, progress)
+
+
+def _without_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_none(value) for key, value in values.items() if value is not None}
+    return values
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes."""
+    names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
+    return {name: metadata.version(name) for name in names}
+
+
+def commit() -> str | None:
+    """The commit of the source tree, where there is one."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def search_groups(run: Run) -> list[Group]:
+    """Everything training may learn from: the scores of searched sequences, asked for once."""
+    from leverplus.scoring.search import beam_groups, dense_groups
+
+    section = run.recipe.score
+    queries = run.training_queries()
+    pools, _ = run.pools(queries)
+    groups = dense_groups(run.scorer, pools)
+    if section.search == "beam" and section.shots > 1:
+        searched = beam_groups(run.scorer, pools, shots=section.shots, width=section.beam)
+        groups = [_joined(dense, deeper) for dense, deeper in zip(groups, searched, strict=True)]
+    run.say(f"searched {len(queries)} training queries with {run.scorer.meter.calls('training'):,} calls")
+    return groups
+
+
+def _joined(dense: Group, deeper: Group) -> Group:
+    """One group of both; what beam search tried at its first step is the dense table."""
+    from leverplus.types import Group
+
+    extra = [(m, s) for m, s in zip(deeper.members, deeper.scores, strict=True) if len(m.demos) > 1]
+    members = dense.members + tuple(member for member, _ in extra)
+    return Group(dense.query, dense.pool, members, dense.scores + tuple(score for _, score in extra))
+
+
+def train_run(run: Run) -> Policy:
+    """Every stage of the recipe in order, each going on where it was stopped."""
+    import torch
+
+    from leverplus.policies.build import build_policy
+    from leverplus.scoring.search import top_members
+    from leverplus.training.checkpoint import load_checkpoint
+    from leverplus.training.groups import rows_from_groups
+    from leverplus.training.loop import StageRun, run_stage
+    from leverplus.training.seeds import derive_seed
+
+    recipe, checkpoints = run.recipe, run.folder / "checkpoints"
+    groups = search_groups(run)
+    _, table = run.pools(run.training_queries()[:1])
+    torch.manual_seed(derive_seed(run.seed, "init"))
+    policy = build_policy(recipe.select, table.dims, items=len(table))
+    judge = dev_judge(run)
+    judge(policy)
+    for folder in sorted(checkpoints.glob("*-epoch*")):
+        judge(load_checkpoint(folder)[0])  # asks the store only; counts the calls of epochs run before
+    anchors: dict[str, Policy] = {}
+    for name, config in recipe.stages.items():
+        done = checkpoints / name
+        if not done.is_dir():
+            own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
+            rows = rows_from_groups(own, table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots)
+            stage = StageRun(name, config, table, run.seed, run.folder, anchors, judge, None, recipe.hash, run.calls)
+            result = run_stage(policy, rows, stage)
+            run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
+        policy = load_checkpoint(done)[0]
+        anchors[name] = load_checkpoint(done)[0]
+    return policy
+
+
+def dev_judge(run: Run) -> Callable[[Policy], Mapping[str, float]]:
+    """Judges a policy by the accuracy of its picks on fixed dev queries, store first; these calls count as training."""
+    from leverplus.evaluation.arms import learned
+    from leverplus.scoring.scorer import TRAINING
+
+    section = run.recipe.score
+    pools, table = run.pools(run.chosen_items("dev", section.dev_queries))
+
+    def judge(policy: Policy) -> Mapping[str, float]:
+        choices = learned(policy, pools, table, section.dev_shots)
+        values: dict[str, float] = {}
+        for shots, lists in choices.items():
+            prompts = [(pool.query, demos) for pool, demos in zip(pools, lists, strict=True)]
+            scores = run.scorer.score(prompts, TRAINING, "judging on dev")
+            values[f"reward@{shots}"] = float(np.mean([score.accuracy for score in scores]))
+        return {"reward": float(np.mean(list(values.values()))), **values}
+
+    return judge
+
+
+def evaluate_run(run: Run, policy: Policy | None, split: str = "test", items: int | None = None) -> dict[str, Any]:
+    """Every arm on the same items and pools; writes predictions.parquet and eval.json."""
+    from leverplus.evaluation.evaluate import Results, comparisons, summary, write_predictions
+
+    section = run.recipe.eval
+    queries = run.chosen_items(split, section.items if items is None else items)
+    results = Results(queries)
+    share = run_arms(run, results, queries, policy)
+    table = summary(results)
+    names = [arm for arm in results.scores if arm not in ("learned", "oracle")]
+    report = {
+        "task": run.task.name,
+        "split": split,
+        "n": len(queries),
+        "model_calls": run.scorer.meter.calls("training"),
+        "eval_calls": run.scorer.meter.calls("evaluation"),
+        **table,
+        "comparisons": comparisons(results, "learned", names) if policy is not None else [],
+        "nearest_both_text_share": share,
+        "context": run.scorer.context.digest.hex(),
+    }
+    write_predictions(results, run.folder / "predictions.parquet")
+    write_json(run.folder / "eval.json", report)
+    return report
+
+
+def run_arms(run: Run, results: Results, queries: Sequence[Item], policy: Policy | None) -> float | None:
+    """Run every arm; returns the share of the question in nearest_both, chosen on dev."""
+    from leverplus.evaluation import arms
+    from leverplus.evaluation.evaluate import run_arm
+    from leverplus.scoring.search import greedy_oracle, random_sequences
+
+    section, scorer = run.recipe.eval, run.scorer
+    pools, table = run.pools(queries)
+    shots = sorted(section.shots)
+    run_arm(results, scorer, "zero_shot", pools, {0: [() for _ in pools]})
+    for draw in range(section.random_draws):
+        drawn = random_sequences(pools, max(shots), draw)
+        run_arm(results, scorer, "random", pools, arms.prefixes([drawn[pool.query] for pool in pools], shots))
+    near = arms.similarities(pools, table)
+    if near.image is not None:
+        run_arm(results, scorer, "nearest_image", pools, arms.nearest(pools, near.image, shots))
+    run_arm(results, scorer, "nearest_text", pools, arms.nearest(pools, near.text, shots))
+    share = None
+    if near.image is not None:
+        share = choose_text_share(run)
+        run_arm(results, scorer, "nearest_both", pools, arms.nearest(pools, near.combined(share), shots))
+    if policy is not None:
+        run_arm(results, scorer, "learned", pools, arms.learned(policy, pools, table, shots))
+    if section.oracle:
+        for number, scores in enumerate(zip(*greedy_oracle(scorer, pools, max(shots)), strict=True), start=1):
+            if number in shots:
+                results.add("oracle", number, list(scores))
+    return share
+
+
+def choose_text_share(run: Run) -> float:
+    """The share of the question in nearest_both with the best mean accuracy on dev."""
+    from leverplus.evaluation import arms
+    from leverplus.evaluation.evaluate import Results, run_arm
+
+    section = run.recipe.eval
+    queries = run.chosen_items("dev", section.dev_items)
+    pools, table = run.pools(queries)
+    near = arms.similarities(pools, table)
+    values = {}
+    for share in TEXT_SHARES:
+        results = Results(queries)
+        choices: Choices = arms.nearest(pools, near.combined(share), sorted(section.shots))
+        run_arm(results, run.scorer, "nearest_both", pools, choices)
+        values[share] = np.mean([results.accuracy("nearest_both", n).mean() for n in section.shots])
+    return max(values, key=lambda share: (values[share], -share))
+
+
+def run_all(run: Run) -> dict[str, Any]:
+    """Every stage of a recipe; what is done already is taken from the store and the run folder."""
+    policy = train_run(run)
+    return evaluate_run(run, policy)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
+    except json.JSONDecodeError as error:
+        raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

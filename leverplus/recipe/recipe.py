@@ -1,0 +1,172 @@
+"""A recipe: a whole experiment in one TOML file, read with all its problems at once; its hash names the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import MissingFile, RecipeError, UnknownName
+from leverplus.recipe.pools import PoolSection
+from leverplus.recipe.schema import read_section, sick_settings
+from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
+from leverplus.recipe.selection import PolicyConfig, read_selection
+from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
+from leverplus.recipe.training import RewardConfig, StageConfig
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+
+PLAIN = {
+    "task": TaskSection,
+    "embed": EmbedSection,
+    "pool": PoolSection,
+    "score": ScoreSection,
+    "reward": RewardConfig,
+    "train": TrainSection,
+    "eval": EvalSection,
+}
+TEXTS = ("purpose", "expected")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every value of an experiment; `purpose` and `expected` are for people and not part of the hash."""
+
+    name: str
+    purpose: str
+    expected: str
+    task: TaskSection
+    embed: EmbedSection
+    pool: PoolSection
+    score: ScoreSection
+    select: PolicyConfig
+    reward: RewardConfig
+    train: TrainSection
+    eval: EvalSection
+    stages: Mapping[str, StageConfig]
+
+    def values(self) -> dict[str, Any]:
+        """All settings as nested plain values, stages in the order they run."""
+        sections = {key: _plain(getattr(self, key)) for key in (*PLAIN, "select")}
+        return {**sections, **{name: _plain(stage) for name, stage in self.stages.items()}}
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def sick(self) -> list[str]:
+        """Settings that reproduce a known mistake on purpose."""
+        parts = {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}
+        return [line for key, section in parts.items() for line in sick_settings(section, f"{key}.")]
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    values = dataclasses.asdict(section)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a shipped recipe, or the path given."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise MissingFile(f"there is no recipe file {path}; `lever recipes` lists the shipped ones")
+        return path
+    shipped = FOLDER / f"{name}.toml"
+    if not shipped.is_file():
+        raise UnknownName(f"there is no recipe called '{name}'; known: {', '.join(recipe_names())}")
+    return shipped
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or path, with `key=value` overrides; raises RecipeError with every problem."""
+    path = find_recipe(name)
+    problems: list[str] = []
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
+    for override in overrides:
+        apply_override(values, override, problems)
+    return build_recipe(path.stem, values, str(path), problems)
+
+
+def apply_override(values: dict[str, Any], override: str, problems: list[str]) -> None:
+    """Set `section.key=value`; the value is TOML, or a bare word."""
+    key, equals, text = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot:
+        problems.append(f"--set {override}: write it as section.key=value, for example --set score.budget=8000")
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = values.setdefault(section, {})
+    if not isinstance(table, dict):
+        problems.append(f"--set {override}: '{section}' is not a section")
+        return
+    table[name] = value
+
+
+def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: list[str] | None = None) -> Recipe:
+    """A recipe from nested values, every problem reported with its key and what is allowed."""
+    problems = [] if problems is None else problems
+    known = (*PLAIN, "select", *STAGE_SECTIONS, *TEXTS)
+    for key in values:
+        if key not in known:
+            problems.append(f"{key}: there is no such section; known: {', '.join(known)}")
+    texts = {key: values.get(key, "") for key in TEXTS}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            problems.append(f"{key}: must be a text")
+    tables = {key: _table(values, key, problems) for key in (*PLAIN, "select", *STAGE_SECTIONS)}
+    sections: dict[str, Any] = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in PLAIN.items()}
+    sections["select"] = read_selection(tables["select"], problems)
+    stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
+    problems.extend(_contradictions(sections))
+    if problems:
+        raise RecipeError(source, problems)
+    order = sections["train"].stages
+    unused = [key for key in STAGE_SECTIONS if key in values and key not in order]
+    if unused:
+        raise RecipeError(
+            source, [f"[{key}]: this stage is not in train.stages, so it has no effect" for key in unused]
+        )
+    chosen = {key: stage for key in order if (stage := stages[key]) is not None}
+    return Recipe(name, texts["purpose"], texts["expected"], stages=chosen, **sections)
+
+
+def _table(values: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
+    table = values.get(key, {})
+    if not isinstance(table, Mapping):
+        problems.append(f"{key}: must be a section, written [{key}]")
+        return {}
+    return table
+
+
+def _contradictions(sections: Mapping[str, Any]) -> list[str]:
+    """Values that are allowed one by one but not together."""
+    found = []
+    pool, score, evaluation, select = (sections[key] for key in ("pool", "score", "eval", "select"))
+    if pool and evaluation and pool.size < max(evaluation.shots):
+        found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {max(evaluation.shots)}")
+    if pool and score and pool.size < max(score.shots, *score.dev_shots):
+        found.append(f"pool.size = {pool.size}: must be at least score.shots and every one of score.dev_shots")
+    if select and evaluation and select.max_shots < max(evaluation.shots):
+        found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {max(evaluation.shots)}")
+    if pool and score and score.budget < score.cost(pool.size):
+        found.append(
+            f"score.budget = {score.budget}: one training query costs {score.cost(pool.size)} calls; "
+            "raise the budget, or lower score.beam, score.shots or pool.size"
+        )
+    return found

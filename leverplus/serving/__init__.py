@@ -1,0 +1,1 @@
+"""Serving: a trained selector, ready to choose."""
