@@ -12,7 +12,7 @@ from leverplus.embedders.base import Vectors
 from leverplus.pools.similarity import Positions, missing_vectors, rows
 from leverplus.recipe.pools import PoolSection
 
-PROBES = 64
+PROBES = 256
 ITEMS_AT_ONCE = 65536
 TRAINING_POINTS = 64
 
@@ -25,7 +25,7 @@ def open_index(section: PoolSection, items: Vectors) -> InvertedFile | None:
 
 
 class InvertedFile:
-    """Items in 4 sqrt(N) cells, half precision; a query looks into the 64 nearest cells.
+    """Items in sqrt(N) cells, half precision; a query looks into the 256 nearest cells.
 
     Questions and pictures are joined, scaled by the roots of their weights, so that one inner product is the weighted
     sum of both similarities. Cells come from a seeded k-means and queries are asked one at a time: the same query gets
@@ -36,7 +36,7 @@ class InvertedFile:
         import faiss
 
         self._text_weight = text_weight
-        cells = max(1, min(int(4 * len(items) ** 0.5), len(items) // TRAINING_POINTS))
+        cells = max(1, min(int(len(items) ** 0.5), len(items) // TRAINING_POINTS))
         sample = np.sort(np.random.default_rng(0).permutation(len(items))[: cells * TRAINING_POINTS])
         points = self._join(rows(items, sample))
         self._coarse = faiss.IndexFlatIP(points.shape[1])
