@@ -274,8 +274,6 @@ def _joined(dense: Group, deeper: Group) -> Group:
 
 def train_run(run: Run) -> Policy:
     """Every stage of the recipe in order, each going on where it was stopped."""
-    import torch
-
     from leverplus.policies.build import build_policy
     from leverplus.scoring.search import top_members
     from leverplus.training.checkpoint import load_checkpoint
@@ -286,8 +284,7 @@ def train_run(run: Run) -> Policy:
     recipe, checkpoints = run.recipe, run.folder / "checkpoints"
     groups = search_groups(run)
     _, table = run.pools(run.training_queries()[:1])
-    torch.manual_seed(derive_seed(run.seed, "init"))
-    policy = build_policy(recipe.select, table.dims, items=len(table))
+    policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     judge = dev_judge(run)
     judge(policy)
     for folder in sorted(checkpoints.glob("*-epoch*")):

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 from leverplus import __version__
 from leverplus.errors import LeverError
@@ -39,10 +40,10 @@ def main(argv: list[str] | None = None) -> int:
     for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:
-            import_module(f"leverplus.cli.{name}").add_arguments(sub)
+            _module(name).add_arguments(sub)
     args = parser.parse_args(arguments)
     try:
-        code: int = import_module(f"leverplus.cli.{args.command}").run(args)
+        code: int = _module(args.command).run(args)
     except LeverError as error:
         if args.debug:
             raise
@@ -56,6 +57,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _module(command: str) -> Any:
+    return import_module(f"leverplus.cli.{command.replace('-', '_')}")
 
 
 if __name__ == "__main__":

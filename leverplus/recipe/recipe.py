@@ -97,7 +97,15 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
     for override in overrides:
         apply_override(values, override, problems)
+    if any(override.partition("=")[0].strip() == "train.stages" for override in overrides):
+        values = _only_stages(values)
     return build_recipe(path.stem, values, str(path), problems)
+
+
+def _only_stages(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the sections of stages that were overridden away on the command line."""
+    kept = values["train"]["stages"]
+    return {key: value for key, value in values.items() if key not in STAGE_SECTIONS or key in kept}
 
 
 def apply_override(values: dict[str, Any], override: str, problems: list[str]) -> None:
@@ -156,8 +164,8 @@ def _table(values: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
     """Values that are allowed one by one but not together."""
-    found = []
     pool, score, evaluation, select = (sections[key] for key in ("pool", "score", "eval", "select"))
+    found = pool.problems() if pool else []
     if pool and evaluation and pool.size < max(evaluation.shots):
         found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {max(evaluation.shots)}")
     if pool and score and pool.size < max(score.shots, *score.dev_shots):
