@@ -11,20 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.report.names import arm_name
 from leverplus.store.location import default_store_path
 
 if TYPE_CHECKING:
     from leverplus.pipeline import Run
-
-ARM_NAMES = {
-    "zero_shot": "zero-shot",
-    "random": "random",
-    "nearest_image": "nearest by image",
-    "nearest_text": "nearest by text",
-    "nearest_both": "nearest by both",
-    "learned": "learned",
-    "oracle": "greedy oracle",
-}
 
 
 class Bars:
@@ -140,7 +131,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
             cells = [f"{100 * values['shots'][str(n)]:.1f}" if str(n) in values["shots"] else "" for n in shots]
             cells.append(f"{100 * values['mean']:.1f}")
         share = closed.get(arm, {}).get("mean")
-        table.add_row(ARM_NAMES.get(arm, arm), *cells, "" if share is None else f"{100 * share:.0f} %")
+        table.add_row(arm_name(arm), *cells, "" if share is None else f"{100 * share:.0f} %")
     return table
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from leverplus.cli.console import Bars, add_store_option, open_from_folder, print_table, results_table
-from leverplus.cli.verdict import verdict
+from leverplus.report.verdict import verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import json
 import time
 
 from leverplus.cli.console import Bars, add_run_options, open_from_recipe, print_table, results_table
-from leverplus.cli.verdict import verdict
+from leverplus.report.verdict import verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
