@@ -113,7 +113,8 @@ class _Spread:
     def detectable(self) -> float:
         if self.error == 0.0:
             return float(1.0 - 0.2 ** (1.0 / self.pieces))
-        return min(1.0, self.error * _detectable_errors(float(f"{self.freedom:.2g}")))
+        # The degrees of freedom are an estimate too; nine tenths of them make the effect be found as often as stated.
+        return min(1.0, self.error * _detectable_errors(float(f"{0.9 * self.freedom:.2g}")))
 
 
 @lru_cache(maxsize=1024)
