@@ -1,0 +1,102 @@
+"""`lever world`: the ladder of baselines on the embedded world, and a picture of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.cli.console import Bars, add_store_option, print_table, results_table
+from leverplus.errors import LeverError
+
+if TYPE_CHECKING:
+    from leverplus.evaluation.evaluate import Results
+    from leverplus.pipeline import Run
+
+RIGHT = 0.5
+"""An answer counts as right when its accuracy is at least this."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    ladder = actions.add_parser("ladder", help="zero-shot, random, nearest and oracle choice at 1-4 shots")
+    ladder.add_argument("--n", type=int, default=300, help="test items, drawn at random once (default 300)")
+    ladder.add_argument("--world-seed", type=int, default=0, metavar="S", help="which world (default 0)")
+    add_store_option(ladder)
+    sample = actions.add_parser("sample", help="a picture of items with their questions and answers")
+    sample.add_argument("--n", type=int, default=12, help="items (default 12)")
+    sample.add_argument("--world-seed", type=int, default=0, metavar="S", help="which world (default 0)")
+    sample.add_argument("--png", type=Path, required=True, metavar="F", help="the picture to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 1 <= args.n <= 4000:
+        raise LeverError(f"--n {args.n}: the world has 4,000 test items; choose 1 to 4000")
+    return _ladder(args) if args.action == "ladder" else _sample(args)
+
+
+def _ladder(args: argparse.Namespace) -> int:
+    from leverplus.evaluation.evaluate import Results, summary
+    from leverplus.pipeline import Run, run_arms
+    from leverplus.recipe.recipe import load_recipe
+    from leverplus.store.location import default_store_path
+
+    started = time.monotonic()
+    recipe = load_recipe("world", [f"task.world_seed={args.world_seed}", f"eval.items={args.n}"])
+    with Bars() as bars:
+        store = args.store or default_store_path()
+        made = Run(recipe, Path(), 0, store, bars.say, bars.show)
+        results = Results(made.chosen_items("test", args.n))
+        share = run_arms(made, results, results.items, None)
+        facts = _facts(made, results)
+    report = summary(results)
+    arms = {arm: values["shots"] for arm, values in report["arms"].items()}
+    if args.json:
+        print(json.dumps({"n": args.n, "world_seed": args.world_seed, "arms": arms, "text_share": share, **facts}))
+        return 0
+    print_table(results_table({**report, "n": args.n, "split": "test"}))
+    print(f"nearest by both: share of the question {share}, chosen on dev")
+    two = facts["oracle_two_facts"]
+    print(f"questions that need two facts: oracle {100 * two['1']:.1f} at 1 shot, {100 * two['2']:.1f} at 2")
+    print(
+        f"one random demonstration turns {100 * facts['harmed']:.1f} % of the right answers wrong and "
+        f"{100 * facts['helped']:.1f} % of the wrong ones right; reversing two changes {100 * facts['reversed']:.1f} %"
+    )
+    print(f"{made.scorer.meter.calls('evaluation'):,} calls, {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _facts(made: Run, results: Results) -> dict[str, Any]:
+    """What else the world promises: help and harm of one random demonstration, order, questions with two facts."""
+    import numpy as np
+
+    from leverplus.scoring.scorer import EVALUATION
+
+    zero = results.accuracy("zero_shot", 0) >= RIGHT
+    random = np.mean([[s.accuracy >= RIGHT for s in draw] for draw in results.scores["random"][1]], axis=0)
+    pairs = results.scores["random"][2][0]
+    turned = made.scorer.score([(s.query, s.demos[::-1]) for s in pairs], EVALUATION, "reversed pairs")
+    two = np.array([item.meta["facts"] == "2" for item in results.items])
+    return {
+        "harmed": float(1 - random[zero].mean()),
+        "helped": float(random[~zero].mean()),
+        "reversed": float(np.mean([a.answer != b.answer for a, b in zip(pairs, turned, strict=True)])),
+        "oracle_two_facts": {str(n): float(results.accuracy("oracle", n)[two].mean()) for n in results.shots("oracle")},
+    }
+
+
+def _sample(args: argparse.Namespace) -> int:
+    from leverplus.tasks.world import WorldTask
+    from leverplus.world.gallery import draw_gallery
+
+    task = WorldTask(args.world_seed)
+    items = task.items("test")
+    step = max(1, len(items) // args.n)
+    try:
+        draw_gallery(task, [items[i * step] for i in range(args.n)]).save(args.png)
+    except (OSError, ValueError) as error:
+        raise LeverError(f"cannot write {args.png} ({error}); name a writable .png file") from error
+    print(f"{args.n} items of world {args.world_seed} in {args.png}")
+    return 0

@@ -1,0 +1,33 @@
+"""A picture of the world: items with their questions, the annotators' answers and what must be known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+from leverplus.tasks.base import Task
+from leverplus.types import Item
+
+TILE, TEXT, COLUMNS = 128, 78, 4
+WIDTH = 190
+
+
+def draw_gallery(task: Task, items: Sequence[Item]) -> Image.Image:
+    """A sheet of items, four in a row."""
+    rows = -(-len(items) // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * WIDTH, rows * (TILE + TEXT)), "white")
+    pen = ImageDraw.Draw(sheet)
+    bold, plain = ImageFont.load_default(13), ImageFont.load_default(12)
+    for place, item in enumerate(items):
+        left, top = place % COLUMNS * WIDTH, place // COLUMNS * (TILE + TEXT)
+        picture = task.image(item)
+        if picture is not None:
+            sheet.paste(picture.resize((TILE, TILE), Image.Resampling.NEAREST), (left + (WIDTH - TILE) // 2, top + 4))
+        answers = ", ".join(f"{answer} {count}" for answer, count in Counter(item.answers).most_common(2))
+        pen.text((left + 8, top + TILE + 10), f"{item.question}?", "black", bold)
+        pen.text((left + 8, top + TILE + 28), answers[:32], "#205080", plain)
+        note = f"{item.meta.get('unknown', '?')} unknown of {item.meta.get('facts', '?')} facts"
+        pen.text((left + 8, top + TILE + 46), note, "#777777", plain)
+    return sheet
