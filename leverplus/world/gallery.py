@@ -27,7 +27,7 @@ def draw_gallery(task: Task, items: Sequence[Item]) -> Image.Image:
             sheet.paste(picture.resize((TILE, TILE), Image.Resampling.NEAREST), (left + (WIDTH - TILE) // 2, top + 4))
         answers = ", ".join(f"{answer} {count}" for answer, count in Counter(item.answers).most_common(2))
         pen.text((left + 8, top + TILE + 10), f"{item.question}?", "black", bold)
-        pen.text((left + 8, top + TILE + 28), answers[:32], "#205080", plain)
+        pen.text((left + 8, top + TILE + 28), answers[:27], "#205080", plain)
         note = f"{item.meta.get('unknown', '?')} unknown of {item.meta.get('facts', '?')} facts"
         pen.text((left + 8, top + TILE + 46), note, "#777777", plain)
     return sheet

@@ -276,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     card = {"settings": asdict(settings), "torch": torch.__version__, "seconds": round(time.time() - started)}
     save_weights(encoder, args["out"] / "encoder.safetensors", card)
     save_weights(model, args["out"] / "model.safetensors", card)
-    figures = probe(model, args["device"], args["probe"])
+    figures = probe((model, encoder), args["device"], args["probe"])
     (args["out"] / "probe.json").write_text(json.dumps({"card": card, "probe": figures}, indent=1))
     sys.stdout.write(json.dumps(figures) + "\n")
     return 0

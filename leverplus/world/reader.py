@@ -111,18 +111,20 @@ def _read_on(model: TinyLVLM, inputs: Tensor, past: KeyValues | None, wanted: in
 
 def _project(block: Block, x: Tensor, used: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (N, heads, used, d) of the last tokens, keys and values (N, heads, T, d) of all."""
-    width = x.shape[2]
+    n, count, width = x.shape
     normed = block.norm_attention(x)
     weight, bias = block.into.weight, block.into.bias
-    if used == x.shape[1]:
-        query, key, value = functional.linear(normed, weight, bias).unflatten(2, (3, block.heads, -1)).unbind(2)
-    else:
-        query = functional.linear(normed[:, x.shape[1] - used :], weight[:width], bias[:width])
-        query = query.unflatten(2, (block.heads, -1))
-        key, value = (
-            functional.linear(normed, weight[width:], bias[width:]).unflatten(2, (2, block.heads, -1)).unbind(2)
-        )
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if used == count:
+        parts = functional.linear(normed, weight, bias).view(n, count, 3, block.heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        return query, key, value
+    key, value = (
+        functional.linear(normed, weight[width:], bias[width:])
+        .view(n, count, 2, block.heads, -1)
+        .permute(2, 0, 3, 1, 4)
+    )
+    query = functional.linear(normed[:, count - used :], weight[:width], bias[:width])
+    return query.view(n, used, block.heads, width // block.heads).transpose(1, 2), key, value
 
 
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
