@@ -23,8 +23,7 @@ from leverplus.recipe.recipe import Recipe, load_recipe
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend
     from leverplus.embedders.base import Embedder, Vectors
-    from leverplus.evaluation.arms import Choices
-    from leverplus.evaluation.evaluate import Results
+    from leverplus.evaluation.arms import Bench
     from leverplus.policies.base import Policy
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 POOL_SEED = 0
 """Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
-
-TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
-"""Shares of the question that nearest_both tries on dev."""
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -323,78 +319,82 @@ def dev_judge(run: Run) -> Callable[[Policy], Mapping[str, float]]:
     return judge
 
 
-def evaluate_run(run: Run, policy: Policy | None, split: str = "test", items: int | None = None) -> dict[str, Any]:
-    """Every arm on the same items and pools; writes predictions.parquet and eval.json."""
-    from leverplus.evaluation.evaluate import Results, comparisons, summary, write_predictions
+def bench_of(run: Run, queries: Sequence[Item]) -> Bench:
+    """What all arms share on some queries."""
+    from leverplus.evaluation.arms import Bench
 
-    section = run.recipe.eval
-    queries = run.chosen_items(split, section.items if items is None else items)
-    results = Results(queries)
-    share = run_arms(run, results, queries, policy)
-    table = summary(results)
-    names = [arm for arm in results.scores if arm not in ("learned", "oracle")]
-    report = {
+    pools, table = run.pools(queries)
+    return Bench(run.task, run.scorer, queries, pools, table, run.demonstrations, run.demonstration_vectors)
+
+
+def evaluate_run(
+    run: Run,
+    policy: Policy | None,
+    split: str = "test",
+    items: int | None = None,
+    *,
+    checkpoint: str | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Every arm on the same items and pools; writes eval.json and predictions.parquet (eval-dev.json, ... on dev).
+
+    `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`.
+    """
+    from leverplus.evaluation.cost import query_cost
+    from leverplus.evaluation.evaluate import run_arms
+    from leverplus.evaluation.predictions import write_predictions
+    from leverplus.evaluation.result import report
+    from leverplus.evaluation.sweep import guard_test
+
+    section, suffix = run.recipe.eval, "" if split == "test" else f"-{split}"
+    path = run.folder / f"eval{suffix}.json"
+    chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
+    bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    share = choose_text_share(run)
+    results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
+    trained = None
+    if policy is not None and section.diagnostics:
+        trained = bench_of(run, run.training_queries()[: section.diagnostic_items])
+    found = report(bench, results, policy, section, split=split, trained=trained)
+    found["nearest_both_text_share"] = share
+    found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
+    found["chosen_on_test"] = chosen_on_test
+    write_predictions(results, run.folder / f"predictions{suffix}.parquet")
+    write_json(path, found)
+    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "query_cost": query_cost(results)})
+    return found
+
+
+def sweep_run(run: Run, split: str = "dev", items: int | None = None, force: bool = False) -> dict[str, Any]:
+    """Every checkpoint of a run on the same items; writes sweep-dev.json. On test it needs `force` and is marked."""
+    from leverplus.evaluation.conditions import conditions_of
+    from leverplus.evaluation.sweep import best_row, checkpoint_names, guard_test, sweep
+    from leverplus.training.checkpoint import load_checkpoint
+
+    chosen_on_test = guard_test(split, "all", None, force)
+    section, checkpoints = run.recipe.eval, run.folder / "checkpoints"
+    bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    names = checkpoint_names(checkpoints, run.recipe.stages)
+    rows = sweep(bench, ((name, load_checkpoint(checkpoints / name)[0]) for name in names), section.shots)
+    found = {
         "task": run.task.name,
         "split": split,
-        "n": len(queries),
-        "model_calls": run.scorer.meter.calls("training"),
-        "eval_calls": run.scorer.meter.calls("evaluation"),
-        **table,
-        "comparisons": comparisons(results, "learned", names) if policy is not None else [],
-        "nearest_both_text_share": share,
-        "context": run.scorer.context.digest.hex(),
+        "n": len(bench.queries),
+        "checkpoints": rows,
+        "best": best_row(rows),
+        "chosen_on_test": chosen_on_test,
+        "conditions": conditions_of(run.scorer.context, split, [item.id for item in bench.queries], bench.pools),
     }
-    write_predictions(results, run.folder / "predictions.parquet")
-    write_json(run.folder / "eval.json", report)
-    return report
-
-
-def run_arms(run: Run, results: Results, queries: Sequence[Item], policy: Policy | None) -> float | None:
-    """Run every arm; returns the share of the question in nearest_both, chosen on dev."""
-    from leverplus.evaluation import arms
-    from leverplus.evaluation.evaluate import run_arm
-    from leverplus.scoring.search import greedy_oracle, random_sequences
-
-    section, scorer = run.recipe.eval, run.scorer
-    pools, table = run.pools(queries)
-    shots = sorted(section.shots)
-    run_arm(results, scorer, "zero_shot", pools, {0: [() for _ in pools]})
-    for draw in range(section.random_draws):
-        drawn = random_sequences(pools, max(shots), draw)
-        run_arm(results, scorer, "random", pools, arms.prefixes([drawn[pool.query] for pool in pools], shots))
-    near = arms.similarities(pools, table)
-    if near.image is not None:
-        run_arm(results, scorer, "nearest_image", pools, arms.nearest(pools, near.image, shots))
-    run_arm(results, scorer, "nearest_text", pools, arms.nearest(pools, near.text, shots))
-    share = None
-    if near.image is not None:
-        share = choose_text_share(run)
-        run_arm(results, scorer, "nearest_both", pools, arms.nearest(pools, near.combined(share), shots))
-    if policy is not None:
-        run_arm(results, scorer, "learned", pools, arms.learned(policy, pools, table, shots))
-    if section.oracle:
-        for number, scores in enumerate(zip(*greedy_oracle(scorer, pools, max(shots)), strict=True), start=1):
-            if number in shots:
-                results.add("oracle", number, list(scores))
-    return share
+    write_json(run.folder / f"sweep-{split}.json", found)
+    return found
 
 
 def choose_text_share(run: Run) -> float:
     """The share of the question in nearest_both with the best mean accuracy on dev."""
-    from leverplus.evaluation import arms
-    from leverplus.evaluation.evaluate import Results, run_arm
+    from leverplus.evaluation.evaluate import best_text_share
 
     section = run.recipe.eval
-    queries = run.chosen_items("dev", section.dev_items)
-    pools, table = run.pools(queries)
-    near = arms.similarities(pools, table)
-    values = {}
-    for share in TEXT_SHARES:
-        results = Results(queries)
-        choices: Choices = arms.nearest(pools, near.combined(share), sorted(section.shots))
-        run_arm(results, run.scorer, "nearest_both", pools, choices)
-        values[share] = np.mean([results.accuracy("nearest_both", n).mean() for n in section.shots])
-    return max(values, key=lambda share: (values[share], -share))
+    return best_text_share(bench_of(run, run.chosen_items("dev", section.dev_items)), section.shots)
 
 
 def run_all(run: Run) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
             cells = [f"{100 * values['shots']['0']:.1f}"] + [""] * (len(shots) - 1) + [f"{100 * values['mean']:.1f}"]
         else:
             cells = [f"{100 * values['shots'][str(n)]:.1f}" if str(n) in values["shots"] else "" for n in shots]
-            cells.append(f"{100 * values['mean']:.1f}")
+            cells.append(f"{100 * values['mean']:.1f}" if "mean" in values else "")
         share = closed.get(arm, {}).get("mean")
         table.add_row(arm_name(arm), *cells, "" if share is None else f"{100 * share:.0f} %")
     return table

@@ -1,10 +1,12 @@
-"""`lever eval`: evaluate a run against every baseline."""
+"""`lever eval`: evaluate a run against every baseline, or sweep its checkpoints."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from leverplus.cli.console import Bars, add_store_option, open_from_folder, print_table, results_table
 from leverplus.report.verdict import verdict
@@ -13,19 +15,63 @@ from leverplus.report.verdict import verdict
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--split", choices=("dev", "test"), default="test", help="which items (default test)")
-    parser.add_argument("--items", type=int, metavar="N", help="how many items (default: the recipe's)")
+    parser.add_argument("--items", type=int, metavar="N", help="how many items, 0 for all (default: the recipe's)")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="a checkpoint of the run instead of its last, or `all` for a sweep"
+    )
+    parser.add_argument("--force", action="store_true", help="choose on test all the same; the result is marked")
     add_store_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.pipeline import evaluate_run, train_run
+    if args.items is not None and args.items < 0:
+        from leverplus.errors import EvaluationError
 
+        raise EvaluationError(f"--items {args.items}: must be at least 0 (0: all)")
     with Bars() as bars:
-        made = open_from_folder(args.run, args.store, bars)
-        report = evaluate_run(made, train_run(made), args.split, args.items)
+        report = _sweep(args, bars) if args.checkpoint == "all" else _evaluate(args, bars)
     if args.json:
         print(json.dumps(report))
-        return 0
-    print_table(results_table(report))
-    print(verdict(report))
+    elif args.checkpoint == "all":
+        _print_sweep(report)
+    else:
+        print_table(results_table(report))
+        print(verdict(report))
+    if report["chosen_on_test"] and not args.json:
+        print("This was chosen on test: the best of many is too good by luck. It is marked so in the result.")
     return 0
+
+
+def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
+    from leverplus.evaluation.sweep import checkpoint_folder
+    from leverplus.pipeline import evaluate_run, train_run
+    from leverplus.training.checkpoint import load_checkpoint
+
+    made = open_from_folder(args.run, args.store, bars)
+    policy = train_run(made)
+    if args.checkpoint is not None:
+        policy = load_checkpoint(checkpoint_folder(made.folder / "checkpoints", args.checkpoint, made.recipe.stages))[0]
+    return evaluate_run(made, policy, args.split, args.items, checkpoint=args.checkpoint, force=args.force)
+
+
+def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
+    from leverplus.pipeline import sweep_run
+
+    return sweep_run(open_from_folder(args.run, args.store, bars), args.split, args.items, args.force)
+
+
+def _print_sweep(report: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"checkpoints on {report['n']} {report['split']} items", title_justify="left")
+    shots = list(report["checkpoints"][0]["shots"])
+    for name in ("checkpoint", *(f"{n} shot{'s' if n != '1' else ''}" for n in shots), "mean", "95 % interval"):
+        table.add_column(name, justify="left" if name == "checkpoint" else "right")
+    table.add_column("picks as before", justify="right")
+    for row in report["checkpoints"]:
+        low, high = (100 * bound for bound in row["ci95"])
+        same = "" if row["agreement"] is None else f"{100 * row['agreement']['identical']:.0f} %"
+        cells = [f"{100 * row['shots'][n]:.1f}" for n in shots] + [f"{100 * row['mean']:.1f}", f"{low:.1f}-{high:.1f}"]
+        table.add_row(row["checkpoint"], *cells, same)
+    print_table(table)
+    print(f"highest mean: {report['best']}; checkpoints whose intervals overlap may differ by noise alone")

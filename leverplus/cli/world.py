@@ -12,8 +12,8 @@ from leverplus.cli.console import Bars, add_store_option, print_table, results_t
 from leverplus.errors import LeverError
 
 if TYPE_CHECKING:
-    from leverplus.evaluation.evaluate import Results
-    from leverplus.pipeline import Run
+    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.predictions import Results
 
 RIGHT = 0.5
 """An answer counts as right when its accuracy is at least this."""
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ladder(args: argparse.Namespace) -> int:
-    from leverplus.evaluation.evaluate import Results, summary
-    from leverplus.pipeline import Run, run_arms
+    from leverplus.evaluation.evaluate import run_arms, summary
+    from leverplus.pipeline import Run, bench_of, choose_text_share
     from leverplus.recipe.recipe import load_recipe
     from leverplus.store.location import default_store_path
 
@@ -48,9 +48,10 @@ def _ladder(args: argparse.Namespace) -> int:
     with Bars() as bars:
         store = args.store or default_store_path()
         made = Run(recipe, Path(), 0, store, bars.say, bars.show)
-        results = Results(made.chosen_items("test", args.n))
-        share = run_arms(made, results, results.items, None)
-        facts = _facts(made, results)
+        bench = bench_of(made, made.chosen_items("test", args.n))
+        share = choose_text_share(made)
+        results = run_arms(bench, recipe.eval, None, share, recipe.pool.mmr_lambda)
+        facts = _facts(bench, results)
     report = summary(results)
     arms = {arm: values["shots"] for arm, values in report["arms"].items()}
     if args.json:
@@ -68,17 +69,15 @@ def _ladder(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(made: Run, results: Results) -> dict[str, Any]:
+def _facts(bench: Bench, results: Results) -> dict[str, Any]:
     """What else the world promises: help and harm of one random demonstration, order, questions with two facts."""
     import numpy as np
 
-    from leverplus.scoring.scorer import EVALUATION
-
     zero = results.accuracy("zero_shot", 0) >= RIGHT
-    random = np.mean([[s.accuracy >= RIGHT for s in draw] for draw in results.scores["random"][1]], axis=0)
-    pairs = results.scores["random"][2][0]
-    turned = made.scorer.score([(s.query, s.demos[::-1]) for s in pairs], EVALUATION, "reversed pairs")
-    two = np.array([item.meta["facts"] == "2" for item in results.items])
+    random = np.mean([[s.accuracy >= RIGHT for s in draw] for draw in results.draws["random"][1]], axis=0)
+    pairs = results.draws["random"][2][0]
+    turned = bench.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
+    two = np.array([query.meta["facts"] == "2" for query in bench.queries])
     return {
         "harmed": float(1 - random[zero].mean()),
         "helped": float(random[~zero].mean()),

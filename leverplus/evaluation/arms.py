@@ -2,56 +2,70 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from leverplus.embedders.base import Vectors
+from leverplus.evaluation.predictions import Prediction
+from leverplus.metrics import metric_named, normalise_answer
 from leverplus.policies.base import Policy
-from leverplus.policies.decode import greedy
-from leverplus.training.groups import ItemTable
-from leverplus.types import Demos, Pool
+from leverplus.policies.items import ItemTable, choose_demos
+from leverplus.pools.build import forbidden_positions
+from leverplus.pools.rank import (
+    PoolSimilarities,
+    demos_at,
+    pool_likeness,
+    pool_similarities,
+    rank_mmr,
+    rank_nearest,
+    rank_two_stage,
+)
+from leverplus.pools.similarity import combine, nearest, rows
+from leverplus.scoring.scorer import EVALUATION, Scorer
+from leverplus.tasks.base import Task
+from leverplus.types import Demos, Item, Pool
 
 Choices = Mapping[int, Sequence[Demos]]
 """For every number of shots the demonstrations of every query, in the order of the pools."""
 
-BATCH = 256
+MODEL_FREE = ("majority", "label_vote")
+"""Arms that answer without asking the model."""
+
+POOLS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
-class Similarities:
-    """Cosines (B, K) of every query with its candidates; image is None for text-only tasks."""
+class Bench:
+    """What all arms share: the queries and their pools, the demonstrations with their vectors, and the scorer."""
 
-    image: NDArray[np.float64] | None
-    text: NDArray[np.float64]
+    task: Task
+    scorer: Scorer
+    queries: Sequence[Item]
+    pools: Sequence[Pool]
+    table: ItemTable
+    demonstrations: Sequence[Item]
+    vectors: Vectors
 
-    def combined(self, text_share: float) -> NDArray[np.float64]:
-        if self.image is None:
-            return self.text
-        return np.asarray(text_share * self.text + (1.0 - text_share) * self.image)
+    @cached_property
+    def query_vectors(self) -> Vectors:
+        places = torch.tensor([self.table.row(query.id) for query in self.queries], dtype=torch.long)
+        blocks = {name: block[places].numpy() for name, block in self.table.blocks.items()}
+        return Vectors(blocks.get("image"), blocks["text"], blocks["answer"])
 
+    @cached_property
+    def similarities(self) -> PoolSimilarities:
+        return pool_similarities(self.pools, self.query_vectors, self.demonstrations, self.vectors)
 
-def similarities(pools: Sequence[Pool], table: ItemTable) -> Similarities:
-    """Cosines from the table's unit vectors; all pools have the same size."""
-    query = torch.tensor([table.row(pool.query) for pool in pools])
-    candidates = torch.tensor([[table.row(item) for item in pool.candidates] for pool in pools])
-
-    def cosines(name: str) -> NDArray[np.float64]:
-        block = table.blocks[name]
-        return torch.einsum("bd,bkd->bk", block[query], block[candidates]).double().numpy()
-
-    return Similarities(cosines("image") if "image" in table.blocks else None, cosines("text"))
-
-
-def nearest(pools: Sequence[Pool], similarity: NDArray[np.float64], shots: Sequence[int]) -> Choices:
-    """The most similar candidates, the most similar next to the query."""
-    order = np.argsort(-similarity, axis=1, kind="stable")
-    return {
-        n: [tuple(pool.candidates[int(k)] for k in reversed(row[:n])) for pool, row in zip(pools, order, strict=True)]
-        for n in shots
-    }
+    def ask(self, lists: Sequence[Demos], what: str, pools: Sequence[Pool] | None = None) -> list[Prediction]:
+        """What the model answers to every query (or those of `pools`) with its demonstrations."""
+        own = self.pools if pools is None else pools
+        prompts = [(pool.query, demos) for pool, demos in zip(own, lists, strict=True)]
+        return [Prediction.of(score) for score in self.scorer.score(prompts, EVALUATION, what)]
 
 
 def prefixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
@@ -59,14 +73,94 @@ def prefixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
     return {n: [demos[:n] for demos in full] for n in shots}
 
 
-def learned(policy: Policy, pools: Sequence[Pool], table: ItemTable, shots: Sequence[int]) -> Choices:
-    """The policy's greedy choice of exactly n demonstrations."""
-    policy.eval()
+def suffixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
+    """The last n of every list: for arms that put what they rank first next to the query."""
+    return {n: [demos[len(demos) - n :] for demos in full] for n in shots}
+
+
+def nearest_arm(bench: Bench, text_weight: float, shots: Sequence[int]) -> Choices:
+    """The candidates most similar to the query, by question with this weight and by picture with the rest."""
+    near = bench.similarities
+    return suffixes(demos_at(bench.pools, rank_nearest(near.image, near.text, text_weight, max(shots))), shots)
+
+
+def two_stage_arm(bench: Bench, shots: Sequence[int]) -> Choices:
+    """The half of the pool with the most similar pictures, of those the most similar questions."""
+    near = bench.similarities
+    assert near.image is not None
+    return suffixes(demos_at(bench.pools, rank_two_stage(near.image, near.text, max(shots))), shots)
+
+
+def mmr_arm(bench: Bench, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
+    """Candidates near to the query and unlike each other."""
+    near = bench.similarities
+    relevance = combine(near.image, near.text, text_weight)
     full: list[Demos] = []
-    for start in range(0, len(pools), BATCH):
-        part = pools[start : start + BATCH]
-        features = table.features([pool.query for pool in part], [pool.candidates for pool in part])
-        with torch.no_grad():
-            positions = greedy(policy, policy.prepare(features), max(shots)).positions[:, 0].tolist()
-        full.extend(tuple(pool.candidates[k] for k in row if k >= 0) for pool, row in zip(part, positions, strict=True))
-    return prefixes(full, shots)
+    for start in range(0, len(bench.pools), POOLS_AT_ONCE):
+        pools = bench.pools[start : start + POOLS_AT_ONCE]
+        likeness = pool_likeness(pools, bench.demonstrations, bench.vectors, text_weight)
+        ranked = rank_mmr(relevance[start : start + POOLS_AT_ONCE], likeness, mmr_lambda, max(shots))
+        full += demos_at(pools, ranked)
+    return suffixes(full, shots)
+
+
+def learned(
+    policy: Policy, pools: Sequence[Pool], table: ItemTable, shots: Sequence[int], *, allow_stop: bool = False
+) -> Choices:
+    """The policy's greedy choice of exactly n demonstrations, or of at most n if it may stop."""
+    return prefixes(choose_demos(policy, table, pools, max(shots), allow_stop=allow_stop), shots)
+
+
+def vote(answers: Sequence[str]) -> str:
+    """The most common answer, equal ones by what comes last (nearest to the query); spellings are normalised."""
+    kinds = [normalise_answer(answer) for answer in answers]
+    counts = Counter(kinds)
+    most = max(counts.values())
+    place = max(place for place, kind in enumerate(kinds) if counts[kind] == most)
+    return answers[place]
+
+
+def majority_arm(task: Task, queries: Sequence[Item], lists: Sequence[Demos]) -> list[Prediction]:
+    """The most common answer among the demonstrations, without asking the model."""
+    metric = metric_named(task.metric)
+    predictions = []
+    for query, demos in zip(queries, lists, strict=True):
+        answer = vote([task.item(demo).answer for demo in demos])
+        predictions.append(Prediction(query.id, demos, answer, metric(answer, query.answers)))
+    return predictions
+
+
+def label_vote_arm(bench: Bench, text_weight: float, neighbours: int) -> list[Prediction]:
+    """The most common answer of the nearest items of the whole labelled set: what the labels give without a model."""
+    forbidden = forbidden_positions(bench.queries, bench.demonstrations)
+    lists: list[Demos] = []
+    for start in range(0, len(bench.queries), POOLS_AT_ONCE):
+        part = slice(start, start + POOLS_AT_ONCE)
+        found, value = nearest(rows(bench.query_vectors, part), bench.vectors, forbidden[part], text_weight, neighbours)
+        for places, similar in zip(found.tolist(), value.tolist(), strict=True):
+            allowed = [place for place, near in zip(places, similar, strict=True) if near > -np.inf]
+            lists.append(tuple(bench.demonstrations[place].id for place in reversed(allowed)))
+    voted = majority_arm(bench.task, bench.queries, lists)
+    return [Prediction(own.item, (), own.answer, own.accuracy) for own in voted]
+
+
+def oracle_any(zero: Sequence[Prediction], greedy: Sequence[Sequence[Prediction]], shots: int) -> list[Prediction]:
+    """The best of no demonstration and the greedy oracle at 1..shots, the shortest among equals; costs no call.
+
+    `greedy[b][m]` is what the greedy oracle got for query b with m + 1 demonstrations.
+    """
+    return [
+        max([none, *steps[:shots]], key=lambda own: (own.accuracy, -len(own.demos)))
+        for none, steps in zip(zero, greedy, strict=True)
+    ]
+
+
+def best_pairs(bench: Bench) -> list[Prediction]:
+    """The best of all ordered pairs of every pool: K (K - 1) calls a query."""
+    prompts = [(pool.query, (a, b)) for pool in bench.pools for a in pool.candidates for b in pool.candidates if a != b]
+    scores = iter(bench.scorer.score(prompts, EVALUATION, "all ordered pairs"))
+    best = []
+    for pool in bench.pools:
+        tried = [next(scores) for _ in range(len(pool) * (len(pool) - 1))]
+        best.append(Prediction.of(max(tried, key=lambda score: score.accuracy)))
+    return best

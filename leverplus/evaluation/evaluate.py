@@ -1,130 +1,184 @@
-"""Running the arms: one table of predictions, accuracies by shots, paired comparisons, share of the gap closed."""
+"""Running the arms on the same items and pools; accuracies by shots, paired comparisons, share of the gap closed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from leverplus.evaluation.arms import Choices
-from leverplus.scoring.scorer import EVALUATION, Prompt, Scorer
-from leverplus.stats import Comparison, adjust, compare
-from leverplus.types import Item, Pool, Score
+from leverplus.evaluation import arms
+from leverplus.evaluation.arms import Bench, Choices
+from leverplus.evaluation.predictions import Prediction, Results
+from leverplus.policies.base import Policy
+from leverplus.recipe.sections import EvalSection
+from leverplus.scoring.search import greedy_oracle, random_sequences
+from leverplus.stats import Comparison, adjust, compare, mean_interval
 
 MEAN_SHOTS = (1, 2, 3, 4)
-"""`mean` is the mean over these shots."""
+"""`mean` is the mean over these shots, of those that were evaluated."""
+
+TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Shares of the question that nearest_both tries on dev."""
 
 
-@dataclass
-class Results:
-    """Scores of every arm: results[arm][shots] is a list of draws, each one score a query, in the order of `items`."""
+def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: float, mmr_lambda: float) -> Results:
+    """Every arm of an evaluation; `share` is the weight of the question in nearest_both, mmr and label_vote."""
+    results, shots = Results.of(bench.queries), sorted(section.shots)
+    run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
+    for draw in range(section.random_draws):
+        drawn = random_sequences(bench.pools, max(shots), draw)
+        run_arm(results, bench, "random", arms.prefixes([drawn[pool.query] for pool in bench.pools], shots))
+    retrieved = arms.nearest_arm(bench, 1.0, shots)
+    run_arm(results, bench, "nearest_text", retrieved)
+    if bench.similarities.image is not None:
+        run_arm(results, bench, "nearest_image", arms.nearest_arm(bench, 0.0, shots))
+        retrieved = arms.nearest_arm(bench, share, shots)
+        run_arm(results, bench, "nearest_both", retrieved)
+        run_arm(results, bench, "two_stage", arms.two_stage_arm(bench, shots))
+    run_arm(results, bench, "mmr", arms.mmr_arm(bench, share, mmr_lambda, shots))
+    for n in shots:
+        results.add("majority", n, arms.majority_arm(bench.task, bench.queries, retrieved[n]))
+    results.add("label_vote", 0, arms.label_vote_arm(bench, share, section.vote_neighbours))
+    if policy is not None:
+        run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, shots))
+        if policy.stops:
+            own = arms.learned(policy, bench.pools, bench.table, shots, allow_stop=True)
+            run_arm(results, bench, "learned_auto", own)
+    if section.oracle:
+        run_oracles(results, bench, section)
+    return results
 
-    items: Sequence[Item]
-    scores: dict[str, dict[int, list[list[Score]]]] = field(default_factory=dict)
 
-    def add(self, arm: str, shots: int, scores: list[Score]) -> None:
-        self.scores.setdefault(arm, {}).setdefault(shots, []).append(scores)
-
-    def accuracy(self, arm: str, shots: int) -> NDArray[np.float64]:
-        """Accuracy of every item (n,), averaged over draws."""
-        draws = [[score.accuracy for score in draw] for draw in self.scores[arm][shots]]
-        return np.asarray(np.mean(draws, axis=0))
-
-    def shots(self, arm: str) -> list[int]:
-        return sorted(self.scores[arm])
-
-
-def run_arm(results: Results, scorer: Scorer, arm: str, pools: Sequence[Pool], choices: Choices) -> None:
-    """Score what an arm chose."""
+def run_arm(results: Results, bench: Bench, arm: str, choices: Choices) -> None:
+    """Ask the model with what an arm chose."""
     for shots, lists in choices.items():
-        prompts: list[Prompt] = [(pool.query, demos) for pool, demos in zip(pools, lists, strict=True)]
-        results.add(arm, shots, scorer.score(prompts, EVALUATION, f"{arm.replace('_', ' ')}, {shots} shots"))
+        results.add(arm, shots, bench.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
+
+
+def run_oracles(results: Results, bench: Bench, section: EvalSection) -> None:
+    """What looks at the answers: greedy over exactly n, greedy that may stop or show none, and all that is affordable.
+
+    Greedy at one shot has tried every candidate, so it is exhaustive there.
+    """
+    shots = sorted(section.shots)
+    greedy = [
+        [Prediction.of(score) for score in steps] for steps in greedy_oracle(bench.scorer, bench.pools, max(shots))
+    ]
+    zero = results.draws["zero_shot"][0][0]
+    for n in shots:
+        results.add("oracle", n, [steps[n - 1] for steps in greedy])
+    for n in shots:
+        results.add("oracle_any", n, arms.oracle_any(zero, greedy, n))
+    if 1 in shots:
+        results.add("oracle_exhaustive", 1, [steps[0] for steps in greedy])
+    if 2 in shots and sum(len(pool) * (len(pool) - 1) for pool in bench.pools) <= section.exhaustive_calls:
+        results.add("oracle_exhaustive", 2, arms.best_pairs(bench))
+
+
+def best_text_share(bench: Bench, shots: Sequence[int]) -> float:
+    """The share of the question in nearest_both with the best mean accuracy; 1 for tasks without pictures."""
+    if bench.similarities.image is None:
+        return 1.0
+    values = {}
+    for share in TEXT_SHARES:
+        results = Results.of(bench.queries)
+        run_arm(results, bench, "nearest_both", arms.nearest_arm(bench, share, sorted(shots)))
+        values[share] = np.mean([results.accuracy("nearest_both", n).mean() for n in shots])
+    return max(values, key=lambda share: (values[share], -share))
+
+
+def mean_shots(results: Results, arm: str) -> list[int] | None:
+    """The shots an arm's mean is over: those of 1-4 that were evaluated; None if the arm lacks some of them."""
+    own = results.shots(arm)
+    if own == [0]:
+        return own
+    evaluated = {n for by_shots in results.draws.values() for n in by_shots if n in MEAN_SHOTS}
+    return sorted(evaluated) if evaluated and evaluated <= set(own) else None
 
 
 def summary(results: Results) -> dict[str, Any]:
-    """The `arms` and `gap_closed` tables of eval.json."""
-    arms: dict[str, Any] = {}
-    for arm in results.scores:
-        by_shots = {str(n): float(results.accuracy(arm, n).mean()) for n in results.shots(arm)}
-        arms[arm] = {"shots": by_shots}
-        if arm != "zero_shot":
-            wanted = [str(n) for n in MEAN_SHOTS if str(n) in by_shots]
-            arms[arm]["mean"] = float(np.mean([by_shots[n] for n in wanted]))
-        else:
-            arms[arm]["mean"] = by_shots["0"]
-    return {"arms": arms, "gap_closed": gap_closed(arms)}
+    """The `arms` and `gap_closed` tables of eval.json; every accuracy with its 95 % interval."""
+    table: dict[str, Any] = {}
+    for arm in results.draws:
+        own: dict[str, Any] = {"shots": {}}
+        intervals: dict[str, list[float]] = {}
+        for n in results.shots(arm):
+            accuracy = results.accuracy(arm, n)
+            own["shots"][str(n)] = float(accuracy.mean())
+            intervals[str(n)] = list(mean_interval(accuracy, clusters=results.images))
+        wanted = mean_shots(results, arm)
+        if wanted is not None:
+            own["mean"] = float(np.mean([own["shots"][str(n)] for n in wanted]))
+        own["ci95"] = intervals
+        spread = draw_spread(results, arm)
+        if spread:
+            own["draw_sd"] = spread
+        table[arm] = own
+    return {"arms": table, "gap_closed": gap_closed(table)}
 
 
-def gap_closed(arms: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """(arm - random) / (oracle - random) by shots, where an oracle was run and there is a gap."""
-    if "oracle" not in arms or "random" not in arms:
+def draw_spread(results: Results, arm: str) -> dict[str, float]:
+    """Standard deviation of the mean accuracy over an arm's draws, by shots; empty for a single draw."""
+    spread = {}
+    for n, draws in results.draws[arm].items():
+        if len(draws) > 1:
+            means = [np.mean([prediction.accuracy for prediction in draw]) for draw in draws]
+            spread[str(n)] = float(np.std(means, ddof=1))
+    return spread
+
+
+def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """(arm - random) / (oracle - random) by shots, where an oracle was run and there is a gap.
+
+    label_vote is left out: it reads the whole labelled set, and the gap is that of the pools.
+    """
+    if "oracle" not in table or "random" not in table:
         return {}
     closed: dict[str, dict[str, float]] = {}
-    for arm, values in arms.items():
-        if arm in ("zero_shot", "random", "oracle"):
+    for arm, values in table.items():
+        if arm in ("zero_shot", "random", "label_vote") or arm.startswith("oracle"):
             continue
         own = {}
         for key in (*values["shots"], "mean"):
-            top, floor, value = (_at(table, key) for table in (arms["oracle"], arms["random"], values))
+            top, floor, value = (_at(entry, key) for entry in (table["oracle"], table["random"], values))
             if value is not None and top is not None and floor is not None and top > floor:
                 own[key] = (value - floor) / (top - floor)
         closed[arm] = own
     return closed
 
 
-def _at(table: Mapping[str, Any], key: str) -> float | None:
-    """The value of an arm at a number of shots, or its mean."""
-    value: float | None = table["mean"] if key == "mean" else table["shots"].get(key)
+def _at(entry: Mapping[str, Any], key: str) -> float | None:
+    """The value of an arm at a number of shots, or its mean; None where it was not measured."""
+    value: float | None = entry.get("mean") if key == "mean" else entry["shots"].get(key)
     return value
 
 
-def comparisons(results: Results, arm: str, baselines: Sequence[str]) -> list[dict[str, Any]]:
-    """An arm against each baseline at every common number of shots, images as clusters, corrected for all of them."""
-    rows: list[tuple[str, int, Comparison]] = []
-    clusters = [item.image_id or item.id for item in results.items]
-    ids = [item.id for item in results.items]
-    for baseline in baselines:
+def baselines(results: Results) -> list[str]:
+    """The arms a selector is compared with: all that neither learn nor look at the answers."""
+    return [arm for arm in results.draws if not arm.startswith(("learned", "oracle"))]
+
+
+def comparisons(results: Results, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Arms against baselines at every common number of shots, images as clusters, corrected for all of them."""
+    rows: list[tuple[str, str, int, Comparison]] = []
+    for arm, baseline in pairs:
         for shots in results.shots(arm):
-            against = 0 if baseline == "zero_shot" else shots
-            if baseline not in results.scores or against not in results.scores[baseline]:
-                continue
-            left, right = results.accuracy(arm, shots), results.accuracy(baseline, against)
-            rows.append((baseline, shots, compare(left, right, ids=ids, clusters=clusters)))
-    corrected = adjust([row[2] for row in rows])
+            against = results.against(baseline, shots)
+            if against is not None:
+                pair = results.accuracy(arm, shots), results.accuracy(baseline, against)
+                found = compare(*pair, ids=results.items, clusters=results.images)
+                rows.append((arm, baseline, shots, found))
+    corrected = adjust([row[3] for row in rows])
     return [
         {"arm": arm, "baseline": baseline, "shots": shots, **comparison.as_json()}
-        for (baseline, shots, _), comparison in zip(rows, corrected, strict=True)
+        for (arm, baseline, shots, _), comparison in zip(rows, corrected, strict=True)
     ]
 
 
-def write_predictions(results: Results, path: Path) -> None:
-    """One row per item, arm, shots and draw, as Parquet; replaced at once."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows: dict[str, list[Any]] = {key: [] for key in ("item", "arm", "shots", "draw", "demos", "answer", "score")}
-    for arm, by_shots in results.scores.items():
-        for shots, draws in by_shots.items():
-            for number, draw in enumerate(draws):
-                for score in draw:
-                    values = (score.query, arm, shots, number, list(score.demos), score.answer, score.accuracy)
-                    for key, value in zip(rows, values, strict=True):
-                        rows[key].append(value)
-    schema = pa.schema(
-        [
-            ("item", pa.string()),
-            ("arm", pa.dictionary(pa.int8(), pa.string())),
-            ("shots", pa.int8()),
-            ("draw", pa.int8()),
-            ("demos", pa.list_(pa.string())),
-            ("answer", pa.string()),
-            ("score", pa.float32()),
-        ]
-    )
-    part = path.with_name(f".{path.name}.new")
-    pq.write_table(pa.table(rows, schema=schema), part)
-    part.replace(path)
+def compared_pairs(results: Results) -> list[tuple[str, str]]:
+    """What eval.json compares: the selector with every baseline, and its own choice of count with being forced."""
+    pairs = [("learned", baseline) for baseline in baselines(results) if "learned" in results.draws]
+    if "learned_auto" in results.draws:
+        pairs += [("learned_auto", "zero_shot"), ("learned_auto", "learned")]
+    return pairs

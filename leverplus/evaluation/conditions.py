@@ -1,0 +1,69 @@
+"""Under which conditions a result was measured; results from different ones are not compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leverplus.errors import EvaluationError
+from leverplus.store.keys import Context
+from leverplus.types import ItemId, Pool
+
+MEANINGS = {
+    "task": "the task",
+    "task_version": "the task's data (another world seed, other files)",
+    "metric": "the metric",
+    "postprocess": "how an answer is cut from the model's text",
+    "backend": "the frozen model, its prompt or its decoding",
+    "split": "the split",
+    "items": "the items",
+    "pool": "how candidate pools are built",
+}
+"""What a difference in each condition means, in the words of the sentence that refuses a comparison."""
+
+
+def conditions_of(context: Context, split: str, items: Sequence[ItemId], pools: Sequence[Pool]) -> dict[str, Any]:
+    """Everything that must be the same for two results to be comparable, and a hash over it."""
+    values = context.values
+    found: dict[str, Any] = {
+        **{name: values[name] for name in ("task", "task_version", "metric", "postprocess", "backend")},
+        "split": split,
+        "items": items_hash(items),
+        "pool": "+".join(sorted({pool.builder for pool in pools})),
+    }
+    text = repr(sorted((name, repr(value)) for name, value in found.items()))
+    return {**found, "hash": hashlib.sha256(text.encode()).hexdigest()[:12]}
+
+
+def items_hash(items: Sequence[ItemId]) -> str:
+    """A hash of the set of items."""
+    return hashlib.sha256("\n".join(sorted(items)).encode()).hexdigest()[:12]
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What differs between two results' conditions, one phrase each."""
+    found = []
+    for name, meaning in MEANINGS.items():
+        own, other = first.get(name), second.get(name)
+        if own != other:
+            found.append(f"{meaning} ({_show(own, other)} and {_show(other, own)})")
+    return found
+
+
+def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse results that were measured under different conditions, saying what differs."""
+    for name, own in zip(names[1:], conditions[1:], strict=True):
+        found = differing(conditions[0], own)
+        if found:
+            raise EvaluationError(
+                f"{names[0]} and {name} cannot be compared, because they differ in {'; in '.join(found)}. "
+                "Evaluate both with the same [task], [pool] and [eval] settings"
+            )
+
+
+def _show(value: Any, other: Any) -> str:
+    """A value; of a table only what the other has not."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return ", ".join(f"{key} {part}" for key, part in value.items() if other.get(key) != part) or "nothing"
+    return str(value)
