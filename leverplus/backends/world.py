@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 
@@ -16,8 +17,8 @@ from leverplus.world.reader import ItemTable, read_prompts
 from leverplus.world.weights import MODEL, digest, load_model
 from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
-BATCH = 512
-"""Prompts read together."""
+BATCH = 256
+"""Prompts read together: what they pass from layer to layer still fits a core's cache."""
 
 
 class WorldBackend:
@@ -94,6 +95,7 @@ def _joined(left: ItemTable, right: ItemTable) -> ItemTable:
     )
 
 
-def _padded(references: Sequence[str], width: int) -> list[list[int]]:
+@lru_cache(maxsize=1 << 14)
+def _padded(references: tuple[str, ...], width: int) -> list[list[int]]:
     tokens = [answer_tokens(reference) for reference in references]
     return tokens + [tokens[0]] * (width - len(tokens))

@@ -7,16 +7,18 @@ the store already held them, apart for training (with dev selection) and for eva
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 from leverplus.backends.base import Backend, Reply, Request
 from leverplus.engine.base import Engine
 from leverplus.errors import ScoringError
 from leverplus.metrics import edit_similarity, metric_named, normalise_answer, postprocess_named, token_f1
 from leverplus.store.db import ScoreStore
-from leverplus.store.keys import Context, item_digest, score_key
+from leverplus.store.keys import Context, Role, item_digest, score_key
 from leverplus.tasks.base import Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 
@@ -66,25 +68,34 @@ class Scorer:
         )
 
     @cached_property
-    def _digests(self) -> dict[tuple[ItemId, str], bytes]:
+    def _digests(self) -> dict[tuple[ItemId, Role], bytes]:
         return {}
 
-    def digest(self, item: Item, role: str) -> bytes:
-        known = self._digests.get((item.id, role))
+    def digest(self, item_id: ItemId, role: Role) -> bytes:
+        """The digest of an item as it would be shown; an item that cannot be shown so is refused."""
+        known = self._digests.get((item_id, role))
         if known is None:
-            picture = self.task.image_digest(item)
-            known = item_digest(item, picture, role="query" if role == "query" else "demo")
-            self._digests[item.id, role] = known
+            item = self.task.item(item_id)
+            if role == "query":
+                reference_counts(item)
+            elif not item.answers or not item.answer.strip():
+                raise ScoringError(
+                    f"item {item_id} has an empty answer, so it cannot be shown as a demonstration; "
+                    "run `lever task check` to find such items"
+                )
+            known = item_digest(item, self.task.image_digest(item), role=role)
+            self._digests[item_id, role] = known
         return known
 
     def key(self, prompt: Prompt) -> bytes:
+        """The store's key of a prompt; ScoringError or DataError when it is not one that can be asked."""
         query, demos = prompt
         if len(set(demos)) != len(demos):
-            raise ScoringError(f"query {query}: a demonstration occurs twice in {', '.join(demos)}")
+            raise ScoringError(f"query {query}: a demonstration occurs twice in {', '.join(demos)}; show it once")
         if query in demos:
-            raise ScoringError(f"query {query} is among its own demonstrations")
-        digests = [self.digest(self.task.item(demo), "demo") for demo in demos]
-        return score_key(self.context.digest, self.digest(self.task.item(query), "query"), digests)
+            raise ScoringError(f"query {query} is among its own demonstrations; take it out of the sequence")
+        digests = [self.digest(demo, "demo") for demo in demos]
+        return score_key(self.context.digest, self.digest(query, "query"), digests)
 
     def score(self, prompts: Sequence[Prompt], purpose: str = TRAINING, what: str = "scoring") -> list[Score]:
         """The scores of prompts, in order; what the store does not hold is measured and committed chunk by chunk."""
@@ -103,10 +114,7 @@ class Scorer:
         found: dict[bytes, Score] = {}
         self._tell(what, 0, len(ordered))
         for number, replies, seconds in self.engine.run(requests):
-            share = seconds / max(1, len(replies))
-            scores = [
-                self.judge(request, reply, share) for request, reply in zip(requests[number], replies, strict=True)
-            ]
+            scores = self._judge_all(requests[number], replies, seconds)
             records = list(zip(chunks[number], scores, strict=True))
             self.store.put(self.context, records)
             found.update(records)
@@ -126,35 +134,85 @@ class Scorer:
         query = self.task.item(prompt[0])
         return Request(query, tuple(self.task.item(demo) for demo in prompt[1]), tuple(reference_counts(query)))
 
+    def _judge_all(self, requests: Sequence[Request], replies: Sequence[Reply], seconds: float) -> list[Score]:
+        if len(replies) != len(requests):
+            raise ScoringError(f"the backend answered {len(replies)} of {len(requests)} prompts; a backend answers all")
+        share = seconds / max(1, len(replies))
+        return [self.judge(request, reply, share) for request, reply in zip(requests, replies, strict=True)]
+
     def judge(self, request: Request, reply: Reply, seconds: float) -> Score:
         """A score from a reply: the answer cut out, the official metric, the references weighed."""
         query = request.query
-        answer = postprocess_named(self.task.postprocess)(reply.raw)
-        accuracy = metric_named(self.task.metric)(answer, query.answers)
+        verdict = _verdict(self.task.postprocess, self.task.metric, reply.raw, query.answers)
         counts = reference_counts(query)
         logprobs = reply.logprobs if reply.logprobs is not None else [None] * len(counts)
+        if len(logprobs) != len(counts):
+            raise ScoringError(f"query {query.id}: {len(counts)} references but {len(logprobs)} log-probabilities")
         return Score(
             query=query.id,
             demos=tuple(demo.id for demo in request.demos),
             raw=reply.raw,
-            answer=answer,
-            accuracy=accuracy,
-            correct=accuracy > 0,
+            answer=verdict.answer,
+            accuracy=verdict.accuracy,
+            correct=verdict.accuracy > 0,
             references=tuple(
                 Reference(text, count, logprob) for (text, count), logprob in zip(counts.items(), logprobs, strict=True)
             ),
-            token_f1=token_f1(answer, query.answers),
-            edit_similarity=edit_similarity(answer, query.answers),
+            token_f1=verdict.token_f1,
+            edit_similarity=verdict.edit_similarity,
             tokens=reply.tokens,
             seconds=seconds,
         )
 
 
-def reference_counts(item: Item) -> dict[str, int]:
+class _Verdict(NamedTuple):
+    answer: str
+    accuracy: float
+    token_f1: float
+    edit_similarity: float
+
+
+@lru_cache(maxsize=1 << 16)
+def _verdict(postprocess: str, metric: str, raw: str, answers: tuple[str, ...]) -> _Verdict:
+    """What raw text is worth against the annotators' answers; a query's candidates often get the same text."""
+    answer = postprocess_named(postprocess)(raw)
+    accuracy = metric_named(metric)(answer, answers)
+    return _Verdict(answer, accuracy, token_f1(answer, answers), edit_similarity(answer, answers))
+
+
+def reference_counts(item: Item) -> Mapping[str, int]:
     """Distinct normalised references of an item with how often they were given; those that normalise to nothing are
     left out."""
-    counts = Counter(normalise_answer(answer) for answer in item.answers)
-    counts.pop("", None)
+    counts = _reference_counts(item.answers)
     if not counts:
-        raise ScoringError(f"item {item.id} has no usable reference answer, so nothing can be scored on it")
-    return dict(counts)
+        raise ScoringError(
+            f"item {item.id} has no usable reference answer, so nothing can be scored on it; "
+            "run `lever task check` to find such items"
+        )
+    return counts
+
+
+@lru_cache(maxsize=1 << 16)
+def _reference_counts(answers: tuple[str, ...]) -> Mapping[str, int]:
+    counts = Counter(normalise_answer(answer) for answer in answers)
+    counts.pop("", None)
+    return MappingProxyType(dict(counts))
+
+
+def prefixes_of(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Every leading run of every prompt's demonstrations, the bare query and the prompt itself included, each once."""
+    runs = ((query, demos[:length]) for query, demos in prompts for length in range(len(demos) + 1))
+    return list(dict.fromkeys(runs))
+
+
+def info_score(score: Score, without: Score) -> float:
+    """InfoScore, the gain of one demonstration: the probability of the truth with it, less that without it.
+
+    `without` is the stored score of the same query without the first or the last demonstration, whichever was added.
+    """
+    if without.query != score.query or without.demos not in (score.demos[:-1], score.demos[1:]) or not score.demos:
+        raise ScoringError(
+            f"the gain of a demonstration for query {score.query} with ({', '.join(score.demos)}) needs the score "
+            f"without its last or first one, not that of query {without.query} with ({', '.join(without.demos)})"
+        )
+    return score.gt_prob - without.gt_prob
