@@ -1,0 +1,389 @@
+"""Checks on evaluations: what the printed numbers can show, and what they cannot."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
+from leverplus.doctor.records import Arm, Published, Record
+
+TEXTS = table(
+    Text(
+        "comparison_without_n",
+        ERROR,
+        "Differences are compared without saying on how many items, so that nobody can tell them from noise.",
+        "printed accuracies or gains without a number of items",
+        "Print n, the paired interval and the number of comparisons beside every difference.",
+        ("winners_curse",),
+    ),
+    Text(
+        "accuracy_falls_with_n",
+        WARNING,
+        "Accuracy falls as more items are evaluated: the items are the first n of the file, not a random sample.",
+        "accuracy at the same number of shots, whichever variant is taken, for a smaller and a larger n",
+        "Draw the items at random once and keep their ids; never compare numbers of different n.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "difference_inside_noise",
+        WARNING,
+        "The difference is smaller than what these items can show.",
+        "paired interval where per-item results exist; else every discordance from 5 % to that of independent answers, "
+        "corrected for the number of printed comparisons",
+        "Report the paired interval; `lever plan-n --effect X` says how many items the difference needs.",
+        ("winners_curse",),
+    ),
+    Text(
+        "same_run_twice",
+        ERROR,
+        "Runs that are told as different experiments have the same effective settings; what they differ by is the noise "
+        "of a run.",
+        "printed settings that differ only in one without effect",
+        "Read their difference as the noise, and compare every claimed gain with it.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "identical_rows",
+        ERROR,
+        "Two runs have the same accuracy to the last digit at every number of shots: a copied row, or the same "
+        "checkpoint evaluated twice.",
+        "equal accuracies of rows with different names",
+        "Keep predictions with the checkpoint's hash; evaluate both again.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "winners_curse",
+        WARNING,
+        "The best of several runs on the same items is high by luck; nothing confirms it on others.",
+        "number of runs compared on the same items (3 or more), and what the best of so many equal ones would show",
+        "Choose on dev; report the chosen one once on test.",
+    ),
+    Text(
+        "missing_anchors",
+        WARNING,
+        "Without random, zero-shot and oracle rows nobody can tell skill from the model's own ability.",
+        "names of the printed or evaluated arms",
+        "Evaluate random, zero-shot, nearest and oracle on the same items.",
+    ),
+    Text(
+        "conditions_differ",
+        ERROR,
+        "Rows of one table were measured on different numbers of items.",
+        "n of the arms of a table",
+        "Evaluate all of them on the same items.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "worse_than_random",
+        ERROR,
+        "The selector is worse than random demonstrations.",
+        "paired interval against random, below 0 at some number of shots",
+        "Look at the findings above; check that training and test build pools alike.",
+    ),
+    Text(
+        "oracle_beaten",
+        ERROR,
+        "An arm is above the oracle that sees the answers: the arms do not use the same pools or items.",
+        "accuracy of an arm against the oracle at the same number of shots",
+        "Evaluate all arms on the same items and pools.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "few_items",
+        INFO,
+        "So few items show only very large differences.",
+        "number of evaluated items (under 100)",
+        "Evaluate more items (eval.items).",
+        ("difference_inside_noise",),
+    ),
+)
+_ANCHORS = re.compile(r"random|zero|oracle|nearest|随机|零样本|最近|上限", re.IGNORECASE)
+
+
+def comparison_without_n(record: Record) -> list[Finding]:
+    """Nobody says on how many items."""
+    published = record.published
+    if published is None or published.sizes:
+        return []
+    compared = sum(not arm.baseline for arm in published.arms) + len(published.gains)
+    if compared == 0:
+        return []
+    return TEXTS["comparison_without_n"].found(
+        f"{compared} printed comparisons carry no n: nothing can be concluded from them", {"comparisons": compared}
+    )
+
+
+def accuracy_falls_with_n(record: Record) -> list[Finding]:
+    """The more items, the lower."""
+    if record.published is None:
+        return []
+    steps: list[tuple[int, int, int, float, float]] = []
+    rises = 0
+    shots = sorted({s for arm in record.published.arms for s in arm.accuracy})
+    for shot in shots:
+        by_n: dict[int, list[float]] = {}
+        for arm in record.published.arms:
+            if arm.n is not None and shot in arm.accuracy:
+                by_n.setdefault(arm.n, []).append(arm.accuracy[shot])
+        sizes = sorted(by_n)
+        for small, large in zip(sizes, sizes[1:], strict=False):
+            low, high = min(by_n[small]), max(by_n[large])
+            if low > high:
+                steps.append((shot, small, large, low, high))
+            else:
+                rises += 1
+    if len(steps) < 2 or rises:
+        return []
+    shot, small, large, low, high = max(steps, key=lambda step: step[3] - step[4])
+    title = (
+        f"Accuracy falls as n grows, at {len({s[0] for s in steps})} numbers of shots: {low:.1%} on {small} items, "
+        f"{high:.1%} on {large} at {shot} shots (prefix samples)"
+    )
+    evidence = {"steps": len(steps), "small_n": small, "large_n": large, "at_small": low, "at_large": high}
+    return TEXTS["accuracy_falls_with_n"].found(title, evidence)
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A printed difference and its p-values over the assumed discordances."""
+
+    name: str
+    shots: str
+    n: int
+    diff: float
+    p_values: tuple[float, ...]
+
+
+def difference_inside_noise(record: Record) -> list[Finding]:
+    """Nothing is shown, or nothing is settled."""
+    if record.report is not None:
+        return _measured(record)
+    if record.published is None:
+        return []
+    means = _differences(record.published, means=True)
+    singles = _differences(record.published, means=False)
+    if not singles:
+        return []
+    settled = _settled(singles)
+    unsettled_means = [row for row, stands in zip(means, _settled(means), strict=True) if not stands]
+    if all(settled) or not unsettled_means:
+        return []
+    n = min(row.n for row in singles)
+    best = max(unsettled_means, key=lambda row: row.diff)
+    largest = max(singles, key=lambda row: abs(row.diff))
+    title = (
+        f"n = {n} settles {'none' if not any(settled) else f'only {sum(settled)}'} of {len(singles)} printed "
+        f"differences: {best.name} {100 * best.diff:+.2f} on average is within noise"
+    )
+    evidence = {
+        "n": n,
+        "comparisons": len(singles),
+        "settled": sum(settled),
+        "best_mean_diff": best.diff,
+        "largest_diff": largest.diff,
+        "mde80_at_10_percent": _mde(n, 0.10),
+        "mde80_at_30_percent": _mde(n, 0.30),
+    }
+    return TEXTS["difference_inside_noise"].found(title, evidence)
+
+
+def _measured(record: Record) -> list[Finding]:
+    rows = [r for r in (record.report or {}).get("comparisons", ()) if r["baseline"] == "random" and r["shots"] > 0]
+    rows = [r for r in rows if r["arm"] == "learned"]
+    if not rows or any(not r["ci95"][0] <= 0.0 <= r["ci95"][1] for r in rows):
+        return []
+    widest = max(rows, key=lambda r: abs(r["diff"]))
+    title = f"On {rows[0]['n']} items the selector cannot be told from random demonstrations at any number of shots"
+    evidence = {"n": rows[0]["n"], "largest_diff": widest["diff"], "mde80": widest["mde80"]}
+    return TEXTS["difference_inside_noise"].found(title, evidence)
+
+
+def _differences(published: Published, *, means: bool) -> list[_Printed]:
+    """Every arm against the baseline of its table, by shots or as a mean, each once."""
+    found: dict[tuple[str, str], _Printed] = {}
+    for arm in published.arms:
+        rivals = [a for a in published.arms if a.table == arm.table and a.baseline]
+        if arm.baseline or not rivals or arm.n is None:
+            continue
+        shared = sorted(set(arm.accuracy) & set(rivals[0].accuracy))
+        if means:
+            own = sum(arm.accuracy[s] for s in shared) / len(shared) if shared else 0.0
+            other = sum(rivals[0].accuracy[s] for s in shared) / len(shared) if shared else 0.0
+            values = [("mean", own, other)] if len(shared) > 1 else []
+        else:
+            values = [(str(s), arm.accuracy[s], rivals[0].accuracy[s]) for s in shared]
+        for shots, own, other in values:
+            row = _Printed(arm.name, shots, arm.n, own - other, _p_values(arm.n, own, other))
+            found.setdefault((f"{own:.6f}{other:.6f}", shots), row)
+    return list(found.values())
+
+
+def _p_values(n: int, left: float, right: float) -> tuple[float, ...]:
+    """p-values of the exact paired test at discordances from 5 % to that of independent answers."""
+    from leverplus.stats.significance import mcnemar_test
+
+    diff = left - right
+    independent = left * (1.0 - right) + right * (1.0 - left)
+    shares = [share for share in (0.05, 0.1, 0.2, 0.3, 0.4) if abs(diff) < share < independent] + [independent]
+    return tuple(mcnemar_test(round(n * (s + diff) / 2), round(n * (s - diff) / 2)) for s in shares)
+
+
+def _settled(rows: Sequence[_Printed]) -> list[bool]:
+    """Which differences stand at every assumed discordance, after Holm's correction for all of them."""
+    from leverplus.stats.significance import holm
+
+    if not rows:
+        return []
+    corrected = holm([max(row.p_values) for row in rows])
+    return [float(p) < 0.05 for p in corrected]
+
+
+def _mde(n: int, discordance: float) -> float:
+    from leverplus.stats.power import Changes, minimum_detectable_effect
+
+    return minimum_detectable_effect(n, Changes(discordance))
+
+
+def same_run_twice(record: Record) -> list[Finding]:
+    """Different names, the same settings."""
+    printed = record.published.settings if record.published is not None else {}
+    labels = [label for label, values in printed.items() if values.get("clip_only") is True and "kl_beta" in values]
+    same = [b for b in labels[1:] if _alike(printed[labels[0]], printed[b])]
+    if not same:
+        return []
+    same.insert(0, labels[0])
+    betas = sorted({float(printed[label]["kl_beta"]) for label in same})
+    title = f"{', '.join(same)} are one experiment: with clip only, kl_beta {', '.join(f'{b:g}' for b in betas)} is unused"
+    evidence: dict[str, float | int | str] = {"runs": len(same)}
+    arms = [arm for arm in (record.published.arms if record.published else ()) if identity(arm.name) in same]
+    for name, values in _spread(arms).items():
+        evidence[name] = values
+    if "spread_of_means" in evidence:
+        title += f"; they differ by {100 * float(evidence['spread_of_means']):.2f} points on average, which is noise"
+    return TEXTS["same_run_twice"].found(title, evidence)
+
+
+def _alike(left: dict[str, object] | object, right: dict[str, object] | object) -> bool:
+    assert isinstance(left, dict)
+    assert isinstance(right, dict)
+    shared = (set(left) & set(right)) - {"kl_beta"}
+    return all(left[key] == right[key] for key in shared)
+
+
+def _spread(arms: Sequence[Arm]) -> dict[str, float]:
+    """Largest difference between runs, of the means and at one shot."""
+    rows = {identity(arm.name): arm.accuracy for arm in arms}
+    if len(rows) < 2:
+        return {}
+    means = [sum(values.values()) / len(values) for values in rows.values()]
+    one = [values[1] for values in rows.values() if 1 in values]
+    spread = {"spread_of_means": max(means) - min(means)}
+    return {**spread, "spread_at_1_shot": max(one) - min(one)} if len(one) > 1 else spread
+
+
+def identical_rows(record: Record) -> list[Finding]:
+    """The same digits under another name."""
+    arms = [arm for arm in (record.published.arms if record.published else ()) if len(arm.accuracy) >= 3]
+    for index, left in enumerate(arms):
+        for right in arms[index + 1 :]:
+            names = identity(left.name), identity(right.name)
+            if all(names) and names[0] != names[1] and left.accuracy == right.accuracy and not left.baseline:
+                title = f"{right.name} is digit-identical to {left.name} at all {len(left.accuracy)} numbers of shots"
+                evidence = {"values": len(left.accuracy), "first": left.accuracy[min(left.accuracy)]}
+                return TEXTS["identical_rows"].found(title, evidence)
+    return []
+
+
+_DIGITS = str.maketrans("一二三四五六七八九", "123456789")
+_PLAN = re.compile(r"(?:方案|plan|variant|exp(?:eriment)?|run)\s*#?\s*(\d+(?:[.+]\d+)*)", re.IGNORECASE)
+_PHASE = re.compile(r"(?:phase|阶段)\s*(\d+)", re.IGNORECASE)
+
+
+def identity(name: str) -> str:
+    """The number of a plan or run in a name ("plan 5+8 epoch 50" -> "plan 5+8"), "" where it has none."""
+    plain = name.translate(_DIGITS)
+    plan, phase = _PLAN.search(plain), _PHASE.search(plain)
+    parts = [f"plan {plan.group(1)}"] if plan else []
+    return " ".join(parts + ([f"phase {phase.group(1)}"] if phase else []))
+
+
+def winners_curse(record: Record) -> list[Finding]:
+    """The best of many."""
+    if record.published is None:
+        return []
+    by_n: dict[int, set[tuple[float, ...]]] = {}
+    for arm in record.published.arms:
+        if not arm.baseline and arm.n is not None and len(arm.accuracy) > 1:
+            by_n.setdefault(arm.n, set()).add(tuple(arm.accuracy[s] for s in sorted(arm.accuracy)))
+    if not by_n:
+        return []
+    n = max(by_n, key=lambda size: len(by_n[size]))
+    runs = len(by_n[n])
+    if runs < 4:
+        return []
+    luck = math.sqrt(2.0 * math.log(runs)) * math.sqrt(0.1 / n)
+    title = f"{runs} runs were compared on the same {n} items and the best one is reported"
+    return TEXTS["winners_curse"].found(title, {"runs": runs, "n": n, "luck_at_10_percent": luck})
+
+
+def missing_anchors(record: Record) -> list[Finding]:
+    """No random, zero-shot or oracle row."""
+    if record.report is not None:
+        absent = [arm for arm in ("zero_shot", "random") if arm not in record.report.get("arms", {})]
+        if absent and record.report.get("arms"):
+            title = f"Not evaluated: {', '.join(absent)}"
+            return TEXTS["missing_anchors"].found(title, {"missing": len(absent)})
+        return []
+    arms = record.published.arms if record.published is not None else ()
+    if not arms or any(_ANCHORS.search(arm.name) for arm in arms):
+        return []
+    title = "No printed row shows random, nearest, zero-shot or oracle demonstrations"
+    return TEXTS["missing_anchors"].found(title, {"rows": len({arm.name for arm in arms})})
+
+
+def conditions_differ(record: Record) -> list[Finding]:
+    """Rows of one table with different n."""
+    tables: dict[int, set[int]] = {}
+    for arm in record.published.arms if record.published is not None else ():
+        if arm.n is not None and arm.table:
+            tables.setdefault(arm.table, set()).add(arm.n)
+    for sizes in tables.values():
+        if len(sizes) > 1:
+            title = f"One table compares rows measured on {' and '.join(map(str, sorted(sizes)))} items"
+            return TEXTS["conditions_differ"].found(title, {"smallest": min(sizes), "largest": max(sizes)})
+    return []
+
+
+def worse_than_random(record: Record) -> list[Finding]:
+    """Random demonstrations do better."""
+    rows = [r for r in (record.report or {}).get("comparisons", ()) if r["baseline"] == "random" and r["shots"] > 0]
+    bad = [r for r in rows if r["arm"] == "learned" and r["ci95"][1] < 0.0]
+    if not bad:
+        return []
+    worst = min(bad, key=lambda r: r["diff"])
+    title = f"At {worst['shots']} shots the selector is {100 * worst['diff']:+.1f} points from random demonstrations"
+    evidence = {"diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"], "shots": worst["shots"]}
+    return TEXTS["worse_than_random"].found(title, evidence)
+
+
+def oracle_beaten(record: Record) -> list[Finding]:
+    """Above what sees the answers."""
+    arms = (record.report or {}).get("arms", {})
+    top = arms.get("oracle", {}).get("shots", {})
+    for arm, values in arms.items():
+        for shots, value in values["shots"].items():
+            if arm not in ("oracle", "oracle_any", "oracle_exhaustive") and shots in top and value > top[shots] + 1e-9:
+                title = f"{arm} has {value:.1%} at {shots} shots, the oracle {top[shots]:.1%}"
+                return TEXTS["oracle_beaten"].found(title, {"arm": value, "oracle": top[shots]})
+    return []
+
+
+def few_items(record: Record) -> list[Finding]:
+    """Too few items for anything but large differences."""
+    n = None if record.report is None else record.report.get("n")
+    if n is None or n >= 100:
+        return []
+    return TEXTS["few_items"].found(f"Only {n} items were evaluated", {"n": n, "mde80_at_20_percent": _mde(n, 0.2)})

@@ -1,0 +1,103 @@
+"""Checks on exploration: does the policy still choose, and does it look at the query?"""
+
+from __future__ import annotations
+
+from leverplus.doctor.findings import WARNING, Finding, Text, table
+from leverplus.doctor.records import Record
+
+TEXTS = table(
+    Text(
+        "entropy_collapsed",
+        WARNING,
+        "The policy became certain early and no longer tries anything else.",
+        "normalised entropy under 0.05 before half of the epochs",
+        "Raise clip_high or the entropy bonus, halve the learning rate.",
+        ("overfits",),
+    ),
+    Text(
+        "entropy_stuck",
+        WARNING,
+        "The policy is as undecided as at the start: no signal reached it.",
+        "normalised entropy over 0.97 in every one of 3 epochs or more",
+        "Mend the signal first: flat groups, selection before the baseline, tiny learning rate, heavy KL term.",
+        ("difference_inside_noise",),
+    ),
+    Text(
+        "hub_demonstrations",
+        WARNING,
+        "A few demonstrations are chosen for most queries: popularity instead of fit.",
+        "share of the ten most chosen demonstrations (over 50 % of the picks of 100 items or more)",
+        "Shuffle queries: at least 80 % of the picks must change; check that pools differ between queries.",
+        ("more_shots_hurt",),
+    ),
+    Text(
+        "query_ignored",
+        WARNING,
+        "One demonstration is chosen for most queries: the query is not used, or the pool is fixed.",
+        "share of the most chosen demonstration (over 30 % of 100 items or more)",
+        "Check that every query has its own pool and that the query reaches the score.",
+        ("hub_demonstrations", "difference_inside_noise"),
+    ),
+    Text(
+        "stop_collapse",
+        WARNING,
+        "The selector always stops at once, or never: stopping has no measured alternative.",
+        "mean number of chosen demonstrations of the arm that may stop",
+        "Measure every prefix, so that stopping competes with going on (reward.compare = all).",
+        ("more_shots_hurt",),
+    ),
+)
+
+
+def entropy_collapsed(record: Record) -> list[Finding]:
+    """Certain too early."""
+    for series in record.stages("grpo"):
+        values = [value for _, value in series.values("entropy/norm")]
+        early = values[: max(1, len(values) // 2)]
+        if len(values) >= 2 and min(early) < 0.05:
+            title = f"The normalised entropy is {min(early):.2g} in the first half of the stage"
+            fix = {"grpo.entropy_bonus": 0.01} if record.settings and not record.setting("grpo.entropy_bonus") else None
+            return TEXTS["entropy_collapsed"].found(title, {"entropy": min(early)}, fix=fix)
+    return []
+
+
+def entropy_stuck(record: Record) -> list[Finding]:
+    """Undecided to the end."""
+    for series in record.stages("grpo"):
+        values = [value for _, value in series.values("entropy/norm")]
+        if len(values) >= 3 and min(values) > 0.97:
+            title = f"The normalised entropy never leaves {min(values):.2f}"
+            return TEXTS["entropy_stuck"].found(title, {"entropy": min(values), "epochs": len(values)})
+    return []
+
+
+def hub_demonstrations(record: Record) -> list[Finding]:
+    """Ten demonstrations for everybody."""
+    for picks in record.picks:
+        if picks.arm == "learned" and picks.items >= 100 and picks.top10 > 0.5:
+            title = f"Ten demonstrations make up {picks.top10:.0%} of the picks at {picks.shots} shots"
+            evidence = {"top10": picks.top10, "distinct": picks.distinct, "items": picks.items}
+            return TEXTS["hub_demonstrations"].found(title, evidence)
+    return []
+
+
+def query_ignored(record: Record) -> list[Finding]:
+    """One demonstration for everybody."""
+    for picks in record.picks:
+        if picks.arm == "learned" and picks.items >= 100 and picks.top1 > 0.3:
+            title = f"One demonstration makes up {picks.top1:.0%} of the picks at {picks.shots} shots"
+            evidence = {"top1": picks.top1, "distinct": picks.distinct, "items": picks.items}
+            return TEXTS["query_ignored"].found(title, evidence)
+    return []
+
+
+def stop_collapse(record: Record) -> list[Finding]:
+    """Stops at once, or never."""
+    for picks in record.picks:
+        if picks.arm != "learned_auto" or picks.items < 50:
+            continue
+        if picks.length < 0.05 or picks.length > 0.99 * picks.shots:
+            title = f"The selector that may stop shows {picks.length:.2f} of {picks.shots} demonstrations on average"
+            fix = {"reward.compare": "all"} if record.setting("reward.compare") == "same_shots" else None
+            return TEXTS["stop_collapse"].found(title, {"length": picks.length, "most": picks.shots}, fix=fix)
+    return []

@@ -1,0 +1,109 @@
+"""Findings: what a check says, and the order that puts root causes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+_RANK = {ERROR: 0, WARNING: 1, INFO: 2}
+
+Number = float | int | str
+Fix = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: what, the numbers that show it, why it happens and what to try.
+
+    `consequences` are the codes of other findings of the same record that this one explains. `fix` is
+    `{"set": {key: value}}` when changing a recipe mends it, else None.
+    """
+
+    code: str
+    severity: str
+    title: str
+    evidence: Mapping[str, Number]
+    cause: str
+    cure: str
+    explains: tuple[str, ...] = ()
+    consequences: tuple[str, ...] = ()
+    fix: Fix | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As findings.json holds it."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "title": self.title,
+            "evidence": dict(self.evidence),
+            "cause": self.cause,
+            "try": self.cure,
+            "consequences": list(self.consequences),
+            "fix": None if self.fix is None else {key: dict(values) for key, values in self.fix.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is always true of a check: its code, severity, usual cause, what it looks at, the cure, what it explains."""
+
+    code: str
+    severity: str
+    cause: str
+    evidence: str
+    cure: str
+    explains: tuple[str, ...] = ()
+
+    def found(
+        self,
+        title: str,
+        evidence: Mapping[str, Number],
+        *,
+        fix: Mapping[str, Any] | None = None,
+        severity: str | None = None,
+        cause: str | None = None,
+        cure: str | None = None,
+    ) -> list[Finding]:
+        """A list with one finding; what this record shows beyond the usual replaces cause, cure or severity."""
+        return [
+            Finding(
+                code=self.code,
+                severity=severity or self.severity,
+                title=title,
+                evidence={key: _short(value) for key, value in evidence.items()},
+                cause=cause or self.cause,
+                cure=cure or self.cure,
+                explains=self.explains,
+                fix=None if fix is None else {"set": dict(fix)},
+            )
+        ]
+
+
+def table(*texts: Text) -> dict[str, Text]:
+    """Texts by code."""
+    return {text.code: text for text in texts}
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Root causes first: a finding stands after all that explain it; among equals the graver stands first."""
+    present = {finding.code for finding in findings}
+    linked = [
+        replace(f, consequences=tuple(code for code in f.explains if code in present and code != f.code))
+        for f in findings
+    ]
+    placed: list[Finding] = []
+    waiting = sorted(linked, key=lambda f: _RANK[f.severity])
+    while waiting:
+        explained = {code for f in waiting for code in f.consequences}
+        roots = [f for f in waiting if f.code not in explained] or waiting[:1]  # a circle is cut at its gravest
+        first = roots[0]
+        placed.append(first)
+        waiting.remove(first)
+    return placed
+
+
+def _short(value: Number) -> Number:
+    """Six digits are enough to recognise a number."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,212 @@
+"""What a check sees: a record with optional parts. A check whose part is absent stays silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of a training: metrics by their name in the run log (held-out ones as `val/...`).
+
+    `epoch` is None where a text prints a value without saying when. A value that was not finite is None.
+    """
+
+    epoch: int | None
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The epochs of one stage of one training, in order; `settings` are the stage's own, where known.
+
+    `label` names the training. `exact` says that `kl` is the exact divergence, as this package logs it, and not an
+    estimate that somebody printed.
+    """
+
+    stage: str
+    epochs: tuple[Epoch, ...]
+    label: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = False
+
+    def values(self, metric: str) -> list[tuple[int | None, float]]:
+        """(epoch, value) wherever the metric was measured."""
+        found = ((line.epoch, line.values.get(metric)) for line in self.epochs)
+        return [(epoch, value) for epoch, value in found if value is not None]
+
+    def first(self, metric: str) -> float | None:
+        values = self.values(metric)
+        return values[0][1] if values else None
+
+    def last(self, metric: str) -> float | None:
+        values = self.values(metric)
+        return values[-1][1] if values else None
+
+
+@dataclass(frozen=True)
+class SourceStats:
+    """The members of one origin (beam, sample, ...): how many, how often right, mean accuracy, mean gt_prob."""
+
+    members: int
+    positive: float
+    accuracy: float
+    gt_prob: float | None
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """What the groups of a store or an RL file hold; shares are of queries unless said otherwise.
+
+    Flat groups have no spread in accuracy, nor in gt_prob where that was measured. `correlation` is Spearman's over
+    members, `within` the mean over queries of the correlation inside a query. `pick` is the accuracy of the selector's
+    own first choice where the file marks one, over `picked` queries.
+    """
+
+    queries: int
+    members: int
+    distinct: int
+    positive: float
+    accuracy: float
+    oracle: float
+    size_quartiles: tuple[float, ...]
+    positive_quartiles: tuple[float, ...]
+    all_zero: float
+    all_one: float
+    tied: float
+    lengths: Mapping[int, int]
+    levels: float
+    unmeasured: int = 0
+    without_density: int = 0
+    estimated: int = 0
+    borrowed: int = 0
+    gt_prob: float | None = None
+    gt_prob_largest: float | None = None
+    correlation: float | None = None
+    within: float | None = None
+    pick: float | None = None
+    picked: int = 0
+    picked_oracle: float | None = None
+    behind: float | None = None
+    pool: int | None = None
+    bins: Mapping[str, int] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, SourceStats] = field(default_factory=dict)
+
+    @property
+    def flat(self) -> float:
+        return self.all_zero + self.all_one + self.tied
+
+    @property
+    def unique(self) -> float:
+        """Share of members that are not repeats of another in their group."""
+        return self.distinct / self.members if self.members else 1.0
+
+
+@dataclass(frozen=True)
+class Picks:
+    """What an arm chose at one number of shots: on how many items, how many different demonstrations, which share the
+    most chosen one and the ten most chosen ones have, and the mean length of the lists."""
+
+    arm: str
+    shots: int
+    items: int
+    distinct: int
+    top1: float
+    top10: float
+    length: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured before the first step; None where it was not.
+
+    `log_ratio` is the largest |log new - log old| with identical weights, `kl` the exact KL to the reference at the
+    start, `missing` and `unexpected` tensors of a loaded checkpoint, `logit_gap` the largest difference between stored
+    and recomputed logits, `builders` the pool builders of training, dev and test, `leaked` the queries whose pool holds
+    them or their image, `overlap` images that training and test share, `rescored` and `flipped` scores measured again,
+    `nll` and `chance` the loss of the start and of a uniform policy, `order_agreement` the share of picks that stay when
+    pools are shuffled.
+    """
+
+    log_ratio: float | None = None
+    kl: float | None = None
+    missing: int | None = None
+    unexpected: int | None = None
+    logit_gap: float | None = None
+    builders: Mapping[str, str] | None = None
+    leaked: int | None = None
+    overlap: int | None = None
+    rescored: int | None = None
+    flipped: int | None = None
+    nll: float | None = None
+    chance: float | None = None
+    order_agreement: float | None = None
+    unreachable: int | None = None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row or column of a printed table: accuracies in [0, 1] by number of shots, on n items (None: not said)."""
+
+    name: str
+    accuracy: Mapping[int, float]
+    n: int | None = None
+    table: int = 0
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An epoch that a text calls the best, by which metric, and the value it gives for it."""
+
+    label: str
+    epoch: int
+    metric: str | None
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a text prints: arms, mean gains and differences, chosen epochs, statements and advice.
+
+    `gains` are claimed differences in accuracy, without a table of both sides. `identical_picks` are shares of equal
+    picks between runs. `advice` are settings it proposes to use next. `live` is the printed share of groups whose
+    rewards differ, by training.
+    """
+
+    arms: tuple[Arm, ...] = ()
+    gains: tuple[float, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    advice: tuple[tuple[str, float], ...] = ()
+    identical_picks: tuple[float, ...] = ()
+    live: Mapping[str, float] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is known about a target; every part may be absent.
+
+    `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran.
+    """
+
+    source: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    series: tuple[Series, ...] = ()
+    groups: GroupStats | None = None
+    report: Mapping[str, Any] | None = None
+    picks: tuple[Picks, ...] = ()
+    probe: Probe | None = None
+    published: Published | None = None
+    seed: int | None = None
+    manifest: bool = False
+
+    def setting(self, key: str) -> Any:
+        return self.settings.get(key)
+
+    def stages(self, *names: str) -> list[Series]:
+        return [series for series in self.series if series.stage in names]
