@@ -1,0 +1,121 @@
+"""What a run folder holds, read back; a file that is missing or damaged becomes a sentence, never a stack trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import LeverError
+from leverplus.evaluation.predictions import Results, read_predictions
+
+
+@dataclass
+class RunFiles:
+    """The readable parts of a run folder; None or empty where there is nothing, with a sentence in `missing`."""
+
+    manifest: dict[str, Any]
+    resolved: str
+    results: dict[str, Any] | None
+    predictions: Results | None
+    log: list[dict[str, Any]]
+    findings: list[dict[str, Any]] | None
+    missing: dict[str, str]
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read what is there; see `RunFiles.missing` for what is not."""
+    missing: dict[str, str] = {}
+    results = _read_results(folder / "eval.json", missing)
+    predictions = _read_predictions(folder / "predictions.parquet", missing)
+    if results is not None and predictions is not None and len(predictions.items) != results["n"]:
+        missing["predictions.parquet"] = (
+            f"predictions.parquet holds {len(predictions.items)} items and eval.json {results['n']}, so they are of "
+            "different evaluations; `lever eval` makes both again."
+        )
+        predictions = None
+    findings = _read_json(folder / "findings.json", missing, "`lever doctor` makes it")
+    listed = findings.get("findings") if findings is not None else None
+    resolved = folder / "resolved.toml"
+    return RunFiles(
+        manifest=_read_json(folder / "run.json", missing, "`lever run` makes it") or {},
+        resolved=resolved.read_text(encoding="utf-8") if resolved.is_file() else "",
+        results=results,
+        predictions=predictions,
+        log=_read_log(folder / "log.jsonl", missing),
+        findings=[entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else None,
+        missing=missing,
+    )
+
+
+def _read_json(path: Path, missing: dict[str, str], maker: str) -> dict[str, Any] | None:
+    if not path.is_file():
+        missing[path.name] = f"There is no {path.name} in this run folder; {maker}."
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        missing[path.name] = f"{path.name} cannot be read ({error}); {maker} again."
+        return None
+    if not isinstance(value, dict):
+        missing[path.name] = f"{path.name} holds no JSON object; {maker} again."
+        return None
+    return value
+
+
+def _read_results(path: Path, missing: dict[str, str]) -> dict[str, Any] | None:
+    """eval.json, if it holds what the report shows."""
+    results = _read_json(path, missing, "`lever eval` makes it")
+    if results is None:
+        return None
+    arms = results.get("arms")
+    whole = isinstance(arms, dict) and all(
+        isinstance(a, dict) and isinstance(a.get("shots"), dict) for a in arms.values()
+    )
+    keys = ("arm", "baseline", "shots", "n", "diff", "ci95", "p_adjusted", "mde80", "helped", "harmed")
+    rows = results.get("comparisons")
+    whole = whole and isinstance(rows, list) and all(isinstance(r, dict) and all(k in r for k in keys) for r in rows)
+    if not whole or not isinstance(results.get("n"), int):
+        missing[path.name] = f"{path.name} is not of a form this version knows; `lever eval` makes it again."
+        return None
+    return results
+
+
+def _read_log(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
+    """The lines of the run log; a last line cut short by an interruption is left out."""
+    if not path.is_file():
+        missing[path.name] = f"There is no {path.name} in this run folder; `lever train` makes it."
+        return []
+    lines: list[dict[str, Any]] = []
+    damaged = 0
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        if isinstance(line, dict):
+            lines.append(line)
+        else:
+            damaged += bool(text.strip())
+    if damaged:
+        missing[path.name] = f"{damaged} damaged line(s) of {path.name} were left out."
+    return lines
+
+
+def _read_predictions(path: Path, missing: dict[str, str]) -> Results | None:
+    if not path.is_file():
+        missing[path.name] = f"There is no {path.name} in this run folder; `lever eval` makes it."
+        return None
+    try:
+        return read_predictions(path)
+    except (LeverError, OSError) as error:
+        missing[path.name] = f"{path.name} cannot be used: {error}."
+        return None
+
+
+def number(line: Mapping[str, Any], key: str) -> float | None:
+    """A number of a log line, None where it is absent or was not finite."""
+    value = line.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
