@@ -1,0 +1,125 @@
+"""`lever compare`: runs side by side on the same items, or what a published table can show."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from leverplus.types import ItemId
+
+HEADER = ("method", "shots", "points", "95 % interval", "p", "helped/harmed", "verdict")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="run folders; seeds of one recipe are combined"
+    )
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="a run, a recipe or an arm such as nearest_both (default: first)"
+    )
+    parser.add_argument("--arm", default="learned", metavar="ARM", help="the arm of the runs (default learned)")
+    parser.add_argument("--split", choices=("dev", "test"), default="test", help="which evaluation (default test)")
+    parser.add_argument("--from-summary", type=Path, metavar="FILE", help="a published table (JSON) instead of runs")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if bool(args.runs) == (args.from_summary is not None):
+        raise EvaluationError("name run folders, or one published table with --from-summary FILE (not both)")
+    return _published(args) if args.from_summary is not None else _runs(args)
+
+
+def _runs(args: argparse.Namespace) -> int:
+    from leverplus.evaluation.runs import compare_runs, read_evaluated
+
+    read = [read_evaluated(folder, _known(folder), args.split, args.arm) for folder in args.runs]
+    report = compare_runs(read, args.baseline, args.arm)
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    title = f"difference from {report['baseline']} on {report['n']} {report['split']} items, p corrected for all rows"
+    _print(args, title, HEADER, [_cells(row) for row in report["comparisons"]])
+    if any(row["within_noise"] for row in report["comparisons"]):
+        detectable = max(row["mde80"] for row in report["comparisons"])
+        print(f"a true difference of {100 * detectable:.1f} points would be found here four times in five")
+    for pair in report["picks"]:
+        print(
+            f"picks of {pair['second']} and {pair['first']} at {pair['shots']} shots: "
+            f"{100 * pair['identical']:.0f} % identical lists, Jaccard {pair['jaccard']:.2f}"
+        )
+    for note in report["notes"]:
+        print(f"note: {note}")
+    return 0
+
+
+def _known(folder: Path) -> Any:
+    """The items of a run's task by split, loaded only when they are asked for."""
+
+    def ids(split: str) -> Collection[ItemId]:
+        from leverplus.pipeline import load_run
+
+        return {item.id for item in load_run(folder).task.items(split)}
+
+    return ids
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    low, high = (100 * bound for bound in row["ci95"])
+    side = "above" if row["diff"] > 0 else "below"
+    return [
+        row["arm"],
+        row["shots"],
+        f"{100 * row['diff']:+.2f}",
+        f"{low:+.2f} to {high:+.2f}",
+        f"{row['p_adjusted']:.2g}",
+        f"{row['helped']}/{row['harmed']}",
+        "within noise" if row["within_noise"] else side,
+    ]
+
+
+def _print(args: argparse.Namespace, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for the terminal, or Markdown; nothing in it is bold or arrowed."""
+    if args.markdown:
+        print(f"{title}\n")
+        for line in (header, ["---"] * len(header), *rows):
+            print(f"| {' | '.join(line)} |")
+        print()
+        return
+    from rich.table import Table
+
+    from leverplus.cli.console import print_table
+
+    table = Table(title=title, title_justify="left")
+    for name in header:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+
+
+def _published(args: argparse.Namespace) -> int:
+    from leverplus.evaluation.published import compare_published, read_published, sentence
+
+    report = compare_published(read_published(args.from_summary), args.baseline)
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    low, high = (100 * end for end in report["discordance"])
+    print(f"Accuracies were read as {report['unit']}; n = {report['n']:,} items, one run an arm.")
+    print(
+        f"A table does not say on how many items two arms differ. Assumed here: {low:.0f} % to {high:.0f} % of them, "
+        "each by a full point. `Settle` means: found 80 % of the time at p < 0.05.\n"
+    )
+    for row in report["comparisons"]:
+        print(("- " if args.markdown else "") + sentence(row, report["n"]))
+    noise = [row for row in report["comparisons"] if all(end["within_noise"] for end in row["assuming"])]
+    total = len(report["comparisons"])
+    print(f"\n{len(noise)} of {total} differences are within noise over the whole range.")
+    return 0

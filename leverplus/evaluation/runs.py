@@ -1,0 +1,258 @@
+"""Several runs side by side: paired on the same items, seeds of one recipe combined, corrected for all comparisons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leverplus.errors import DataError, EvaluationError, MissingFile
+from leverplus.evaluation.behaviour import agreement, help_and_harm
+from leverplus.evaluation.conditions import items_hash, require_same
+from leverplus.evaluation.evaluate import MEAN_SHOTS
+from leverplus.evaluation.predictions import Results, check_items, read_predictions
+from leverplus.stats import compare, compare_seeds, holm
+from leverplus.stats.comparison import LEVEL
+from leverplus.types import ItemId
+
+Scores = NDArray[np.float64]
+KnownItems = Callable[[str], Collection[ItemId]]
+"""The ids of a split; called only when predictions do not fit their eval.json."""
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """A run that was evaluated: what it is, its eval.json and its predictions."""
+
+    name: str
+    recipe: str
+    recipe_hash: str
+    seed: int
+    report: Mapping[str, Any]
+    results: Results
+
+    def scores(self, arm: str, shots: str, order: Sequence[ItemId]) -> Scores:
+        """Accuracy of every item at a number of shots, or their mean over shots 1-4, in the order given."""
+        rows = {item: row for row, item in enumerate(self.results.items)}
+        found = self.results.shots(arm)
+        if found == [0]:
+            wanted = [0]
+        elif shots == "mean":
+            wanted = [n for n in found if n in MEAN_SHOTS]
+        else:
+            wanted = [int(shots)]
+        values = np.mean([self.results.accuracy(arm, n) for n in wanted], axis=0)
+        return np.asarray(values[[rows[item] for item in order]])
+
+
+def read_evaluated(folder: Path, known: KnownItems, split: str = "test", arm: str = "learned") -> EvaluatedRun:
+    """An evaluated run from its folder; predictions that do not fit are refused with a sentence."""
+    suffix = "" if split == "test" else f"-{split}"
+    manifest, report = (_read_json(folder / name, folder) for name in ("run.json", f"eval{suffix}.json"))
+    conditions = report.get("conditions")
+    if not isinstance(conditions, Mapping):
+        raise DataError(f"{folder}/eval{suffix}.json does not say how it was measured; type `lever eval {folder}`")
+    path = folder / f"predictions{suffix}.parquet"
+    results = read_predictions(path)
+    if items_hash(results.items) != conditions.get("items"):
+        check_items(results, known(split), str(path))
+        raise EvaluationError(f"{path} and eval{suffix}.json hold different items; type `lever eval {folder}`")
+    if arm not in results.draws:
+        raise EvaluationError(f"{path} has no arm '{arm}'; known: {', '.join(results.draws)}")
+    return EvaluatedRun(
+        folder.name or str(folder), manifest["recipe"], manifest["recipe_hash"], manifest["seed"], report, results
+    )
+
+
+def _read_json(path: Path, folder: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingFile(f"{path} is not there; type `lever eval {folder}` if it is a run folder") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); type `lever eval {folder}` to make it again") from error
+    return value
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is compared: the seeds of one recipe, or an arm that does not learn."""
+
+    name: str
+    runs: tuple[EvaluatedRun, ...]
+    arm: str
+
+    @property
+    def learns(self) -> bool:
+        return self.arm.startswith("learned")
+
+    def scores(self, shots: str, order: Sequence[ItemId]) -> Scores:
+        """(seeds, n)."""
+        return np.stack([run.scores(self.arm, shots, order) for run in self.runs])
+
+    def shots(self) -> list[int]:
+        return self.runs[0].results.shots(self.arm)
+
+
+def methods_of(runs: Sequence[EvaluatedRun], arm: str = "learned") -> list[Method]:
+    """Runs of one recipe and checkpoint are the seeds of one method; the same seed twice is refused."""
+    groups: dict[tuple[str, Any], list[EvaluatedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.recipe_hash, run.report.get("checkpoint")), []).append(run)
+    methods = []
+    for own in groups.values():
+        seeds: dict[int, str] = {}
+        for run in own:
+            if run.seed in seeds:
+                raise EvaluationError(
+                    f"{seeds[run.seed]} and {run.name} are the same recipe with the same seed ({run.seed}), so there "
+                    "is nothing to compare; use runs with different seeds or recipes"
+                )
+            seeds[run.seed] = run.name
+        alike = sum(key[0] != own[0].recipe_hash and group[0].recipe == own[0].recipe for key, group in groups.items())
+        label = f"{own[0].recipe} {own[0].recipe_hash[:6]}" if alike else own[0].recipe
+        methods.append(Method(own[0].name if len(own) == 1 else label, tuple(own), arm))
+    return methods
+
+
+def pick_baseline(methods: Sequence[Method], wanted: str | None) -> tuple[Method, list[Method]]:
+    """The baseline (a method, a run of one, or an arm of the runs; the first method unless told) and the others."""
+    if wanted is None:
+        if len(methods) < 2:
+            raise EvaluationError(
+                "there is nothing to compare with: name runs of two recipes, or --baseline ARM such as nearest_both"
+            )
+        return methods[0], list(methods[1:])
+    for method in methods:
+        if wanted == method.name or wanted in {run.name for run in method.runs}:
+            others = [other for other in methods if other is not method]
+            if not others:
+                raise EvaluationError(f"'{wanted}' is the only method; name a run of another recipe as well")
+            return method, others
+    first = methods[0].runs[0]
+    if wanted not in first.results.draws or wanted == methods[0].arm:
+        known = [method.name for method in methods] + [arm for arm in first.results.draws if arm != methods[0].arm]
+        raise EvaluationError(f"there is no run or arm called '{wanted}'; known: {', '.join(known)}")
+    return Method(wanted, (first,), wanted), list(methods)
+
+
+def compare_runs(runs: Sequence[EvaluatedRun], baseline: str | None = None, arm: str = "learned") -> dict[str, Any]:
+    """Every method against the baseline at each common number of shots and in the mean, corrected over all rows."""
+    if not runs:
+        raise EvaluationError("there are no runs to compare; name at least two run folders")
+    require_same([run.name for run in runs], [run.report["conditions"] for run in runs])
+    against, others = pick_baseline(methods_of(runs, arm), baseline)
+    order = sorted(runs[0].results.items)
+    images = dict(zip(runs[0].results.items, runs[0].results.images, strict=True))
+    clusters = [images[item] for item in order]
+    rows = [
+        {
+            "arm": method.name,
+            "baseline": against.name,
+            "shots": shots,
+            **_compare(method, against, shots, order, clusters),
+        }
+        for method in others
+        for shots in _common_shots(method, against)
+    ]
+    for row, p in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
+        row["p_adjusted"] = p
+        row["within_noise"] = p >= LEVEL or row["ci95"][0] <= 0.0 <= row["ci95"][1]
+    return {
+        "n": len(order),
+        "split": runs[0].report["split"],
+        "baseline": against.name,
+        "methods": [_describe(method, order) for method in (against, *others)],
+        "comparisons": rows,
+        "picks": _picks(runs, arm),
+        "notes": _notes(against, others),
+        "conditions": dict(runs[0].report["conditions"]),
+    }
+
+
+def _common_shots(method: Method, against: Method) -> list[str]:
+    own, other = method.shots(), against.shots()
+    common = own if other == [0] else [n for n in own if n in other]
+    if not common:
+        raise EvaluationError(f"{method.name} and {against.name} were not evaluated at a common number of shots")
+    with_mean = any(n in MEAN_SHOTS for n in common) and (other == [0] or _means_over(own) == _means_over(other))
+    return [str(n) for n in common] + (["mean"] if with_mean else [])
+
+
+def _means_over(shots: Sequence[int]) -> list[int]:
+    return [n for n in shots if n in MEAN_SHOTS]
+
+
+def _compare(
+    method: Method, against: Method, shots: str, order: Sequence[ItemId], clusters: Sequence[str]
+) -> dict[str, Any]:
+    first, second = method.scores(shots, order), against.scores(shots, order)
+    counts = help_and_harm(first.mean(axis=0), second.mean(axis=0))
+    if len(first) == 1 and len(second) == 1:
+        found = compare(first[0], second[0], ids=order, clusters=clusters)
+        values = {key: getattr(found, key) for key in ("n", "diff", "p_value", "mde80")}
+        ci95, spread = found.ci95, None
+    else:
+        seeded = compare_seeds(first, second, clusters=clusters)
+        values = {key: getattr(seeded, key) for key in ("n", "diff", "p_value", "mde80")}
+        ci95, spread = seeded.ci95, list(seeded.seed_sd)
+    return {
+        **values,
+        "ci95": list(ci95),
+        "helped": counts["helped"],
+        "harmed": counts["harmed"],
+        "seeds": [len(first), len(second)],
+        "seed_sd": spread,
+    }
+
+
+def _describe(method: Method, order: Sequence[ItemId]) -> dict[str, Any]:
+    shots = method.shots()
+    keys = [str(n) for n in shots] + (["mean"] if any(n in MEAN_SHOTS for n in shots) else [])
+    return {
+        "name": method.name,
+        "arm": method.arm,
+        "runs": [run.name for run in method.runs] if method.learns else [],
+        "seeds": [run.seed for run in method.runs] if method.learns else [],
+        "accuracy": {key: float(method.scores(key, order).mean()) for key in keys},
+    }
+
+
+def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[dict[str, Any]]:
+    """How alike every run chooses to the first one, by shots."""
+    rows = []
+    first = runs[0]
+    for run in runs[1:]:
+        places = {item: row for row, item in enumerate(run.results.items)}
+        for shots in first.results.shots(arm):
+            if shots in run.results.draws[arm]:
+                own = [prediction.demos for prediction in first.results.draws[arm][shots][0]]
+                draw = run.results.draws[arm][shots][0]
+                other = [draw[places[item]].demos for item in first.results.items]
+                found = agreement(own, other).as_json()
+                rows.append({"first": first.name, "second": run.name, "shots": shots, **found})
+    return rows
+
+
+def _notes(against: Method, others: Sequence[Method]) -> list[str]:
+    """What a reader must know before believing a row."""
+    notes = []
+    trained = [method for method in (against, *others) if method.learns]
+    single = [method.name for method in trained if len(method.runs) == 1]
+    if single:
+        notes.append(
+            f"trained once: {', '.join(single)}; the spread over seeds is unknown, so this compares these selectors, "
+            "not their recipes (train more seeds with `lever run RECIPE --seed N`)"
+        )
+    notes += [
+        f"{run.name} was chosen on test: its accuracy is too good by luck"
+        for method in trained
+        for run in method.runs
+        if run.report.get("chosen_on_test")
+    ]
+    return notes
