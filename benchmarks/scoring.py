@@ -139,9 +139,8 @@ def _gap(reply: Reply, score: Score) -> float:
     return max(abs(a - b) for a, b in zip(reply.logprobs or (), measured, strict=True))
 
 
-def run(queries: int, candidates: int, sample: int, threads: int) -> dict[str, Any]:
+def run(queries: int, candidates: int, sample: int) -> dict[str, Any]:
     """The dense one-shot table and the two-shot expansions of its best beams."""
-    torch.set_num_threads(threads)
     task = WorldTask()
     pools = random_pools(task, queries, candidates)
     plain, backend = OneByOne(task), WorldBackend(task)
@@ -156,7 +155,7 @@ def run(queries: int, candidates: int, sample: int, threads: int) -> dict[str, A
             own = sorted(scores[place * candidates : (place + 1) * candidates], key=gain, reverse=True)[:BEAMS]
             expansions += [(query, (*best.demos, c)) for best in own for c in pool if c not in best.demos]
         two, _ = measure(scorer, plain, expansions, sample)
-    return {"threads": threads, "queries": queries, "dense_one_shot": table, "two_shot_expansions": two}
+    return {"threads": torch.get_num_threads(), "queries": queries, "dense_one_shot": table, "two_shot_expansions": two}
 
 
 def main() -> None:
@@ -167,7 +166,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of both sides")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    result = run(options.queries, options.candidates, options.naive, options.threads)
+    torch.set_num_threads(options.threads)
+    result = run(options.queries, options.candidates, options.naive)
     if options.json:
         print(json.dumps(result))
         return

@@ -51,6 +51,10 @@ class WorldBackend:
                 replies.update(zip(batch, self._read([requests[place] for place in batch]), strict=True))
         return [replies[place] for place in range(len(requests))]
 
+    def answer_span(self, request: Request, reference: str) -> str:
+        """The text of the tokens that are weighed for a reference; they are built from it, not found in a text."""
+        return answer_text(_padded((reference,), 1)[0]) if reference in request.references else ""
+
     def _read(self, requests: Sequence[Request]) -> list[Reply]:
         assert self._table is not None
         width = max(len(request.references) for request in requests)

@@ -1,0 +1,171 @@
+"""What any backend must pass before its scores are believed: the right words, batches, pictures and answers.
+
+The calls of a self-test are not stored and not counted. A model that answers no better than chance fails it, because
+scores of such a model say nothing about demonstrations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from leverplus.backends.base import Backend, Reply, Request
+from leverplus.errors import ScoringError
+from leverplus.scoring.scorer import reference_counts
+from leverplus.tasks.base import Task
+from leverplus.types import Item, ItemId
+
+SHOTS = (0, 1, 3)
+
+
+@runtime_checkable
+class ShowsSpan(Protocol):
+    """A backend that can show which words it weighs: the text of the tokens whose log-probabilities are summed."""
+
+    def answer_span(self, request: Request, reference: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What was measured. None where it does not apply: no log-probabilities, no pictures, spans not shown.
+
+    `right_over_wrong` is the mean log-probability of an item's own answer less that of another item's answer,
+    `right_error` its standard error; `picture_effect` the mean change of log-probabilities under another picture, and
+    the share of changed answers where there are none.
+    """
+
+    prompts: int
+    batch_gap: float
+    right_over_wrong: float | None
+    right_error: float | None
+    picture_effect: float | None
+    spans_checked: int | None
+
+
+def self_test(task: Task, backend: Backend, *, queries: int = 32, seed: int = 0, tolerance: float = 1e-3) -> SelfTest:
+    """Measure a backend on some dev queries; ScoringError with every problem when it must not be trusted."""
+    requests = sample_requests(task, queries, seed)
+    batch = backend.answer(requests)
+    problems: list[str] = []
+    spans = check_spans(backend, requests, problems)
+    gap = check_batches(backend, requests, batch, tolerance, problems)
+    right = check_answers(requests, batch, problems)
+    picture = check_pictures(backend, requests, batch, tolerance, problems)
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise ScoringError(f"the backend failed its self-test, so nothing was scored with it:{listed}")
+    return SelfTest(len(requests), gap, *right, picture, spans)
+
+
+def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
+    """Dev queries with 0, 1 and 3 demonstrations, some of them shared; two references each: its own, another's."""
+    rng = np.random.default_rng([seed, 41])
+    items, shown = task.items("dev"), task.items("train")
+    chosen = [items[int(row)] for row in rng.choice(len(items), min(queries, len(items)), replace=False)]
+    demos = [shown[int(row)] for row in rng.choice(len(shown), min(max(SHOTS), len(shown)), replace=False)]
+    requests = []
+    for place, item in enumerate(chosen):
+        wrong = _other_answer(item, [*chosen[place + 1 :], *chosen[:place]])
+        if wrong is not None:
+            prefix = tuple(demos[: SHOTS[place % len(SHOTS)]])
+            requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong)))
+    if len(requests) < 2:
+        raise ScoringError(f"the dev split of {task.name} has too few different answers for a self-test")
+    return requests
+
+
+def _other_answer(item: Item, others: Sequence[Item]) -> str | None:
+    """The first answer of another item that nobody gave for this one."""
+    own = reference_counts(item)
+    answers = (next(iter(reference_counts(other))) for other in others)
+    return next((answer for answer in answers if answer not in own), None)
+
+
+def check_spans(backend: Backend, requests: Sequence[Request], problems: list[str]) -> int | None:
+    """The words that are weighed are the words of the answer."""
+    if not isinstance(backend, ShowsSpan):
+        return None
+    checked = 0
+    for request in requests:
+        for reference in request.references:
+            span = backend.answer_span(request, reference)
+            if span.strip() != reference:
+                problems.append(f"query {request.query.id}: '{span}' would be weighed instead of '{reference}'")
+                return checked
+            checked += 1
+    return checked
+
+
+def check_batches(
+    backend: Backend, requests: Sequence[Request], batch: Sequence[Reply], tolerance: float, problems: list[str]
+) -> float:
+    """Alone or in a batch, in any order, a prompt gets the same reply."""
+    largest = 0.0
+    if len(batch) != len(requests):
+        problems.append(f"{len(requests)} prompts were asked together, but {len(batch)} were answered")
+        return math.inf
+    backwards = backend.answer(list(reversed(requests)))[::-1]
+    for request, together, turned in zip(requests, batch, backwards, strict=True):
+        for reply in (backend.answer([request])[0], turned):
+            gap = _gap(together, reply)
+            largest = max(largest, gap)
+            if together.raw != reply.raw or not gap <= tolerance:
+                problems.append(
+                    f"query {request.query.id} with {len(request.demos)} demonstrations is answered '{together.raw}' "
+                    f"in a batch and '{reply.raw}' otherwise, log-probabilities differ by {gap:.2g} "
+                    f"(allowed {tolerance:g})"
+                )
+                return largest
+    return largest
+
+
+def check_answers(
+    requests: Sequence[Request], batch: Sequence[Reply], problems: list[str]
+) -> tuple[float | None, float | None]:
+    """An item's own answer is likelier than another item's, by more than two standard errors."""
+    pairs = [reply.logprobs for reply in batch if reply.logprobs is not None]
+    if not pairs:
+        return None, None
+    if len(pairs) != len(requests) or not np.isfinite(pairs).all() or np.max(pairs) > 0.0:
+        problems.append("some log-probabilities are missing, not finite or above 0")
+        return None, None
+    margins = np.array([right - wrong for right, wrong in pairs])
+    mean, error = float(margins.mean()), float(margins.std(ddof=1) / math.sqrt(len(margins)))
+    if mean <= 2.0 * error:
+        problems.append(
+            f"right answers are {mean:.2f} +- {error:.2f} nats likelier than answers of other items; "
+            "a model that knows the task prefers right ones (check the prompt template and the answer mask)"
+        )
+    return mean, error
+
+
+def check_pictures(
+    backend: Backend, requests: Sequence[Request], batch: Sequence[Reply], tolerance: float, problems: list[str]
+) -> float | None:
+    """Another picture under the same question changes what the model says."""
+    seen = [(request, reply) for request, reply in zip(requests, batch, strict=True) if request.query.image is not None]
+    swapped = []
+    for (request, _), (other, _) in pairwise([*seen, *seen[:1]]):
+        query, donor = request.query, other.query
+        changed = replace(query, id=ItemId(f"{query.id}~{donor.id}"), image=donor.image, image_id=donor.image_id)
+        swapped.append(replace(request, query=changed))
+    if not swapped:
+        return None
+    pairs = [(reply, after) for (_, reply), after in zip(seen, backend.answer(swapped), strict=True)]
+    if pairs[0][0].logprobs is None:
+        effect, least = float(np.mean([before.raw != after.raw for before, after in pairs])), 0.0
+    else:
+        effect, least = float(np.mean([_gap(before, after) for before, after in pairs])), tolerance
+    if not effect > least:
+        problems.append(f"other pictures change log-probabilities by {effect:.2g} only: the model does not see them")
+    return effect
+
+
+def _gap(one: Reply, other: Reply) -> float:
+    pairs = zip(one.logprobs or (), other.logprobs or (), strict=True)
+    return max((abs(a - b) for a, b in pairs), default=0.0)
