@@ -63,10 +63,17 @@ class Bars:
             print(line, file=sys.stderr, flush=True)
 
 
+def whole_number(text: str) -> int:
+    """An argument that is 0, 1, 2, ..., such as a seed; anything else is wrong usage."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
+    return int(text)
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command that makes or takes up a run from a recipe."""
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default runs/RECIPE)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the run (default 0)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the run (default 0)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )

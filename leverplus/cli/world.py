@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.cli.console import Bars, add_store_option, print_table, results_table
+from leverplus.cli.console import Bars, add_store_option, print_table, results_table, whole_number
 from leverplus.errors import LeverError
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     ladder = actions.add_parser("ladder", help="zero-shot, random, nearest and oracle choice at 1-4 shots")
     ladder.add_argument("--n", type=int, default=300, help="test items, drawn at random once (default 300)")
-    ladder.add_argument("--world-seed", type=int, default=0, metavar="S", help="which world (default 0)")
+    ladder.add_argument("--world-seed", type=whole_number, default=0, metavar="S", help="which world (default 0)")
     add_store_option(ladder)
     sample = actions.add_parser("sample", help="a picture of items with their questions and answers")
     sample.add_argument("--n", type=int, default=12, help="items (default 12)")
-    sample.add_argument("--world-seed", type=int, default=0, metavar="S", help="which world (default 0)")
+    sample.add_argument("--world-seed", type=whole_number, default=0, metavar="S", help="which world (default 0)")
     sample.add_argument("--png", type=Path, required=True, metavar="F", help="the picture to write")
 
 
@@ -92,9 +92,9 @@ def _sample(args: argparse.Namespace) -> int:
 
     task = WorldTask(args.world_seed)
     items = task.items("test")
-    step = max(1, len(items) // args.n)
+    shown = [items[place * len(items) // args.n] for place in range(args.n)]
     try:
-        draw_gallery(task, [items[i * step] for i in range(args.n)]).save(args.png)
+        draw_gallery(shown, [task.image(item) for item in shown]).save(args.png)
     except (OSError, ValueError) as error:
         raise LeverError(f"cannot write {args.png} ({error}); name a writable .png file") from error
     print(f"{args.n} items of world {args.world_seed} in {args.png}")

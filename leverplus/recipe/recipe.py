@@ -95,6 +95,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
+    except OSError as error:
+        raise MissingFile(f"the recipe file {path} cannot be read ({error.strerror})") from error
     for override in overrides:
         apply_override(values, override, problems)
     if any(override.partition("=")[0].strip() == "train.stages" for override in overrides):
@@ -104,7 +106,10 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def _only_stages(values: dict[str, Any]) -> dict[str, Any]:
     """Without the sections of stages that were overridden away on the command line."""
-    kept = values["train"]["stages"]
+    train = values.get("train")
+    kept = train.get("stages") if isinstance(train, dict) else None
+    if not isinstance(kept, list):
+        return values  # a problem that is reported with the others
     return {key: value for key, value in values.items() if key not in STAGE_SECTIONS or key in kept}
 
 
@@ -142,14 +147,14 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     sections["select"] = read_selection(tables["select"], problems)
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(_contradictions(sections))
+    order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
+    problems.extend(
+        f"[{key}]: this stage is not in train.stages, so it has no effect"
+        for key in STAGE_SECTIONS
+        if key in values and key not in order
+    )
     if problems:
         raise RecipeError(source, problems)
-    order = sections["train"].stages
-    unused = [key for key in STAGE_SECTIONS if key in values and key not in order]
-    if unused:
-        raise RecipeError(
-            source, [f"[{key}]: this stage is not in train.stages, so it has no effect" for key in unused]
-        )
     chosen = {key: stage for key in order if (stage := stages[key]) is not None}
     return Recipe(name, texts["purpose"], texts["expected"], stages=chosen, **sections)
 
@@ -165,16 +170,32 @@ def _table(values: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
     """Values that are allowed one by one but not together."""
     pool, score, evaluation, select = (sections[key] for key in ("pool", "score", "eval", "select"))
-    found = pool.problems() if pool else []
-    if pool and evaluation and pool.size < max(evaluation.shots):
-        found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {max(evaluation.shots)}")
-    if pool and score and pool.size < max(score.shots, *score.dev_shots):
+    found = _list_problems(sections) + (pool.problems() if pool else [])
+    eval_shots = max(evaluation.shots, default=0) if evaluation else 0
+    dev_shots = max(score.dev_shots, default=0) if score else 0
+    if pool and pool.size < eval_shots:
+        found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {eval_shots}")
+    if pool and score and pool.size < max(score.shots, dev_shots):
         found.append(f"pool.size = {pool.size}: must be at least score.shots and every one of score.dev_shots")
-    if select and evaluation and select.max_shots < max(evaluation.shots):
-        found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {max(evaluation.shots)}")
+    if select and select.max_shots < eval_shots:
+        found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {eval_shots}")
+    if select and select.max_shots < dev_shots:
+        found.append(f"select.max_shots = {select.max_shots}: score.dev_shots asks for {dev_shots}")
     if pool and score and score.budget < score.cost(pool.size):
         found.append(
             f"score.budget = {score.budget}: one training query costs {score.cost(pool.size)} calls; "
             "raise the budget, or lower score.beam, score.shots or pool.size"
         )
+    return found
+
+
+def _list_problems(sections: Mapping[str, Any]) -> list[str]:
+    """Lists of what is done that are empty or name something twice."""
+    found = []
+    for key, name in (("eval", "shots"), ("score", "dev_shots"), ("train", "stages")):
+        values = getattr(sections[key], name) if sections[key] else (None,)
+        if not values:
+            found.append(f"{key}.{name} = []: must name at least one")
+        elif len(set(values)) < len(values):
+            found.append(f"{key}.{name} = {list(values)}: names one twice; each is done once")
     return found

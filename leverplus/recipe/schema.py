@@ -77,12 +77,13 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
 def _check_range(value: Any, metadata: Mapping[str, Any]) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
     low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
     if (
         (low is not None and value < low)
         or (high is not None and value > high)
         or (above is not None and value <= above)
-        or math.isnan(value)
     ):
         parts = [
             f"at least {low}" if low is not None else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -43,10 +44,16 @@ class Selector:
         if target.exists():
             raise LeverError(f"{target} exists already; choose another folder")
         last = list(self.run.recipe.stages)[-1]
-        (target / "checkpoints").mkdir(parents=True)
-        for name in ("recipe.toml", "resolved.toml", "run.json"):
-            shutil.copyfile(self.run.folder / name, target / name)
-        shutil.copytree(self.run.folder / "checkpoints" / last, target / "checkpoints" / last)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            (part / "checkpoints").mkdir(parents=True)
+            for name in ("recipe.toml", "resolved.toml", "run.json"):
+                shutil.copyfile(self.run.folder / name, part / name)
+            shutil.copytree(self.run.folder / "checkpoints" / last, part / "checkpoints" / last)
+            part.replace(target)
+        except OSError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise LeverError(f"cannot save the selector to {target} ({error}); choose another folder") from error
         return target
 
     def select(self, *, question: str, shots: int = 4, image: Image.Image | str | Path | None = None) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +33,6 @@ class WorldTask:
 
     def __init__(self, world_seed: int = 0) -> None:
         self.world_seed = world_seed
-        self._questions: dict[str, Questions] = {}
-        self._items: dict[str, list[Item]] = {}
-        self._pictures: dict[str, Tensor] = {}
 
     @cached_property
     def version(self) -> str:
@@ -50,9 +47,7 @@ class WorldTask:
     def items(self, split: str) -> Sequence[Item]:
         if split not in SPLITS:
             raise DataError(f"the world has no split '{split}'; allowed: {', '.join(SPLITS)}")
-        if split not in self._items:
-            self._items[split] = _make_items(split, self._drawn(split))
-        return self._items[split]
+        return draw_items(self.world_seed, split)
 
     @cached_property
     def _by_id(self) -> Mapping[ItemId, Item]:
@@ -80,27 +75,29 @@ class WorldTask:
                 raise DataError(f"item {item.id} has no picture, and the world's model needs one; pass --image FILE")
             if item.image.startswith("world:"):
                 _, split, row = item.image.split(":")
-                out[place] = self._rendered(split)[int(row)]
+                out[place] = draw_pictures(self.world_seed, split)[int(row)]
             else:
                 out[place] = read_picture(Path(item.image))
         return out
 
-    def _drawn(self, split: str) -> Questions:
-        if split not in self._questions:
-            self._questions[split] = draw_questions(self.world_seed, split)
-        return self._questions[split]
 
-    def _rendered(self, split: str) -> Tensor:
-        if split not in self._pictures:
-            scenes = self._drawn(split).scenes
-            rng = np.random.default_rng([self.world_seed, _NOISE[split]])
-            parts = []
-            for start in range(0, len(scenes), _CHUNK):
-                rows = np.arange(start, min(start + _CHUNK, len(scenes)))
-                noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)
-                parts.append(render(scenes.take(rows), torch.from_numpy(noise)))
-            self._pictures[split] = torch.cat(parts)
-        return self._pictures[split]
+@lru_cache(maxsize=6)
+def draw_items(world_seed: int, split: str) -> tuple[Item, ...]:
+    """The items of a split, made once a process."""
+    return _make_items(split, draw_questions(world_seed, split))
+
+
+@lru_cache(maxsize=6)
+def draw_pictures(world_seed: int, split: str) -> Tensor:
+    """The pictures (images, 3, 32, 32) uint8 of a split, drawn once a process."""
+    scenes = draw_questions(world_seed, split).scenes
+    rng = np.random.default_rng([world_seed, _NOISE[split]])
+    parts = []
+    for start in range(0, len(scenes), _CHUNK):
+        rows = np.arange(start, min(start + _CHUNK, len(scenes)))
+        noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)
+        parts.append(render(scenes.take(rows), torch.from_numpy(noise)))
+    return torch.cat(parts)
 
 
 def read_picture(path: Path) -> Tensor:
@@ -113,7 +110,7 @@ def read_picture(path: Path) -> Tensor:
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
 
-def _make_items(split: str, drawn: Questions) -> list[Item]:
+def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
     items = []
     words = np.array(VOCABULARY)
     scenes = drawn.scenes
@@ -140,4 +137,4 @@ def _make_items(split: str, drawn: Questions) -> list[Item]:
                 },
             )
         )
-    return items
+    return tuple(items)

@@ -7,24 +7,21 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from leverplus.tasks.base import Task
 from leverplus.types import Item
 
 TILE, TEXT, COLUMNS = 128, 78, 4
 WIDTH = 190
 
 
-def draw_gallery(task: Task, items: Sequence[Item]) -> Image.Image:
-    """A sheet of items, four in a row."""
+def draw_gallery(items: Sequence[Item], pictures: Sequence[Image.Image]) -> Image.Image:
+    """A sheet of items and their pictures, four in a row."""
     rows = -(-len(items) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * WIDTH, rows * (TILE + TEXT)), "white")
     pen = ImageDraw.Draw(sheet)
     bold, plain = ImageFont.load_default(13), ImageFont.load_default(12)
-    for place, item in enumerate(items):
+    for place, (item, picture) in enumerate(zip(items, pictures, strict=True)):
         left, top = place % COLUMNS * WIDTH, place // COLUMNS * (TILE + TEXT)
-        picture = task.image(item)
-        if picture is not None:
-            sheet.paste(picture.resize((TILE, TILE), Image.Resampling.NEAREST), (left + (WIDTH - TILE) // 2, top + 4))
+        sheet.paste(picture.resize((TILE, TILE), Image.Resampling.NEAREST), (left + (WIDTH - TILE) // 2, top + 4))
         answers = ", ".join(f"{answer} {count}" for answer, count in Counter(item.answers).most_common(2))
         pen.text((left + 8, top + TILE + 10), f"{item.question}?", "black", bold)
         pen.text((left + 8, top + TILE + 28), answers[:27], "#205080", plain)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from leverplus.errors import CheckpointError, MissingFile
 from leverplus.world.encoder import DualEncoder
@@ -16,23 +19,24 @@ from leverplus.world.model import ModelConfig, TinyLVLM
 FOLDER = Path(__file__).parent / "weights"
 MODEL, ENCODER = "model.safetensors", "encoder.safetensors"
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
 
 def load_model(folder: Path = FOLDER) -> TinyLVLM:
     """The tiny vision-language model, ready to answer, in float32."""
-    path = _present(folder / MODEL)
-    with _opened(path) as file:
-        card = json.loads(file.metadata()["card"])
-        model = TinyLVLM(ModelConfig(layers=int(card["settings"]["layers"])))
-        model.load_state_dict({name: file.get_tensor(name).float() for name in file.keys()})  # noqa: SIM118
-    return model.eval()
+    return _load(folder / MODEL, lambda card: TinyLVLM(ModelConfig(layers=int(card["settings"]["layers"]))))
 
 
 def load_encoder(folder: Path = FOLDER) -> DualEncoder:
     """The tiny dual encoder, ready to embed, in float32."""
-    encoder = DualEncoder()
-    with _opened(_present(folder / ENCODER)) as file:
-        encoder.load_state_dict({name: file.get_tensor(name).float() for name in file.keys()})  # noqa: SIM118
-    return encoder.eval()
+    return _load(folder / ENCODER, lambda _: DualEncoder())
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """How a weight file was made: the settings of the pretraining, the version of torch, the seconds it took."""
+    with safe_open(_present(path), framework="pt") as file:
+        card: dict[str, Any] = json.loads(file.metadata()["card"])
+        return card
 
 
 @cache
@@ -51,8 +55,16 @@ def _present(path: Path) -> Path:
     return path
 
 
-def _opened(path: Path) -> safe_open:
+def _load(path: Path, build: Callable[[dict[str, Any]], ModuleT]) -> ModuleT:
+    """The module that a weight file's card describes, with its weights; a damaged file is answered with a sentence."""
     try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise CheckpointError(f"the world's weight file {path} is damaged ({error}); reinstall the package") from error
+        module = build(read_card(path))
+        with safe_open(path, framework="pt") as file:
+            module.load_state_dict({name: file.get_tensor(name).float() for name in file.keys()})  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"the world's weight file {path} is damaged ({reason}); "
+            "reinstall with `pip install --force-reinstall leverplus`"
+        ) from error
+    return module.eval()
