@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from leverplus.errors import LeverError
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
-from leverplus.report import curves, figures
+from leverplus.report import curves, figures, tables
 from leverplus.report.data import RunFiles, read_run
 from leverplus.report.examples import examples, fates, most_used, picks_table
 from leverplus.report.figures import Figure
@@ -53,6 +53,7 @@ def build_report(run: ReportedRun) -> Path:
         part.write_bytes(page.encode("utf-8", errors="replace"))
         part.replace(path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise LeverError(f"cannot write {path} ({error.strerror}); make {run.folder} writable") from error
     return path
 
@@ -75,10 +76,8 @@ def render(run: ReportedRun, files: RunFiles) -> str:
     }
     drawn = [figure for value in sections.values() for figure in _figures(value)]
     scripts = [_asset(name) for name in SCRIPTS]
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
+    loader = jinja2.FunctionLoader(_asset)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     return environment.get_template("report.html.j2").render(
         **sections,
         missing=files.missing,
@@ -101,7 +100,8 @@ def results_part(files: RunFiles) -> dict[str, Any]:
         "verdict": verdict(results) if results else files.missing["eval.json"],
         "headline": headline(results) if results else None,
         "forest": figures.forest_figure(rows) if rows else None,
-        "help_harm": figures.help_harm_table(rows) if rows else None,
+        "help_harm": tables.help_harm_table(rows) if rows else None,
+        "gap": tables.gap_table(results["gap_closed"]) if results and results.get("gap_closed") else None,
         "regret": None,
         "accuracy": None,
         "zero_shot_table": None,
@@ -112,7 +112,7 @@ def results_part(files: RunFiles) -> dict[str, Any]:
         part["regret"] = figures.regret_figure(regret)
     if predictions is not None:
         part["accuracy"] = figures.accuracy_figure(figures.estimates(predictions), len(predictions.items))
-        part["zero_shot_table"] = figures.against_zero_shot(predictions)
+        part["zero_shot_table"] = tables.against_zero_shot(predictions)
         calls = results.get("model_calls") if results else None
         if isinstance(calls, int):
             part["cost"] = figures.cost_figure(predictions, calls, files.log)

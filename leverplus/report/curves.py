@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.report.data import number
-from leverplus.report.figures import ACCENT, GREY, SPARE, Figure, Table, plain
+from leverplus.report.figures import ACCENT, GREY, SPARE, Figure, plain
+from leverplus.report.tables import Table
 
 Line = Mapping[str, Any]
 
@@ -62,7 +63,7 @@ def _curves(
             y.append(value)
         data.append(
             {
-                "name": plain(key.removeprefix("train/").removeprefix("val/")),
+                "name": key.removeprefix("train/").removeprefix("val/"),
                 "x": x,
                 "y": y,
                 "mode": "lines+markers" if len(log) < 60 else "lines",
@@ -83,7 +84,6 @@ def _curves(
     layout = {
         "xaxis": {"title": {"text": "epoch"}, "zeroline": False, "range": [0.5, len(log) + 0.5]},
         "yaxis": {},
-        "showlegend": len(columns) > 1,
         "shapes": shapes,
         "annotations": notes,
     }

@@ -11,6 +11,9 @@ from typing import Any
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 
+UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
+"""What a finding may leave out."""
+
 
 @dataclass
 class RunFiles:
@@ -38,6 +41,8 @@ def read_run(folder: Path) -> RunFiles:
         predictions = None
     findings = _read_json(folder / "findings.json", missing, "`lever doctor` makes it")
     listed = findings.get("findings") if findings is not None else None
+    if findings is not None and not isinstance(listed, list):
+        missing["findings.json"] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
     resolved = folder / "resolved.toml"
     return RunFiles(
         manifest=_read_json(folder / "run.json", missing, "`lever run` makes it") or {},
@@ -45,7 +50,9 @@ def read_run(folder: Path) -> RunFiles:
         results=results,
         predictions=predictions,
         log=_read_log(folder / "log.jsonl", missing),
-        findings=[entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else None,
+        findings=[{**UNSAID, **entry} for entry in listed if isinstance(entry, dict)]
+        if isinstance(listed, list)
+        else None,
         missing=missing,
     )
 

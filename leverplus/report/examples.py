@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from leverplus.evaluation.predictions import Results
-from leverplus.report.figures import Table
 from leverplus.report.names import arm_name, shots_name
 from leverplus.report.pictures import Pictures
+from leverplus.report.tables import Table
 
 EXAMPLES = 30
 MOST_USED = 12

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from leverplus.evaluation.predictions import Results
 from leverplus.report.data import number
 from leverplus.report.names import arm_name, shots_name
+from leverplus.report.tables import Table, rival
 from leverplus.report.verdict import within_noise
 from leverplus.stats import Interval, mean_interval
 
@@ -30,15 +31,6 @@ STYLES = {
 HIDDEN = ("majority", "label_vote", "oracle_any", "oracle_exhaustive")
 """Arms of the accuracy chart that appear when their name is clicked; their numbers are in its table."""
 SPARE = ("#c05780", "#5b8c3a", "#a0664a", "#4a6fa5", "#7a9a01", "#b07aa1", "#6c757d")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as text; the first column is a name, the others are numbers. Rows in `muted` are shown grey."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    muted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def accuracy_figure(measured: Estimates, n: int) -> Figure:
             "line": {"color": colour, "dash": dash, "width": 3 if arm == "learned" else 1.6},
             "marker": {"size": 8 if arm == "learned" else 6},
             "error_y": {**error_bars(values), "color": colour},
-            "visible": "legendonly" if arm in HIDDEN else True,
+            "visible": arm not in HIDDEN,
         }
         data.append(trace)
         if shots == [0] and arm not in HIDDEN:
@@ -186,7 +178,7 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
             }
         )
     layout = {
-        "xaxis": {"title": {"text": "learned minus baseline, points"}, "zeroline": True, "zerolinewidth": 2},
+        "xaxis": {"zeroline": True, "zerolinewidth": 2},
         "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "range": [-0.7, len(labels) - 0.3]},
     }
     rows_shown = [
@@ -205,12 +197,6 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
     muted = frozenset(k for k, row in enumerate(comparisons) if within_noise(row))
     title = "Learned minus baseline, points with 95 % intervals (baseline · shots)"
     return Figure("forest", title, data, layout, Table(head, rows_shown, muted), height=120 + 22 * len(comparisons))
-
-
-def rival(row: Mapping[str, Any]) -> str:
-    """Whom the learned arm is compared with; another arm that is compared is named before it."""
-    baseline = arm_name(row["baseline"])
-    return baseline if row["arm"] == "learned" else f"{arm_name(row['arm'])} against {baseline}"
 
 
 def difference(row: Mapping[str, Any]) -> str:
@@ -262,7 +248,7 @@ def cost_figure(results: Results, model_calls: int, log: Sequence[Mapping[str, A
                 "error_y": {**error_bars([means["learned"]]), "color": ACCENT},
             }
         )
-    calls_axis = {"title": {"text": "model calls for training and dev selection"}, "rangemode": "tozero"}
+    calls_axis = {"title": {"text": "training calls"}, "rangemode": "tozero"}
     layout = {"xaxis": {**calls_axis, "tickformat": ","}, "yaxis": {"title": {"text": "mean accuracy, %"}}}
     rows = [(arm_name(a), f"{model_calls if a.startswith('learned') else 0:,}", str(e)) for a, e in means.items()]
     table = Table(("who chooses", "training calls", "mean accuracy, %"), rows)
@@ -303,33 +289,3 @@ def regret_figure(regret: Mapping[str, Mapping[str, float]]) -> Figure:
     keys = [*REGRET, "total"]
     rows = [(shots_name(int(n)), *(percent(regret[n].get(key)) for key in keys)) for n in shots]
     return Figure("regret", "Points lost, by where", data, layout, Table(("shots", *keys), rows), height=340)
-
-
-def help_harm_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
-    """Items the learned arm scores above and below each baseline, by shots."""
-    shots = sorted({r["shots"] for r in comparisons})
-    cells = {(rival(r), r["shots"]): f"{r['helped']} / {r['harmed']}" for r in comparisons}
-    head = ("learned against", *(shots_name(s) for s in shots))
-    return Table(
-        head, [(name, *(cells.get((name, s), "") for s in shots)) for name in dict.fromkeys(map(rival, comparisons))]
-    )
-
-
-def against_zero_shot(results: Results) -> Table | None:
-    """Items every arm scores above and below zero-shot, by shots; an arm with draws counts by its mean."""
-    if "zero_shot" not in results.draws:
-        return None
-    base = results.accuracy("zero_shot", 0)
-    shots = sorted({n for arm in results.draws for n in results.shots(arm)} - {0})
-    rows = []
-    for arm in results.draws:
-        cells = []
-        for n in shots:
-            if n not in results.shots(arm):
-                cells.append("")
-                continue
-            gain = results.accuracy(arm, n) - base
-            cells.append(f"{int((gain > 1e-6).sum())} / {int((gain < -1e-6).sum())}")
-        if any(cells):
-            rows.append((arm_name(arm), *cells))
-    return Table(("against zero-shot", *(shots_name(n) for n in shots)), rows)

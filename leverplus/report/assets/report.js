@@ -7,37 +7,69 @@
   };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { responsive: true, displayModeBar: false, showLink: false };
-
-  function axis(own, theme) {
-    return Object.assign({ gridcolor: theme.grid, zerolinecolor: theme.zero, linecolor: theme.grid, fixedrange: true, automargin: true }, own);
-  }
-
-  function paint(theme) {
-    document.querySelectorAll("[data-figure]").forEach(function (place) {
-      const figure = figures[place.dataset.figure];
-      const layout = Object.assign(
-        {
-          font: { family: "system-ui, sans-serif", size: 13, color: theme.ink },
-          paper_bgcolor: "rgba(0,0,0,0)",
-          plot_bgcolor: "rgba(0,0,0,0)",
-          margin: { l: 48, r: 12, t: 12, b: 40 },
-          height: figure.height,
-          hoverlabel: { align: "left" },
-          legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
-          hovermode: "closest",
-        },
-        JSON.parse(JSON.stringify(figure.layout))
-      );
-      layout.xaxis = axis(layout.xaxis, theme);
-      layout.yaxis = axis(layout.yaxis, theme);
-      Plotly.react(place, figure.data, layout, config);
-    });
-  }
+  const places = document.querySelectorAll("[data-figure]");
 
   function current() {
     return dark.matches ? themes.dark : themes.light;
   }
 
+  function axis(own, theme) {
+    const base = { gridcolor: theme.grid, zerolinecolor: theme.zero, linecolor: theme.grid, fixedrange: true, automargin: true };
+    return Object.assign(base, own);
+  }
+
+  function draw(place, theme) {
+    const figure = figures[place.dataset.figure];
+    const layout = Object.assign(
+      {
+        font: { family: "system-ui, sans-serif", size: 12.5, color: theme.ink },
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+        margin: { l: 44, r: 12, t: 10, b: 36 },
+        height: figure.height,
+        hoverlabel: { align: "left" },
+        hovermode: "closest",
+        showlegend: false,
+      },
+      JSON.parse(JSON.stringify(figure.layout))
+    );
+    layout.xaxis = axis(layout.xaxis, theme);
+    layout.yaxis = axis(layout.yaxis, theme);
+    Plotly.react(place, figure.data, layout, config);
+  }
+
+  function paint(theme) {
+    places.forEach(function (place) { draw(place, theme); });
+  }
+
+  // A legend of buttons beside the chart: it wraps on a phone, is reached by keyboard, and shows or hides a series.
+  function legend(place) {
+    const named = figures[place.dataset.figure].data.filter(function (trace) { return trace.name && trace.showlegend !== false; });
+    if (named.length < 2) return;
+    const row = document.createElement("div");
+    row.className = "legend";
+    named.forEach(function (trace) {
+      const button = document.createElement("button");
+      const swatch = document.createElement("span");
+      const line = trace.line || {};
+      const dotted = !trace.mode || trace.mode === "markers";
+      swatch.className = dotted ? "dot" : "line";
+      swatch.style.color = line.color || trace.marker.color;
+      swatch.style.borderTopStyle = { dash: "dashed", dot: "dotted" }[line.dash] || "solid";
+      button.type = "button";
+      button.append(swatch, trace.name);
+      button.setAttribute("aria-pressed", String(trace.visible !== false));
+      button.addEventListener("click", function () {
+        trace.visible = trace.visible === false;
+        button.setAttribute("aria-pressed", String(trace.visible));
+        draw(place, current());
+      });
+      row.append(button);
+    });
+    place.before(row);
+  }
+
+  places.forEach(legend);
   paint(current());
   dark.addEventListener("change", function () { paint(current()); });
   window.addEventListener("beforeprint", function () { paint(themes.light); });
