@@ -1,0 +1,158 @@
+"""A small finished run: real recipe, real statistics, and a task whose texts try to break out of the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from leverplus.errors import DataError
+from leverplus.evaluation.evaluate import compared_pairs, comparisons, summary
+from leverplus.evaluation.predictions import Prediction, Results, write_predictions
+from leverplus.pipeline import open_run
+from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.types import Item, ItemId
+
+HOSTILE = (
+    "<script>document.documentElement.dataset.pwned='1'</script>",
+    "</script><script>document.documentElement.dataset.pwned='2'</script>",
+    "<img src=x onerror=\"document.documentElement.dataset.pwned='3'\">",
+    "{{ 7 * 7 }} {% raw %} ${7*7} <!-- ]]> \u2028 &lt;b&gt;",
+    "مرحبا بالعالم \u202eevil\u202c",
+    "😀👩‍👩‍👧 \x00\x07 \ufeff",
+    "long " * 2048,
+    "' onmouseover='document.documentElement.dataset.pwned=4' \"",
+)
+ARMS = {"zero_shot": 0.3, "random": 0.35, "nearest_both": 0.5, "learned": 0.9, "oracle": 0.95}
+N = 36
+
+
+class HostileTask:
+    """Two questions a picture; every text is hostile, every picture distinct."""
+
+    name, version, metric, postprocess = "hostile<script>", "1", "vqa_accuracy", "plain"
+
+    def __init__(self) -> None:
+        self.all = {item.id: item for split in ("train", "test") for item in self._make(split)}
+
+    def _make(self, split: str) -> list[Item]:
+        return [
+            Item(
+                id=ItemId(f"{split}-{row}"),
+                question=HOSTILE[row % len(HOSTILE)],
+                answers=(HOSTILE[(row + 1) % len(HOSTILE)],) * 3 + ("plain",),
+                split=split,
+                image=f"{split}:{row // 2}",
+                image_id=f"{split}:{row // 2}",
+            )
+            for row in range(40)
+        ]
+
+    def items(self, split: str) -> Sequence[Item]:
+        return [item for item in self.all.values() if item.split == split]
+
+    def item(self, item_id: ItemId) -> Item:
+        if item_id not in self.all:
+            raise DataError(f"no item {item_id}")
+        return self.all[item_id]
+
+    def image(self, item: Item) -> Image.Image:
+        number = int(str(item.image).split(":")[1])
+        return Image.new("RGB", (200, 120), (10 * number % 256, 120 if item.split == "test" else 30, 90))
+
+    def image_digest(self, item: Item) -> str:
+        return str(item.image)
+
+
+@dataclass
+class Made:
+    """A run as the report sees it."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    task: HostileTask
+
+
+def make_results(task: HostileTask) -> Results:
+    """Five arms at two numbers of shots; an arm is right with a fixed chance."""
+    rng = np.random.default_rng(0)
+    queries = list(task.items("test"))[:N]
+    demos = [item.id for item in task.items("train")]
+    results = Results.of(queries)
+    for arm, chance in ARMS.items():
+        for shots in (0,) if arm == "zero_shot" else (1, 2):
+            for _ in range(2 if arm == "random" else 1):
+                rows = []
+                for row, query in enumerate(queries):
+                    chosen = tuple(demos[int(k)] for k in rng.choice(len(demos), shots, replace=False))
+                    answer = HOSTILE[row % len(HOSTILE)][:300]
+                    rows.append(Prediction(query.id, chosen, answer, float(rng.random() < chance)))
+                results.add(arm, shots, rows)
+    return results
+
+
+def make_log() -> list[dict[str, object]]:
+    lines: list[dict[str, object]] = []
+    for stage, epochs in (("sft", 3), ("grpo", 4)):
+        for epoch in range(1, epochs + 1):
+            line: dict[str, object] = {
+                "stage": stage,
+                "epoch": epoch,
+                "step": 5 * epoch,
+                "lvlm_calls": 100 + 10 * epoch,
+            }
+            line |= {"train/loss/total": 1.0 / epoch, "val/reward": 0.5 + 0.01 * epoch}
+            if stage == "grpo":
+                line |= {"train/kl": 0.1 * epoch, "train/frac_reward_zero_std": 0.4, "train/reward": None}
+            lines.append(line)
+    return lines
+
+
+def write_run(folder: Path, task: HostileTask) -> Made:
+    recipe = load_recipe("world", ["eval.items=36"])
+    open_run(recipe, find_recipe("world"), folder, seed=3, store_path=folder / "s.db")
+    results = make_results(task)
+    report = {
+        "task": task.name,
+        "split": "test",
+        "n": len(results.items),
+        "model_calls": 1234,
+        "eval_calls": 567,
+        **summary(results),
+        "comparisons": comparisons(results, compared_pairs(results)),
+        "regret": {"learned": {"1": {"n": 36, "pool": 0.1, "count": 0.05, "choice": 0.2, "order": 0.0, "total": 0.35}}},
+        "context": "ab" * 16,
+    }
+    (folder / "eval.json").write_text(json.dumps(report))
+    write_predictions(results, folder / "predictions.parquet")
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in make_log()))
+    finding = {
+        "code": "flat<script>",
+        "severity": "warning",
+        "title": HOSTILE[1],
+        "evidence": {"stage": "grpo", "epoch": 2},
+        "cause": HOSTILE[2] + " \ud800",
+    }
+    (folder / "findings.json").write_text(json.dumps({"findings": [finding, {"code": "bare"}]}))
+    return Made(recipe, folder, 3, task)
+
+
+@pytest.fixture(scope="session")
+def task() -> HostileTask:
+    return HostileTask()
+
+
+@pytest.fixture
+def made(tmp_path, task) -> Made:
+    return write_run(tmp_path / "run", task)
+
+
+@pytest.fixture(scope="session")
+def results(task) -> Results:
+    return make_results(task)

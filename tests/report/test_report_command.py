@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+import webbrowser
+
+import pytest
+
+from leverplus.cli.main import main
+from leverplus.pipeline import open_run
+from leverplus.recipe.recipe import find_recipe, load_recipe
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A real run that was only begun."""
+    path = tmp_path / "begun"
+    open_run(load_recipe("world"), find_recipe("world"), path, seed=0, store_path=tmp_path / "s.db")
+    return path
+
+
+def test_report_prints_one_json_object(folder, capsys) -> None:
+    assert main(["report", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(folder / "report.html")
+    assert told["bytes"] == (folder / "report.html").stat().st_size > 1_000_000
+
+
+def test_open_shows_it_in_the_browser(folder, monkeypatch, capsys) -> None:
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert main(["report", str(folder), "--open"]) == 0
+    assert opened == [(folder / "report.html").as_uri()]
+
+
+def test_a_folder_that_is_no_run_is_a_sentence(tmp_path, capsys) -> None:
+    assert main(["report", str(tmp_path)]) == 1
+    assert "is not a run folder" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from leverplus.report.data import read_run
+
+
+def test_a_whole_run_is_read_without_a_complaint(made) -> None:
+    files = read_run(made.folder)
+    assert files.missing == {}
+    assert files.results["n"] == len(files.predictions.items) == 36
+    assert len(files.log) == 7
+    assert files.findings[1] == {"code": "bare", "severity": "info", "title": "", "cause": "", "try": ""}
+
+
+@pytest.mark.parametrize("name", ["eval.json", "predictions.parquet", "log.jsonl", "findings.json", "run.json"])
+def test_a_file_that_is_not_there_is_a_sentence_with_what_to_type(made, name) -> None:
+    (made.folder / name).unlink()
+    sentence = read_run(made.folder).missing[name]
+    assert sentence.startswith(f"There is no {name}")
+    assert "`lever " in sentence
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"arms": 3, "findings": 3}'])
+@pytest.mark.parametrize("name", ["eval.json", "predictions.parquet", "findings.json"])
+def test_a_damaged_file_is_a_sentence(made, name, content) -> None:
+    (made.folder / name).write_bytes(content)
+    assert name in read_run(made.folder).missing
+
+
+def test_a_cut_last_line_of_the_log_is_left_out(made) -> None:
+    path = made.folder / "log.jsonl"
+    path.write_text(path.read_text() + '{"stage": "sft", "epo')
+    files = read_run(made.folder)
+    assert len(files.log) == 7
+    assert files.missing["log.jsonl"] == "1 damaged line(s) of log.jsonl were left out."
+
+
+def test_predictions_of_another_evaluation_are_not_mixed_in(made) -> None:
+    path = made.folder / "eval.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n": 99}))
+    files = read_run(made.folder)
+    assert files.predictions is None
+    assert "36 items and eval.json 99" in files.missing["predictions.parquet"]
