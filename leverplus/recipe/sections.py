@@ -12,6 +12,12 @@ def _tasks() -> tuple[str, ...]:
     return tuple(catalog.TASKS)
 
 
+def _metrics() -> tuple[str, ...]:
+    from leverplus.metrics import METRICS
+
+    return ("auto", *METRICS)
+
+
 def _embedders() -> tuple[str, ...]:
     return tuple(catalog.EMBEDDERS)
 
@@ -30,6 +36,16 @@ class TaskSection:
 
     name: str = setting("world", "the task", choices=_tasks)
     world_seed: int = setting(0, "which world is drawn (task = world)", low=0)
+    folder: str = setting("data", "folder that holds the task's files")
+    images: str = setting("", 'folder of the pictures; "": beside the files; "none": questions only')
+    file: str = setting("", "the file of tasks that are one file (jsonl, labels)")
+    captions: str = setting("", "file of machine captions (okvqa_captions)")
+    metric: str = setting("auto", "how an answer is judged (jsonl); auto: by the number of answers", choices=_metrics)
+    split_seed: int = setting(0, "which pictures make a split that the data set does not have", low=0)
+    dev_items: int = setting(500, "items of such a dev split; at most a fifth of what there is", low=1)
+    test_items: int = setting(1000, "items of such a test split; at most a fifth of what there is", low=1)
+    skip_empty: bool = setting(False, "leave out items whose answer is empty, instead of refusing all")
+    limit: int = setting(0, "items kept of each split, whole pictures; 0: all", low=0)
 
 
 @dataclass(frozen=True)
@@ -44,18 +60,48 @@ class ScoreSection:
     """`[score]`: what is asked of the frozen model for training, and how much of it."""
 
     backend: str = setting("world", "the frozen model", choices=_backends)
-    engine: str = setting("local", "where it runs", choices=("local",))
+    engine: str = setting("local", "where it runs: this process, or a Ray cluster", choices=("local", "ray"))
+    workers: int = setting(0, "model copies on a Ray cluster; 0: one a GPU, or one a CPU where there is none", low=0)
+    chunk: int = setting(512, "prompts asked and committed together: the most a crash costs a worker", low=1)
     budget: int = setting(32000, "calls that training and dev selection may ask for", low=1)
     queries: int = setting(0, "training queries; 0: as many as the budget pays for", low=0)
-    search: str = setting("beam", "one-shot tables, or beam search on top of them", choices=("dense", "beam"))
-    shots: int = setting(2, "how many demonstrations beam search chains", low=1, high=8)
+    search: str = setting(
+        "beam",
+        "one-shot tables, beam search on top of them, or sequences from several sources",
+        choices=("dense", "beam", "mixed"),
+    )
+    shots: int = setting(2, "how many demonstrations searched sequences have", low=1, high=8)
     beam: int = setting(5, "how many sequences beam search keeps", low=1)
+    side: str = setting(
+        "right", "where beam search puts a new one: next to the query, or in front", choices=("right", "left")
+    )
+    random: int = setting(5, "mixed: sequences drawn by chance", low=0)
+    retrieved: int = setting(5, "mixed: sequences of nearest neighbours", low=0)
+    samples: int = setting(0, "mixed: sequences drawn from the selector at each temperature", low=0)
+    temperatures: tuple[float, ...] = setting((1.0, 1.3), "mixed: temperatures of these samples", above=0.0)
+    stochastic: int = setting(0, "mixed: sequences drawn from the selector without replacement", low=0)
+    selector_beams: int = setting(0, "mixed: likeliest sequences under the selector", low=0)
+    prefixes: bool = setting(False, "mixed: also score every prefix of a sequence")
+    mine: int = setting(0, "calls to find better or worse sequences for a query whose are all worth the same", low=0)
+    keep: str = setting(
+        "all",
+        "which groups are kept: mixed has right and wrong, strict and few_positives more wrong than right",
+        choices=("all", "mixed", "strict", "few_positives", "diverse"),
+    )
+    tiers: tuple[str, ...] = setting(
+        ("high", "medium", "low"), "tiers of the curriculum that are kept", choices=("high", "medium", "low")
+    )
     dev_queries: int = setting(64, "dev queries on which every epoch is judged", low=1)
     dev_shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations judged there", low=1, high=8)
 
     def cost(self, pool: int) -> int:
         """Most calls one training query needs."""
-        calls = 1 + pool
+        calls = 1 + self.mine
+        if self.search == "mixed":
+            drawn = self.random + self.retrieved + self.stochastic + self.selector_beams
+            drawn += self.samples * len(self.temperatures)
+            return calls + drawn * (self.shots if self.prefixes else 1)
+        calls += pool
         if self.search == "beam":
             calls += sum(min(self.beam, pool) * (pool - step) for step in range(1, self.shots))
         return calls

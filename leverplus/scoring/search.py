@@ -1,20 +1,24 @@
 """Search for good demonstrations with the frozen model: dense one-shot tables, beams, random and retrieved sequences.
 
-Every function returns prompts' scores as groups; every label is a real measurement of that query. New demonstrations
-are appended on the right, next to the query, so that all extensions of a prefix share its computation.
+Every function returns prompts' scores as groups; every label is a real measurement of that query. Sequences are stored
+in prompt order. On the right, next to the query, all extensions of a sequence share its computation; on the left every
+extension changes all that follows, so that nothing is shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from leverplus.errors import ScoringError
 from leverplus.scoring.scorer import EVALUATION, TRAINING, Prompt, Scorer
 from leverplus.types import Demos, Group, ItemId, Member, Pool, Score
 
 Objective = Callable[[Score], float]
+
+SIDES = ("right", "left")
+"""Where search puts a new demonstration: next to the query, or in front of all others."""
 
 
 def gain(score: Score) -> float:
@@ -27,34 +31,32 @@ def oracle_objective(score: Score) -> float:
     return score.accuracy + 1e-3 * score.gt_prob
 
 
-@dataclass(frozen=True)
-class Beam:
-    """A sequence under construction and its score."""
-
-    demos: Demos
-    score: Score | None
-
-
 def dense_groups(scorer: Scorer, pools: Sequence[Pool], zero_shot: bool = True) -> list[Group]:
     """One-shot tables: every candidate of every pool alone, and the query without demonstrations."""
-    prompts: list[list[Prompt]] = []
-    for pool in pools:
-        own: list[Prompt] = [(pool.query, ())] if zero_shot else []
-        prompts.append(own + [(pool.query, (candidate,)) for candidate in pool.candidates])
-    return groups_of(scorer, pools, prompts, "dense", "one-shot tables")
+    bare = (Member((), "dense"),) if zero_shot else ()
+    members = [(*bare, *(Member((candidate,), "dense") for candidate in pool.candidates)) for pool in pools]
+    return scored_groups(scorer, pools, members, "one-shot tables")
 
 
-def groups_of(
-    scorer: Scorer, pools: Sequence[Pool], prompts: Sequence[Sequence[Prompt]], source: str, what: str
-) -> list[Group]:
-    """Score the prompts of every pool in one go and hand them back as groups."""
-    flat = [prompt for own in prompts for prompt in own]
-    scores = iter(scorer.score(flat, TRAINING, what))
-    groups = []
-    for pool, own in zip(pools, prompts, strict=True):
-        members = tuple(Member(demos, source) for _, demos in own)
-        groups.append(Group(pool.query, pool, members, tuple(next(scores) for _ in own)))
-    return groups
+def scored_groups(scorer: Scorer, pools: Sequence[Pool], members: Sequence[Sequence[Member]], what: str) -> list[Group]:
+    """Score the members of every pool in one go and hand them back as groups."""
+    prompts = [(pool.query, member.demos) for pool, own in zip(pools, members, strict=True) for member in own]
+    scores = iter(scorer.score(prompts, TRAINING, what))
+    return [
+        Group(pool.query, pool, tuple(own), tuple(next(scores) for _ in own))
+        for pool, own in zip(pools, members, strict=True)
+    ]
+
+
+def join_groups(first: Group, second: Group) -> Group:
+    """One group of two over the same pool; a sequence in both stays where the first has it."""
+    if (first.query, first.pool) != (second.query, second.pool):
+        raise ScoringError(f"groups of queries {first.query} and {second.query} cannot be joined: their pools differ")
+    known = {member.demos for member in first.members}
+    pairs = zip(second.members, second.scores, strict=True)
+    extra = [(member, score) for member, score in pairs if member.demos not in known]
+    members = first.members + tuple(member for member, _ in extra)
+    return Group(first.query, first.pool, members, first.scores + tuple(score for _, score in extra))
 
 
 def beam_groups(
@@ -63,32 +65,36 @@ def beam_groups(
     *,
     shots: int,
     width: int,
+    side: str = "right",
     objective: Objective = gain,
     purpose: str = TRAINING,
     what: str = "beam search",
 ) -> list[Group]:
-    """Beam search: each step tries every unused candidate after every beam and keeps the `width` best sequences.
+    """Beam search: each step tries every unused candidate on one side of every beam and keeps the `width` best.
 
-    The group of a query holds everything that was measured, so its first step is the dense one-shot table.
+    The objective is that of the whole sequence, so gains add up over steps. The group of a query holds everything that
+    was measured, so its first step is the dense one-shot table.
     """
-    beams: list[list[Beam]] = [[Beam((), None)] for _ in pools]
+    if side not in SIDES:
+        raise ScoringError(f"side = '{side}': new demonstrations go to one of {', '.join(SIDES)}")
+    beams: list[list[Demos]] = [[()] for _ in pools]
     measured: list[dict[Demos, Score]] = [{} for _ in pools]
     for step in range(1, shots + 1):
         prompts: list[Prompt] = []
         for pool, own in zip(pools, beams, strict=True):
             prompts.extend(
-                (pool.query, (*beam.demos, candidate))
+                (pool.query, (*beam, candidate) if side == "right" else (candidate, *beam))
                 for beam in own
                 for candidate in pool.candidates
-                if candidate not in beam.demos
+                if candidate not in beam
             )
         scores = iter(scorer.score(prompts, purpose, f"{what}, step {step} of {shots}"))
         for place, (pool, own) in enumerate(zip(pools, beams, strict=True)):
-            count = sum(len(pool.candidates) - len(beam.demos) for beam in own)
+            count = sum(len(pool.candidates) - len(beam) for beam in own)
             tried = [next(scores) for _ in range(count)]
             measured[place].update({score.demos: score for score in tried})
             best = sorted(tried, key=lambda score: (-objective(score), score.demos))[:width]
-            beams[place] = [Beam(score.demos, score) for score in best]
+            beams[place] = [score.demos for score in best]
     return [
         Group(pool.query, pool, tuple(Member(demos, "beam") for demos in found), tuple(found.values()))
         for pool, found in zip(pools, measured, strict=True)

@@ -1,0 +1,181 @@
+"""Groups a stage can learn from: flat groups get more measurements, lopsided ones are left out, easy ones come first.
+
+A group is flat when all its sequences are worth the same. Mining tries sequences that its own measurements make likely
+to differ, and measures them on that query: no label is ever taken over from another query or made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+
+from leverplus.rewards import Evidence, Weights, hard_plus_soft
+from leverplus.scoring.scorer import Prompt, Scorer
+from leverplus.types import Demos, Group, ItemId, Member, Score
+
+ROUND = 8
+"""Sequences tried for a query before its group is looked at again."""
+
+Value = Callable[[Score], float]
+
+
+def graded(score: Score) -> float:
+    """Correctness plus accuracy, from 0 to 2: the scale on which the tiers of the curriculum are set."""
+    return hard_plus_soft(Evidence(score), Weights())
+
+
+def promise(score: Score) -> float:
+    """What tells sequences of equal accuracy apart: gt_prob, or how near the answer came where none was measured."""
+    measured = all(reference.logprob is not None for reference in score.references)
+    return score.gt_prob if measured else score.relevance
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a flat group lacks: something better, something worse, or both."""
+
+    better: bool
+    worse: bool
+
+    def __bool__(self) -> bool:
+        return self.better or self.worse
+
+
+def wish_of(scores: Sequence[Score], worth: float) -> Wish:
+    """All wrong (worth 0): something better. All right (worth 1): something worse. In between: both."""
+    values = [score.accuracy for score in scores]
+    return Wish(worth < 1.0 and max(values) <= worth, worth > 0.0 and min(values) >= worth)
+
+
+def flat_worth(group: Group) -> float | None:
+    """The accuracy that all sequences of a group share; None when they differ or there are none."""
+    values = {score.accuracy for score in group.scores if score.demos}
+    return values.pop() if len(values) == 1 else None
+
+
+def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int) -> list[Group]:
+    """Give flat groups what they lack, with at most `calls` further calls a group; the others stay as they are.
+
+    Candidates are ranked by the mean promise of the measured sequences they stand in. Better ones are sought among
+    sequences of the best candidates, worse ones among the worst, growing outwards.
+    """
+    found = list(groups)
+    open_rows = {row: worth for row, group in enumerate(groups) if (worth := flat_worth(group)) is not None}
+    searches = {row: _Search(groups[row], shots, worth) for row, worth in open_rows.items()}
+    spent = 0
+    while searches and spent < calls:
+        count = min(ROUND, calls - spent)
+        tried = {row: search.propose(count) for row, search in searches.items()}
+        prompts: list[Prompt] = [(groups[row].query, demos) for row, own in tried.items() for demos in own]
+        scores = iter(scorer.score(prompts, what="mining flat groups"))
+        for row, own in tried.items():
+            searches[row].scores += [next(scores) for _ in own]
+        spent += count
+        for row in [row for row, own in tried.items() if not own or not searches[row].wish]:
+            found[row] = searches.pop(row).result()
+    for row, search in searches.items():
+        found[row] = search.result()
+    return found
+
+
+class _Search:
+    """The search of one flat group: what is known, and two orders of sequences to try."""
+
+    def __init__(self, group: Group, shots: int, worth: float) -> None:
+        self.group, self.worth = group, worth
+        self.scores: list[Score] = []
+        self.known = {score.demos for score in group.scores}
+        ranked = _ranked(group)
+        self.best, self.worst = outwards(ranked, shots), outwards(ranked[::-1], shots)
+
+    @property
+    def wish(self) -> Wish:
+        return wish_of([score for score in (*self.group.scores, *self.scores) if score.demos], self.worth)
+
+    def propose(self, count: int) -> list[Demos]:
+        """Up to `count` new sequences, from both ends when both are wished for."""
+        wish = self.wish
+        ends = [end for end, wanted in ((self.best, wish.better), (self.worst, wish.worse)) if wanted]
+        chosen: list[Demos] = []
+        for place, end in enumerate(ends):
+            share = (count - len(chosen)) // (len(ends) - place)
+            fresh = (demos for demos in end if demos not in self.known and demos not in chosen)
+            chosen += list(islice(fresh, share))
+        self.known.update(chosen)
+        return chosen
+
+    def result(self) -> Group:
+        members = tuple(Member(score.demos, "mined") for score in self.scores)
+        return Group(
+            self.group.query, self.group.pool, self.group.members + members, self.group.scores + tuple(self.scores)
+        )
+
+
+def _ranked(group: Group) -> list[ItemId]:
+    """Candidates, best first, by the mean promise of what they stand in; those never tried count as average."""
+    values: dict[ItemId, list[float]] = {}
+    for score in group.scores:
+        for demo in score.demos:
+            values.setdefault(demo, []).append(promise(score))
+    everything = [value for own in values.values() for value in own]
+    average = sum(everything) / len(everything)
+    means = {item: sum(own) / len(own) for item, own in values.items()}
+    return sorted(group.pool.candidates, key=lambda item: -means.get(item, average))
+
+
+def outwards(ranked: Sequence[ItemId], shots: int) -> Iterator[Demos]:
+    """Every ordered sequence of `shots` items, those of higher-ranked items first; the better item stands last."""
+    for size in range(shots, len(ranked) + 1):
+        newest = ranked[size - 1]
+        for demos in permutations(reversed(ranked[:size]), shots):
+            if newest in demos:
+                yield demos
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How mixed a group must be: positives (accuracy above 0) and negatives, their share, distinct accuracies."""
+
+    positives: int = 0
+    negatives: int = 0
+    largest_share: float = 1.0
+    distinct: int = 1
+
+    def holds(self, group: Group) -> bool:
+        values = [score.accuracy for score in group.scores if score.demos]
+        right = sum(value > 0 for value in values)
+        return (
+            right >= self.positives
+            and len(values) - right >= self.negatives
+            and right <= self.largest_share * len(values)
+            and len(set(values)) >= self.distinct
+        )
+
+
+BALANCES: Mapping[str, Balance] = {
+    "all": Balance(distinct=0),
+    "mixed": Balance(positives=1, negatives=1),
+    "strict": Balance(positives=2, negatives=3, largest_share=0.6),
+    "few_positives": Balance(positives=1, negatives=3, largest_share=0.45),
+    "diverse": Balance(distinct=2),
+}
+"""The filters a recipe may name in `score.keep`."""
+
+TIERS: Mapping[str, tuple[float, int]] = {"high": (1.5, 3), "medium": (1.0, 2), "low": (0.0, 0)}
+"""Tiers of the curriculum, best first: the least gap between best and worst, the fewest positives and negatives."""
+
+
+def tier_of(group: Group, value: Value = graded) -> str:
+    """The first tier whose gap and counts a group reaches; sequences without demonstrations do not count."""
+    scores = [score for score in group.scores if score.demos]
+    values = [value(score) for score in scores]
+    right = sum(score.correct for score in scores)
+    gap, fewest = (max(values) - min(values), min(right, len(scores) - right)) if scores else (0.0, 0)
+    return next(name for name, (least, count) in TIERS.items() if gap >= least and fewest >= count)
+
+
+def keep_groups(groups: Sequence[Group], balance: str, tiers: Sequence[str]) -> list[Group]:
+    """The groups that are balanced as asked and lie in one of the tiers, in their order."""
+    rule = BALANCES[balance]
+    return [group for group in groups if rule.holds(group) and tier_of(group) in tiers]

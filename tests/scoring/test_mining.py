@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from leverplus.scoring.mining import (
+    BALANCES,
+    Wish,
+    flat_worth,
+    graded,
+    keep_groups,
+    mine_flat,
+    outwards,
+    promise,
+    tier_of,
+    wish_of,
+)
+from leverplus.scoring.scorer import TRAINING
+from leverplus.types import Group, Member, Pool, Reference, Score
+
+
+def group_of(*accuracies: float) -> Group:
+    pool = Pool("q", tuple(f"d{row}" for row in range(len(accuracies))), "x")
+    scores = tuple(
+        Score("q", (f"d{row}",), "x", "x", value, value > 0, (Reference("x", 3, -1.0),), 0.0, 0.5, 1, 0.0)
+        for row, value in enumerate(accuracies)
+    )
+    return Group("q", pool, tuple(Member(score.demos, "dense") for score in scores), scores)
+
+
+@pytest.mark.parametrize(
+    ("worth", "found", "wish"),
+    [
+        (0.0, [0.0, 0.0], Wish(better=True, worse=False)),
+        (1.0, [1.0, 1.0], Wish(better=False, worse=True)),
+        (0.6, [0.6, 0.6], Wish(better=True, worse=True)),
+        (0.6, [0.6, 1.0], Wish(better=False, worse=True)),
+        (0.6, [0.6, 0.3], Wish(better=True, worse=False)),
+        (0.6, [0.6, 0.3, 0.9], Wish(better=False, worse=False)),
+        (0.0, [0.0, 0.3], Wish(better=False, worse=False)),
+    ],
+)
+def test_a_flat_group_wishes_for_what_it_lacks(worth, found, wish) -> None:
+    assert wish_of(group_of(*found).scores, worth) == wish
+
+
+def test_a_group_is_flat_when_its_sequences_agree_whatever_the_bare_query_does() -> None:
+    assert flat_worth(group_of(0.6, 0.6)) == 0.6
+    assert flat_worth(group_of(0.6, 0.0)) is None
+    bare = replace(group_of(1.0).scores[0], demos=())
+    flat = group_of(0.0, 0.0)
+    assert flat_worth(replace(flat, scores=(*flat.scores, bare), members=(*flat.members, Member((), "dense")))) == 0.0
+
+
+@pytest.mark.parametrize("shots", [1, 2, 3])
+def test_outwards_tries_everything_once_and_the_best_first(shots) -> None:
+    ranked = tuple("abcde")
+    tried = list(outwards(ranked, shots))
+    assert sorted(tried) == sorted(permutations(ranked, shots))
+    assert tried[0] == tuple(reversed(ranked[:shots]))
+    widest = [max(ranked.index(item) for item in demos) for demos in tried]
+    assert widest == sorted(widest)
+
+
+def flat_groups(scorer, pools) -> list[Group]:
+    """One measured pair a query; every such group is flat."""
+    groups = []
+    for pool in pools:
+        demos = pool.candidates[:2]
+        groups.append(Group(pool.query, pool, (Member(demos, "random"),), tuple(scorer.score([(pool.query, demos)]))))
+    return groups
+
+
+def test_mining_measures_until_the_wish_is_met_or_the_calls_are_spent(scorer, pools) -> None:
+    groups = flat_groups(scorer, pools)
+    before = scorer.meter.calls(TRAINING)
+    mined = mine_flat(scorer, groups, shots=2, calls=20)
+    tried = [len(new.members) - 1 for new in mined]
+    assert scorer.meter.calls(TRAINING) - before == sum(tried)
+    assert max(tried) <= 20
+    for old, new in zip(groups, mined, strict=True):
+        worth = old.scores[0].accuracy
+        assert len({member.demos for member in new.members}) == len(new.members)
+        assert {member.source for member in new.members[1:]} == {"mined"}
+        assert list(new.scores) == scorer.score([(new.query, member.demos) for member in new.members])
+        assert not wish_of(new.scores, worth) or len(new.members) == 21
+    assert sum(flat_worth(group) is None for group in mined) >= 4
+
+
+def test_mining_leaves_groups_alone_that_differ_already(scorer, pools) -> None:
+    groups = mine_flat(scorer, flat_groups(scorer, pools), shots=2, calls=30)
+    done = [group for group in groups if flat_worth(group) is None]
+    before = scorer.meter.calls(TRAINING)
+    assert mine_flat(scorer, done, shots=2, calls=30) == done
+    assert scorer.meter.calls(TRAINING) == before
+
+
+def test_mining_ends_when_there_is_nothing_left_to_try(scorer, pools) -> None:
+    small = [replace(pool, candidates=pool.candidates[:2]) for pool in pools]
+    for group in mine_flat(scorer, flat_groups(scorer, small), shots=2, calls=1000):
+        assert len(group.members) <= 2
+
+
+def test_promise_is_the_probability_of_the_truth_or_else_relevance() -> None:
+    score = group_of(0.0).scores[0]
+    assert promise(score) == score.gt_prob
+    assert promise(replace(score, references=(Reference("x", 3, None),))) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("all", [0, 1, 2, 3, 4]),
+        ("mixed", [2, 3, 4]),
+        ("strict", [4]),
+        ("few_positives", [3, 4]),
+        ("diverse", [2, 3, 4]),
+    ],
+)
+def test_filters_keep_balanced_groups(name, kept) -> None:
+    groups = [
+        group_of(0.0, 0.0, 0.0),
+        group_of(1.0, 1.0),
+        group_of(1.0, 1.0, 1.0, 0.0),
+        group_of(1.0, 0.0, 0.0, 0.0),
+        group_of(1.0, 0.3, 0.0, 0.0, 0.0),
+    ]
+    assert [row for row, group in enumerate(groups) if BALANCES[name].holds(group)] == kept
+
+
+def test_tiers_follow_gap_and_counts() -> None:
+    assert [graded(score) for score in group_of(1.0, 0.3, 0.0).scores] == [2.0, 1.3, 0.0]
+    high = group_of(1.0, 0.6, 0.3, 0.0, 0.0, 0.0)
+    few = group_of(1.0, 0.6, 0.0, 0.0)
+    small_gap = group_of(0.3, 0.3, 0.3, 0.0, 0.0, 0.0)
+    single = group_of(1.0, 0.0, 0.0)
+    assert [tier_of(group) for group in (high, few, small_gap, single)] == ["high", "medium", "medium", "low"]
+    assert keep_groups([high, few, single], "mixed", ("high", "low")) == [high, single]

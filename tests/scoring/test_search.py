@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+
+import pytest
+
+from leverplus.errors import ScoringError
+from leverplus.scoring.scorer import EVALUATION, TRAINING, info_score
+from leverplus.scoring.search import (
+    beam_groups,
+    dense_groups,
+    gain,
+    greedy_oracle,
+    join_groups,
+    oracle_objective,
+    random_sequences,
+    top_members,
+)
+from leverplus.types import Pool
+
+
+def test_a_dense_table_holds_every_candidate_alone_and_the_bare_query(scorer, pools) -> None:
+    groups = dense_groups(scorer, pools)
+    for pool, group in zip(pools, groups, strict=True):
+        assert [member.demos for member in group.members] == [(), *((item,) for item in pool.candidates)]
+        assert [score.demos for score in group.scores] == [member.demos for member in group.members]
+        assert {score.query for score in group.scores} == {pool.query}
+    assert scorer.meter.calls(TRAINING) == 5 * 7
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize(("shots", "width"), [(2, 1), (3, 2), (6, 2)])
+def test_beam_search_keeps_the_best_of_every_step(scorer, pools, side, shots, width) -> None:
+    """Against a plain re-telling: all extensions on one side of the kept sequences, sorted by gt_prob."""
+    groups = beam_groups(scorer, pools, shots=shots, width=width, side=side)
+    for pool, group in zip(pools, groups, strict=True):
+        kept, seen = [()], []
+        for _ in range(shots):
+            tried = [
+                ((*beam, item) if side == "right" else (item, *beam))
+                for beam in kept
+                for item in pool.candidates
+                if item not in beam
+            ]
+            seen += tried
+            values = dict(zip(tried, scorer.score([(pool.query, demos) for demos in tried]), strict=True))
+            kept = sorted(tried, key=lambda demos: (-values[demos].gt_prob, demos))[:width]
+        assert [member.demos for member in group.members] == seen
+        assert {member.source for member in group.members} == {"beam"}
+
+
+def test_a_wide_beam_finds_the_best_sequence_there_is(scorer, pools) -> None:
+    groups = beam_groups(scorer, pools, shots=2, width=6)
+    for pool, group in zip(pools, groups, strict=True):
+        everything = scorer.score([(pool.query, demos) for demos in permutations(pool.candidates, 2)])
+        best = max((s for s in group.scores if len(s.demos) == 2), key=gain)
+        assert best == max(everything, key=gain)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_gains_of_the_steps_add_up_to_the_objective(scorer, pools, side) -> None:
+    (group,) = beam_groups(scorer, pools[:1], shots=3, width=2, side=side)
+    known = {score.demos: score for score in group.scores}
+    known[()] = scorer.score([(group.query, ())])[0]
+    for score in group.scores:
+        if len(score.demos) == 3:
+            cuts = [score.demos[3 - n :] if side == "left" else score.demos[:n] for n in range(4)]
+            total = sum(info_score(known[b], known[a]) for a, b in pairwise(cuts))
+            assert total == pytest.approx(score.gt_prob - known[()].gt_prob)
+
+
+def test_a_third_side_is_refused(scorer, pools) -> None:
+    with pytest.raises(ScoringError, match="right, left"):
+        beam_groups(scorer, pools, shots=1, width=1, side="middle")
+
+
+def test_joined_groups_hold_every_sequence_once(scorer, pools) -> None:
+    dense, beam = dense_groups(scorer, pools)[0], beam_groups(scorer, pools, shots=2, width=2)[0]
+    joined = join_groups(dense, beam)
+    assert len(joined.members) == len({member.demos for member in joined.members}) == 7 + 2 * 5
+    assert [score.demos for score in joined.scores] == [member.demos for member in joined.members]
+    with pytest.raises(ScoringError, match="cannot be joined"):
+        join_groups(dense, beam_groups(scorer, pools, shots=1, width=1)[1])
+
+
+def test_the_best_of_every_length_are_kept_for_imitation(scorer, pools) -> None:
+    groups = [
+        join_groups(*p)
+        for p in zip(dense_groups(scorer, pools), beam_groups(scorer, pools, shots=2, width=3), strict=True)
+    ]
+    for group, kept in zip(groups, top_members(groups, 2), strict=True):
+        assert [len(member.demos) for member in kept.members] == [1, 1, 2, 2]
+        for length in (1, 2):
+            best = sorted((s.gt_prob for s in group.scores if len(s.demos) == length), reverse=True)[:2]
+            assert [s.gt_prob for s in kept.scores if len(s.demos) == length] == best
+
+
+def test_the_greedy_oracle_extends_its_own_best_and_is_counted_apart(scorer, pools) -> None:
+    for pool, scores in zip(pools, greedy_oracle(scorer, pools, 3), strict=True):
+        chosen = ()
+        for score in scores:
+            tried = scorer.score([(pool.query, (*chosen, c)) for c in pool.candidates if c not in chosen], EVALUATION)
+            assert score == max(tried, key=oracle_objective)
+            chosen = score.demos
+    assert scorer.meter.calls(TRAINING) == 0
+    assert scorer.meter.calls(EVALUATION) == 5 * (6 + 5 + 4)
+
+
+def test_random_sequences_are_distinct_reproducible_and_follow_the_seed(pools) -> None:
+    first = random_sequences(pools, 4, 0)
+    assert first == random_sequences(list(reversed(pools)), 4, 0)
+    assert first != random_sequences(pools, 4, 1)
+    for pool in pools:
+        assert len(set(first[pool.query])) == 4
+        assert set(first[pool.query]) <= set(pool.candidates)
+
+
+def test_random_sequences_use_every_candidate_alike() -> None:
+    many = [Pool(f"query-{row:05d}", tuple("abcd"), "x") for row in range(4000)]
+    firsts = [demos[0] for demos in random_sequences(many, 2, 3).values()]
+    for item in "abcd":
+        assert firsts.count(item) == pytest.approx(1000, abs=110)  # four standard deviations
