@@ -345,10 +345,12 @@ def evaluate_run(
     from leverplus.evaluation.predictions import write_predictions
     from leverplus.evaluation.result import report
     from leverplus.evaluation.sweep import guard_test
+    from leverplus.scoring.scorer import EVALUATION
 
     section, suffix = run.recipe.eval, "" if split == "test" else f"-{split}"
     path = run.folder / f"eval{suffix}.json"
     chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
+    run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
     bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
     share = choose_text_share(run)
     results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)

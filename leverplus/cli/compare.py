@@ -13,7 +13,7 @@ from leverplus.errors import EvaluationError
 if TYPE_CHECKING:
     from leverplus.types import ItemId
 
-HEADER = ("method", "shots", "points", "95 % interval", "p", "helped/harmed", "verdict")
+HEADER = ("method", "shots", "points", "95 % interval", "p", "help/harm", "verdict")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         row["arm"],
         row["shots"],
         f"{100 * row['diff']:+.2f}",
-        f"{low:+.2f} to {high:+.2f}",
+        f"{low:+.1f} to {high:+.1f}",
         f"{row['p_adjusted']:.2g}",
         f"{row['helped']}/{row['harmed']}",
         "within noise" if row["within_noise"] else side,

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report))
     elif args.checkpoint == "all":
-        _print_sweep(report)
+        print_sweep(report)
     else:
         print_table(results_table(report))
         print(verdict(report))
@@ -60,7 +60,7 @@ def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     return sweep_run(open_from_folder(args.run, args.store, bars), args.split, args.items, args.force)
 
 
-def _print_sweep(report: Mapping[str, Any]) -> None:
+def print_sweep(report: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"checkpoints on {report['n']} {report['split']} items", title_justify="left")

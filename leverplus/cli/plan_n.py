@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     differ = max(USUAL.discordance, abs(args.effect)) if args.discordance is None else args.discordance
     if not abs(args.effect) <= differ <= 1.0:
         raise EvaluationError(
-            f"--discordance {differ:g}: arms that differ by {abs(args.effect):g} on average differ on at least that share "
-            "of the items, and at most on all of them (1)"
+            f"--discordance {differ:g}: arms that differ by {abs(args.effect):g} on average differ on at least that "
+            "share of the items, and at most on all of them (1)"
         )
     needed = plan_n(args.effect, Changes(differ), power=args.power)
     if args.json:

@@ -1,0 +1,121 @@
+"""`lever compare`: tables, JSON and Markdown; nothing within noise is called better; bad input is one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leverplus.cli.main import main
+from leverplus.evaluation.conditions import conditions_of
+from leverplus.evaluation.predictions import Prediction, Results, write_predictions
+from leverplus.store.keys import Context
+from leverplus.types import ItemId, Pool
+
+CONTEXT = Context.of(
+    {"model": "m", "template": "plain", "decoding": "greedy"},
+    task="t",
+    task_version="1",
+    metric="vqa_accuracy",
+    postprocess="plain",
+)
+
+
+def evaluated(folder: Path, chance: float, *, recipe: str, seed: int = 0, n: int = 200) -> str:
+    """A run folder with two shots of coin-flip answers and a zero-shot arm that is right on a third."""
+    folder.mkdir()
+    rng = np.random.default_rng([int(1000 * chance), seed])
+    items = [ItemId(f"q{number}") for number in range(n)]
+    results = Results(items, [str(item) for item in items])
+    results.add("zero_shot", 0, [Prediction(item, (), "x", float(row % 3 == 0)) for row, item in enumerate(items)])
+    for shots in (1, 2):
+        demos = tuple(ItemId(f"d{place}") for place in range(shots))
+        right = rng.random(n) < chance
+        results.add("learned", shots, [Prediction(i, demos, "x", float(r)) for i, r in zip(items, right, strict=True)])
+    conditions = conditions_of(CONTEXT, "test", items, [Pool(item, (), "b") for item in items])
+    (folder / "run.json").write_text(json.dumps({"recipe": recipe, "recipe_hash": recipe, "seed": seed}))
+    (folder / "eval.json").write_text(json.dumps({"split": "test", "conditions": conditions, "checkpoint": "sft"}))
+    write_predictions(results, folder / "predictions.parquet")
+    return str(folder)
+
+
+def test_json_is_one_object_with_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [evaluated(tmp_path / "a", 0.4, recipe="a"), evaluated(tmp_path / "b", 0.8, recipe="b")]
+    assert main(["compare", *runs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["shots"] for row in found["comparisons"]] == ["1", "2", "mean"]
+    row = found["comparisons"][0]
+    assert {"arm", "baseline", "n", "diff", "ci95", "p_value", "p_adjusted", "mde80", "helped", "harmed"} <= set(row)
+    assert (row["arm"], row["baseline"], row["n"], row["within_noise"]) == ("b", "a", 200, False)
+
+
+def test_a_difference_within_noise_is_never_called_better(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [evaluated(tmp_path / "a", 0.500, recipe="a"), evaluated(tmp_path / "b", 0.501, recipe="b")]
+    for form in ([], ["--markdown"]):
+        assert main(["compare", *runs, *form]) == 0
+        out = capsys.readouterr().out
+        assert out.count("within noise") == 3
+        assert not any(word in out for word in ("above", "below", "better", "**", "↑", "\x1b[1m"))
+
+
+def test_a_clear_difference_is_called_above_and_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [evaluated(tmp_path / "a", 0.3, recipe="a"), evaluated(tmp_path / "b", 0.8, recipe="b")]
+    assert main(["compare", *runs, "--markdown"]) == 0
+    assert capsys.readouterr().out.count("| above |") == 3
+    assert main(["compare", *runs, "--markdown", "--baseline", "b"]) == 0
+    assert capsys.readouterr().out.count("| below |") == 3
+
+
+def test_an_arm_can_be_the_baseline_of_several_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [evaluated(tmp_path / f"a{seed}", 0.7, recipe="a", seed=seed) for seed in range(3)]
+    assert main(["compare", *runs, "--baseline", "zero_shot", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {(row["arm"], row["baseline"]) for row in found["comparisons"]} == {("a", "zero_shot")}
+    assert found["comparisons"][0]["seeds"] == [3, 1]
+
+
+def test_a_published_table_states_what_it_assumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"n": 800, "arms": {"baseline": {"1": 48.0}, "new": {"1": 49.0}}}))
+    assert main(["compare", "--from-summary", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "Accuracies were read as percent" in out
+    assert "Assumed here: 5 % to 30 %" in out
+    assert "if 5 % of the items differ it is within noise" in out
+    assert "items would settle it" in out
+    assert main(["compare", "--from-summary", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["discordance"] == [0.05, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        ([], "name run folders"),
+        (["nowhere"], "nowhere/run.json is not there"),
+        (["--from-summary", "nowhere.json"], "there is no file nowhere.json"),
+    ],
+)
+def test_missing_input_is_one_sentence(
+    arguments: list[str],
+    phrase: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert phrase in captured.err
+    assert captured.out == ""
+
+
+def test_accuracies_above_one_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = evaluated(tmp_path / "a", 0.5, recipe="a")
+    items = [ItemId("q0"), ItemId("q1")]
+    results = Results(items, ["q0", "q1"])
+    results.add("learned", 1, [Prediction(item, (), "x", 1.5) for item in items])
+    write_predictions(results, tmp_path / "a" / "predictions.parquet")
+    assert main(["compare", run, "--baseline", "zero_shot"]) == 1
+    assert "it must lie in [0, 1]" in capsys.readouterr().err

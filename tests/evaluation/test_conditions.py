@@ -1,0 +1,41 @@
+"""Results from different conditions are not compared, and the sentence says what differs."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import context, item_ids
+
+from leverplus.errors import EvaluationError
+from leverplus.evaluation.conditions import conditions_of, differing, require_same
+from leverplus.types import Pool
+
+
+def conditions(template: str = "plain", n: int = 3, builder: str = "b", split: str = "test") -> dict[str, object]:
+    ids = item_ids(n)
+    return conditions_of(context(template), split, ids, [Pool(item, (), builder) for item in ids])
+
+
+def test_the_order_of_items_does_not_matter() -> None:
+    ids = item_ids(3)
+    pools = [Pool(item, (), "b") for item in ids]
+    assert conditions_of(context(), "test", ids, pools) == conditions_of(context(), "test", ids[::-1], pools)
+
+
+@pytest.mark.parametrize(
+    ("other", "phrase"),
+    [
+        (conditions(template="chat"), r"its prompt or its decoding \(template plain and template chat\)"),
+        (conditions(n=4), "the items"),
+        (conditions(builder="c"), r"how candidate pools are built \(b and c\)"),
+        (conditions(split="dev"), r"the split \(test and dev\)"),
+    ],
+)
+def test_the_sentence_says_what_differs(other: dict[str, object], phrase: str) -> None:
+    assert conditions()["hash"] != other["hash"]
+    with pytest.raises(EvaluationError, match=f"one and two cannot be compared, because they differ in .*{phrase}"):
+        require_same(["one", "two"], [conditions(), other])
+
+
+def test_equal_conditions_are_compared() -> None:
+    assert differing(conditions(), conditions()) == []
+    require_same(["one", "two"], [conditions(), conditions()])
