@@ -178,7 +178,7 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
             }
         )
     layout = {
-        "xaxis": {"zeroline": True, "zerolinewidth": 2},
+        "xaxis": {"rangemode": "tozero", "zeroline": True, "zerolinewidth": 2},
         "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "range": [-0.7, len(labels) - 0.3]},
     }
     rows_shown = [
