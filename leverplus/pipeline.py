@@ -401,8 +401,11 @@ def choose_text_share(run: Run) -> float:
 
 def run_all(run: Run) -> dict[str, Any]:
     """Every stage of a recipe; what is done already is taken from the store and the run folder."""
-    policy = train_run(run)
-    return evaluate_run(run, policy)
+    from leverplus.report.build import build_report
+
+    report = evaluate_run(run, train_run(run))
+    build_report(run)
+    return report
 
 
 def read_json(path: Path) -> dict[str, Any]:
