@@ -7,6 +7,7 @@
   };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { responsive: true, displayModeBar: false, showLink: false };
+  const PAPER = 600; // pixels that fit between the margins of A4 and Letter
   const places = document.querySelectorAll("[data-figure]");
 
   function current() {
@@ -18,7 +19,7 @@
     return Object.assign(base, own);
   }
 
-  function draw(place, theme) {
+  function draw(place, theme, width) {
     const figure = figures[place.dataset.figure];
     const layout = Object.assign(
       {
@@ -35,11 +36,12 @@
     );
     layout.xaxis = axis(layout.xaxis, theme);
     layout.yaxis = axis(layout.yaxis, theme);
+    if (width) layout.width = width;
     Plotly.react(place, figure.data, layout, config);
   }
 
-  function paint(theme) {
-    places.forEach(function (place) { draw(place, theme); });
+  function paint(theme, width) {
+    places.forEach(function (place) { draw(place, theme, width); });
   }
 
   // A legend of buttons beside the chart: it wraps on a phone, is reached by keyboard, and shows or hides a series.
@@ -72,7 +74,7 @@
   places.forEach(legend);
   paint(current());
   dark.addEventListener("change", function () { paint(current()); });
-  window.addEventListener("beforeprint", function () { paint(themes.light); });
+  window.addEventListener("beforeprint", function () { paint(themes.light, PAPER); });
   window.addEventListener("afterprint", function () { paint(current()); });
   document.documentElement.dataset.ready = "yes";
 })();
