@@ -93,6 +93,13 @@ BACKENDS: Table = {
 }
 TASKS: Table = {
     "world": "leverplus.tasks.world:WorldTask",
+    "okvqa": "leverplus.tasks.vqa:okvqa",
+    "vqav2": "leverplus.tasks.vqa:vqav2",
+    "jsonl": "leverplus.tasks.jsonl:jsonl",
+    "coco_captions": "leverplus.tasks.captions:coco_captions",
+    "trec": "leverplus.tasks.labels:trec",
+    "sst2": "leverplus.tasks.labels:sst2",
+    "labels": "leverplus.tasks.labels:labels",
 }
 STAGES: Table = {
     "sft": "leverplus.training.stages:Sft",

@@ -21,9 +21,13 @@ COMMANDS = {
     "eval": "evaluate a run against every baseline",
     "compare": "compare runs on the same items, or read a published table",
     "plan-n": "how many items a claim needs",
+    "doctor": "why did this training not work? findings on a run, a store, RL data or a training log",
     "report": "one self-contained HTML file that shows a run",
     "select": "choose demonstrations for one query",
     "store": "look into the score store, export it, merge others into it, prove it whole",
+    "task": "what a task found and what is missing",
+    "import": "take over files of the earlier Lever-Plus code",
+    "export": "write a run or imported files in the formats of the earlier Lever-Plus code",
     "world": "the embedded world: its ladder of baselines, and a picture of it",
 }
 """Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
@@ -63,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _module(command: str) -> Any:
-    return import_module(f"leverplus.cli.{command.replace('-', '_')}")
+    name = {"import": "import_"}.get(command, command.replace("-", "_"))  # `import` is a keyword of Python
+    return import_module(f"leverplus.cli.{name}")
 
 
 if __name__ == "__main__":

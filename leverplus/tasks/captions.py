@@ -1,0 +1,108 @@
+"""COCO captions: every picture once, its captions as references; Karpathy splits, or the official 2014 or 2017 files.
+
+Search and training judge a caption by `token_f1`, which one caption can have; CIDEr needs a corpus, so it is computed
+over a whole split by `CaptionTask.cider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leverplus.metrics import CiderScores, cider
+from leverplus.recipe.sections import TaskSection
+from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, read_json, rows_of
+from leverplus.types import Item, ItemId
+
+QUESTION = "What does the picture show?"
+WHERE = (
+    "captions http://images.cocodataset.org/annotations/annotations_trainval2014.zip, or the Karpathy splits "
+    "(dataset_coco.json) https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip; "
+    "pictures http://images.cocodataset.org/zips/train2014.zip and val2014.zip"
+)
+KARPATHY = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
+
+
+class CaptionTask(FileTask):
+    """A `FileTask` whose items are pictures to describe."""
+
+    def cider(self, captions: Mapping[ItemId, str]) -> CiderScores:
+        """CIDEr-D of captions against the references of exactly these pictures."""
+        given = {str(number): caption for number, caption in captions.items()}
+        return cider(given, {str(number): self.item(number).answers for number in captions})
+
+
+def coco_captions(section: TaskSection) -> CaptionTask:
+    """COCO captions from `dataset_coco.json` if it is there, else from `captions_{train,val}{2014,2017}.json`."""
+    problems = Problems("coco_captions", WHERE)
+    folder = Path(section.folder).expanduser()
+    places = (folder, folder / "annotations")
+    karpathy = find_file(places, ("dataset_coco.json",))
+    drafts = _official(section, places, problems) if karpathy is None else _karpathy(karpathy, section, problems)
+    task = build_task("coco_captions", drafts, section, problems, metric="token_f1", postprocess="caption")
+    items = [item for split in ("train", "dev", "test") for item in task.items(split)]
+    return CaptionTask(task.name, items, metric=task.metric, postprocess=task.postprocess)
+
+
+def _karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:
+    rows = rows_of(read_json(path, problems), "images", path, problems)
+    problems.present.append(f"{path} ({len(rows):,} pictures)")
+    drafts = []
+    for row in rows:
+        place = f"{path.name}, cocoid {row.get('cocoid')}"
+        sentences = row.get("sentences")
+        if row.get("split") not in KARPATHY or not isinstance(sentences, list) or "filename" not in row:
+            problems.add(place, f"needs filename, sentences and a split out of {', '.join(KARPATHY)}")
+            continue
+        captions = [str(sentence.get("raw", "")) for sentence in sentences]
+        name = f"{row.get('filepath', '')}/{row['filename']}".lstrip("/")
+        drafts.append(Draft(_item(row["cocoid"], captions, KARPATHY[row["split"]], name, section), place))
+    return drafts
+
+
+def _official(section: TaskSection, places: tuple[Path, ...], problems: Problems) -> list[Draft]:
+    drafts = []
+    for split, half in (("train", "train"), ("test", "val")):
+        path = find_file(places, (f"captions_{half}2014.json", f"captions_{half}2017.json"))
+        if path is None:
+            problems.add(
+                f"captions_{half}2014.json", f"is not in task.folder = {section.folder}, nor dataset_coco.json"
+            )
+            continue
+        drafts += _official_split(path, half + path.name.split(".")[0][-4:], split, section, problems)
+    return drafts
+
+
+def _official_split(path: Path, year: str, split: str, section: TaskSection, problems: Problems) -> list[Draft]:
+    value = read_json(path, problems)
+    captions: dict[Any, list[str]] = {}
+    names = {row.get("id"): row.get("file_name") for row in rows_of(value, "images", path, problems)}
+    for row in rows_of(value, "annotations", path, problems):
+        if row.get("image_id") not in names or not isinstance(row.get("caption"), str) or not row["caption"].strip():
+            problems.add(f"{path.name}, annotation {row.get('id')}", "needs a caption and an image_id of the file")
+        else:
+            captions.setdefault(row["image_id"], []).append(row["caption"])
+    problems.present.append(f"{path} ({len(captions):,} pictures)")
+    return [
+        Draft(
+            _item(number, captions[number], split, f"{year}/{names[number]}", section), f"{path.name}, image {number}"
+        )
+        for number in sorted(captions)
+    ]
+
+
+def _item(number: Any, captions: list[str], split: str, name: str, section: TaskSection) -> Item:
+    image = None
+    if section.images != "none":
+        root = Path(section.images or section.folder).expanduser()
+        direct = root / Path(name).name
+        image = str(direct if direct.is_file() else root / name)
+    return Item(
+        id=ItemId(str(number)),
+        question=QUESTION,
+        answers=tuple(" ".join(caption.split()) for caption in captions),
+        split=split,
+        image=image,
+        image_id=str(number),
+    )

@@ -1,0 +1,320 @@
+"""What tasks made of files share: items checked as a whole, pictures by path, splits by picture, a digest of it all.
+
+A file is read whole or not at all: every problem is collected with its line or id, and one error lists them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from leverplus.errors import DataError
+from leverplus.recipe.sections import TaskSection
+from leverplus.tasks.base import SPLITS
+from leverplus.types import Item, ItemId
+
+LISTED = 20
+"""Problems written out; the rest is counted."""
+
+LARGEST_SHARE = 5
+"""A split that has to be made takes at most one part in this many of what there is."""
+
+_ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+_TAIL = 4096
+
+
+@dataclass
+class Problems:
+    """Everything wrong with a data set, and where to get it; `finish` raises once, with all of it."""
+
+    task: str
+    where: str = ""
+    found: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+
+    def add(self, place: str, what: str) -> None:
+        self.found.append(f"{place}: {what}")
+
+    def finish(self) -> None:
+        if not self.found:
+            return
+        lines = [f"  - {line}" for line in self.found[:LISTED]]
+        if len(self.found) > LISTED:
+            lines.append(f"  ... and {len(self.found) - LISTED:,} more")
+        lines += [f"  found: {line}" for line in self.present]
+        if self.where:
+            lines.append(f"  where to get it: {self.where}")
+        count = "1 problem" if len(self.found) == 1 else f"{len(self.found):,} problems"
+        raise DataError(f"task {self.task}: {count}, nothing was loaded\n" + "\n".join(lines))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An item as it was read, and the place in its file that a problem is reported with; split "" is still open."""
+
+    item: Item
+    place: str
+
+
+class FileTask:
+    """Labelled items from files, in three splits that share no picture.
+
+    `labels` are all answers of a classification task; `notes` say what a reader of `lever task check` should know.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        items: Sequence[Item],
+        *,
+        metric: str,
+        postprocess: str,
+        labels: tuple[str, ...] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.name, self.metric, self.postprocess = name, metric, postprocess
+        self.labels, self.notes = labels, tuple(notes)
+        self._items = {split: [item for item in items if item.split == split] for split in SPLITS}
+        self._by_id = {item.id: item for item in items}
+        self._digests: dict[str, str] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of every item, of the names and sizes of the pictures, and of how answers are judged.
+
+        The content of a picture is in `image_digest`, which is part of every stored score's key.
+        """
+        content = hashlib.sha256(repr((self.name, self.metric, self.postprocess, self.labels)).encode())
+        sizes: dict[str, int] = {}
+        for item in sorted(self._by_id.values(), key=lambda item: item.id):
+            if item.image is not None and item.image not in sizes:
+                sizes[item.image] = Path(item.image).stat().st_size
+            picture = None if item.image is None else (Path(item.image).name, sizes[item.image])
+            content.update(repr((item.id, item.question, item.answers, item.split, item.image_id, picture)).encode())
+        return content.hexdigest()[:16]
+
+    def items(self, split: str) -> Sequence[Item]:
+        if split not in self._items:
+            raise DataError(f"task {self.name} has no split '{split}'; allowed: {', '.join(SPLITS)}")
+        return self._items[split]
+
+    def item(self, item_id: ItemId) -> Item:
+        if item_id not in self._by_id:
+            example = next(iter(self._by_id))
+            raise DataError(f"task {self.name} has no item '{item_id}'; ids look like {example}")
+        return self._by_id[item_id]
+
+    def image(self, item: Item) -> Image.Image | None:
+        if item.image is None:
+            return None
+        try:
+            with Image.open(item.image) as picture:
+                return picture.convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for broken PNG chunks
+            raise DataError(
+                f"item {item.id}: {item.image} cannot be read as a picture ({error}); "
+                f"`lever task check {self.name}` names all such files"
+            ) from error
+
+    def image_digest(self, item: Item) -> str:
+        if item.image is None:
+            return ""
+        if item.image not in self._digests:
+            try:
+                content = Path(item.image).read_bytes()
+            except OSError as error:
+                raise DataError(f"item {item.id}: {item.image} cannot be read ({error.strerror})") from error
+            self._digests[item.image] = hashlib.sha256(content).hexdigest()[:16]
+        return self._digests[item.image]
+
+
+def build_task(
+    name: str,
+    drafts: Sequence[Draft],
+    section: TaskSection,
+    problems: Problems,
+    *,
+    metric: str,
+    postprocess: str,
+    labels: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
+) -> FileTask:
+    """A task from what was read: open splits are made, everything is checked, problems are raised together."""
+    if section.skip_empty:
+        empty = [draft.item.id for draft in drafts if _is_empty(draft.item)]
+        drafts = [draft for draft in drafts if not _is_empty(draft.item)]
+        more = ", ..." if len(empty) > LISTED else ""
+        notes = [*notes, f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"]
+    _check_items(drafts, problems)
+    problems.finish()
+    items = assign_splits([draft.item for draft in drafts], section)
+    _check_splits(items, problems)
+    if section.limit:
+        items = [item for split in SPLITS for item in _limited(items, split, section)]
+    check_pictures(items, problems)
+    problems.finish()
+    return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes)
+
+
+def _check_items(drafts: Sequence[Draft], problems: Problems) -> None:
+    first: dict[ItemId, str] = {}
+    for draft in drafts:
+        item = draft.item
+        if item.id in first:
+            problems.add(draft.place, f"the id {item.id} was used before, at {first[item.id]}")
+        first.setdefault(item.id, draft.place)
+        if not item.question.strip():
+            problems.add(draft.place, "the question is empty")
+        if _is_empty(item):
+            problems.add(draft.place, "the answer is empty; task.skip_empty = true leaves such items out")
+    if not drafts and not problems.found:
+        problems.add(problems.task, "there is no item at all")
+
+
+def _is_empty(item: Item) -> bool:
+    return not item.answers or not item.answer.strip()
+
+
+def _check_splits(items: Sequence[Item], problems: Problems) -> None:
+    homes: dict[str, str] = {}
+    for item in items:
+        home = homes.setdefault(group_of(item), item.split)
+        if home != item.split:
+            problems.add(f"item {item.id}", f"its picture {item.image_id} is in {home} and in {item.split}")
+    for split in SPLITS:
+        if split not in homes.values():
+            problems.add(f"split {split}", "it has no item; give more items, or change task.dev_items, task.test_items")
+
+
+def group_of(item: Item) -> str:
+    """What must stay together: the questions on one picture; a text that occurs twice."""
+    return item.image_id if item.image_id is not None else f"item:{item.id}"
+
+
+def text_id(text: str) -> str:
+    """The `image_id` of an item without a picture: equal texts are one thing, wherever they occur."""
+    return "text:" + hashlib.sha256(" ".join(text.lower().split()).encode()).hexdigest()[:16]
+
+
+def assign_splits(items: Sequence[Item], section: TaskSection) -> list[Item]:
+    """Items with their split; one that the data set does not have is taken out of train, picture by picture.
+
+    Pictures are ordered by a hash of the seed and their name, so that more items never move others between splits.
+    """
+    out = [replace(item, split="train") if item.split == "" else item for item in items]
+    most = sum(item.split == "train" for item in out) // LARGEST_SHARE
+    for split, wanted in (("test", section.test_items), ("dev", section.dev_items)):
+        if not any(item.split == split for item in out):
+            own = [item for item in out if item.split == "train"]
+            chosen = _draw(own, min(wanted, most), f"{section.split_seed}:{split}")
+            out = [replace(item, split=split) if item.id in chosen else item for item in out]
+    return out
+
+
+def _limited(items: Iterable[Item], split: str, section: TaskSection) -> list[Item]:
+    own = [item for item in items if item.split == split]
+    kept = _draw(own, section.limit, f"{section.split_seed}:limit")
+    return [item for item in own if item.id in kept]
+
+
+def _draw(items: Sequence[Item], count: int, salt: str) -> set[ItemId]:
+    """Ids of whole groups, at most `count` items in all."""
+    groups: dict[str, list[ItemId]] = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item.id)
+    chosen: set[ItemId] = set()
+    for name in sorted(groups, key=lambda group: hashlib.sha256(f"{salt}:{group}".encode()).digest()):
+        if len(chosen) + len(groups[name]) <= count:
+            chosen.update(groups[name])
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def check_pictures(items: Iterable[Item], problems: Problems, *, decode: bool = False) -> int:
+    """Name every picture that is missing, no picture, or cut short; with `decode` each is read to the end."""
+    seen: set[str] = set()
+    for item in items:
+        if item.image is None or item.image in seen:
+            continue
+        seen.add(item.image)
+        fault = picture_fault(Path(item.image), decode=decode)
+        if fault:
+            problems.add(f"item {item.id}", f"{item.image} {fault}")
+    return len(seen)
+
+
+def picture_fault(path: Path, *, decode: bool) -> str | None:
+    """What is wrong with a picture file, or None. Without `decode` only its head and its end are looked at."""
+    if not path.is_file():
+        return "is not there"
+    try:
+        with Image.open(path) as picture:
+            ending = _ENDINGS.get(picture.format or "")
+            if decode or ending is None or ending not in _tail(path):
+                picture.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return f"cannot be read as a picture ({error})"
+    return None
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        return file.read()
+
+
+def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
+    """The first of some names that lies in one of some folders, plain or compressed with gzip."""
+    places = list(folders)
+    for name in names:
+        for folder in places:
+            for candidate in (folder / name, folder / f"{name}.gz"):
+                if candidate.is_file():
+                    return candidate
+    return None
+
+
+def read_text(path: Path, problems: Problems, encoding: str = "utf-8") -> str | None:
+    """The text of a file; bytes that are not of its encoding are reported with their line."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        problems.add(str(path), f"cannot be read ({error})")
+        return None
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problems.add(f"{path}, line {line}", f"is not {encoding} (byte 0x{content[error.start]:02x}); convert the file")
+        return None
+
+
+def read_json(path: Path, problems: Problems) -> Any:
+    """The value of a JSON file, None when it cannot be read."""
+    text = read_text(path, problems)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        problems.add(f"{path}, line {error.lineno}", f"is not JSON ({error.msg})")
+        return None
+
+
+def rows_of(value: Any, key: str, path: Path, problems: Problems) -> list[Mapping[str, Any]]:
+    """The list of records under a key."""
+    rows = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        if value is not None:
+            problems.add(str(path), f'must hold {{"{key}": [...]}}, a list of records')
+        return []
+    return rows

