@@ -1,0 +1,91 @@
+"""The world's embedder: unit vectors in which paraphrases, synonyms and like pictures are near."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from leverplus.embedders.base import Vectors
+from leverplus.embedders.world import WorldEmbedder
+from leverplus.tasks.world import WorldTask
+from leverplus.types import Item, ItemId
+from leverplus.world.words import PARAPHRASES, THINGS
+
+PICTURE = "world:dev:0"
+
+
+@pytest.fixture(scope="module")
+def task() -> WorldTask:
+    return WorldTask(0)
+
+
+@pytest.fixture(scope="module")
+def embedder() -> WorldEmbedder:
+    return WorldEmbedder()
+
+
+@pytest.fixture(scope="module")
+def vectors(task: WorldTask, embedder: WorldEmbedder) -> Vectors:
+    return embedder.embed(task.items("dev")[:600], task)
+
+
+def own_and_others(vectors: NDArray[np.float32], group: NDArray[np.int64]) -> tuple[float, float]:
+    """Mean similarity inside groups (of different rows) and between them."""
+    likeness, same = vectors @ vectors.T, group[:, None] == group[None, :]
+    return float(likeness[same & ~np.eye(len(group), dtype=bool)].mean()), float(likeness[~same].mean())
+
+
+def test_every_vector_has_length_one(vectors: Vectors) -> None:
+    assert len(vectors) == 600
+    for block in (vectors.image, vectors.text, vectors.answer):
+        assert block is not None
+        assert block.shape == (600, 64)
+        assert block.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(block, axis=1), 1.0, atol=1e-5)
+
+
+def test_paraphrases_are_near_and_other_questions_far(task: WorldTask, embedder: WorldEmbedder) -> None:
+    texts = [text for group in PARAPHRASES for text in group]
+    items = [Item(ItemId(text), text, (), "query", PICTURE) for text in texts]
+    inside, between = own_and_others(embedder.embed(items, task).text, np.repeat(np.arange(6), 4))
+    assert inside > 0.7
+    assert inside > between + 0.5
+
+
+def test_two_names_of_one_thing_are_near_and_other_names_far(task: WorldTask, embedder: WorldEmbedder) -> None:
+    names = [name for pair in THINGS for name in pair]
+    items = [Item(ItemId(name), "what does it like", (name,), "train", PICTURE) for name in names]
+    inside, between = own_and_others(embedder.embed(items, task).answer, np.repeat(np.arange(len(THINGS)), 2))
+    assert inside > 0.7
+    assert inside > between + 0.5
+
+
+def test_pictures_of_one_shape_and_colour_are_nearer_than_others(task: WorldTask, vectors: Vectors) -> None:
+    items = task.items("dev")[:600:2]
+    looks = {look: n for n, look in enumerate(sorted({(i.meta["shape"], i.meta["colour"]) for i in items}))}
+    group = np.array([looks[item.meta["shape"], item.meta["colour"]] for item in items])
+    assert vectors.image is not None
+    inside, between = own_and_others(vectors.image[::2], group)
+    assert inside > between + 0.3
+
+
+def test_a_query_without_answers_has_a_zero_answer_vector(task: WorldTask, embedder: WorldEmbedder) -> None:
+    query = Item(ItemId("q"), "what does it like", (), "query", PICTURE)
+    assert not embedder.embed([query], task).answer.any()
+
+
+def test_an_item_has_the_same_vectors_in_any_company(
+    task: WorldTask, embedder: WorldEmbedder, vectors: Vectors
+) -> None:
+    alone = embedder.embed(task.items("dev")[40:41], task)
+    assert alone.image is not None
+    assert vectors.image is not None
+    np.testing.assert_allclose(alone.image[0], vectors.image[40], atol=1e-5)
+    np.testing.assert_allclose(alone.text[0], vectors.text[40], atol=1e-6)
+
+
+def test_the_fingerprint_names_the_weights(embedder: WorldEmbedder) -> None:
+    fingerprint = embedder.fingerprint()
+    assert fingerprint["embedder"] == "world-dual-encoder"
+    assert len(fingerprint["revision"]) == 16
