@@ -340,6 +340,7 @@ def evaluate_run(
 
     `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`.
     """
+    from leverplus.evaluation.conditions import require_unseen
     from leverplus.evaluation.cost import query_cost
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import write_predictions
@@ -352,6 +353,7 @@ def evaluate_run(
     chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
     run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
     bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    require_unseen(bench.queries, run.demonstrations)
     share = choose_text_share(run)
     results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
     trained = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from leverplus.errors import EvaluationError
 from leverplus.store.keys import Context
-from leverplus.types import ItemId, Pool
+from leverplus.types import Item, ItemId, Pool
 
 MEANINGS = {
     "task": "the task",
@@ -60,6 +60,18 @@ def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) 
                 f"{names[0]} and {name} cannot be compared, because they differ in {'; in '.join(found)}. "
                 "Evaluate both with the same [task], [pool] and [eval] settings"
             )
+
+
+def require_unseen(queries: Sequence[Item], demonstrations: Sequence[Item]) -> None:
+    """Refuse to evaluate on pictures or items that demonstrations show: the answer could be looked up."""
+    items = {item.id for item in demonstrations}
+    images = {item.image_id for item in demonstrations} - {None}
+    seen = [query for query in queries if query.id in items or query.image_id in images]
+    if seen:
+        raise EvaluationError(
+            f"{len(seen)} of {len(queries)} evaluated items share their picture with a demonstration, such as "
+            f"{seen[0].id}; split the task by picture, so that no picture is in two splits"
+        )
 
 
 def _show(value: Any, other: Any) -> str:

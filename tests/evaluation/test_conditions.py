@@ -6,8 +6,8 @@ import pytest
 from handmade import context, item_ids
 
 from leverplus.errors import EvaluationError
-from leverplus.evaluation.conditions import conditions_of, differing, require_same
-from leverplus.types import Pool
+from leverplus.evaluation.conditions import conditions_of, differing, require_same, require_unseen
+from leverplus.types import Item, ItemId, Pool
 
 
 def conditions(template: str = "plain", n: int = 3, builder: str = "b", split: str = "test") -> dict[str, object]:
@@ -39,3 +39,17 @@ def test_the_sentence_says_what_differs(other: dict[str, object], phrase: str) -
 def test_equal_conditions_are_compared() -> None:
     assert differing(conditions(), conditions()) == []
     require_same(["one", "two"], [conditions(), conditions()])
+
+
+def item(name: str, image: str | None) -> Item:
+    return Item(ItemId(name), "what?", ("x",), "test", image, image)
+
+
+def test_items_on_a_picture_that_a_demonstration_shows_are_refused() -> None:
+    demonstrations = [item("d1", "i1"), item("d2", "i2"), item("d3", None)]
+    require_unseen([item("q1", "d1"), item("i2", None)], demonstrations)  # an id is not a picture
+    require_unseen([item("q1", "i3"), item("q2", None)], demonstrations)
+    with pytest.raises(EvaluationError, match=r"1 of 2 evaluated items share their picture .* such as q2"):
+        require_unseen([item("q1", "i3"), item("q2", "i2")], demonstrations)
+    with pytest.raises(EvaluationError, match="such as d3"):
+        require_unseen([item("d3", None)], demonstrations)

@@ -1,0 +1,119 @@
+"""How long an evaluation takes when the store holds every answer: items x 5 arms x shots on the embedded world.
+
+    python benchmarks/evaluation.py               1,000 items x 5 arms x 4 shots; must take under 60 s on 2 cores
+    python benchmarks/evaluation.py --items 100   the same, smaller
+    python benchmarks/evaluation.py --json        one JSON object
+    python benchmarks/evaluation.py --profile     where the time goes, on stderr
+
+The first pass fills a store and is not held to the limit. The second has that store and nothing else (a new run, new
+items, vectors and pools); choices, keys, lookups, intervals, comparisons and tables are all inside its time. The
+selector has fresh weights: its picks cost what trained ones cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+ARMS = ("random", "nearest_image", "nearest_text", "nearest_both", "learned")
+SHOTS = (1, 2, 3, 4)
+LIMIT = 60.0
+
+
+def evaluate(store: Path, items: int) -> dict[str, float]:
+    """One evaluation from scratch; seconds by part, and how many prompts were asked of the model itself."""
+    from leverplus.evaluation import arms
+    from leverplus.evaluation.behaviour import copied_table, harm_table, picks_table
+    from leverplus.evaluation.evaluate import comparisons, run_arm, summary
+    from leverplus.evaluation.predictions import Results
+    from leverplus.pipeline import Run, bench_of
+    from leverplus.policies.build import build_policy
+    from leverplus.recipe.recipe import load_recipe
+    from leverplus.scoring.search import random_sequences
+
+    times: dict[str, float] = {}
+    recipe = load_recipe("world")
+    run = Run(recipe, store.parent, 0, store)
+    started = _mark(times, "items and pools", time.perf_counter())
+    bench = bench_of(run, run.chosen_items("test", items))
+    policy = build_policy(recipe.select, bench.table.dims, items=len(bench.table), seed=0)
+    started = _mark(times, "items and pools", started)
+    drawn = random_sequences(bench.pools, max(SHOTS), 0)
+    choices = {
+        "random": arms.prefixes([drawn[pool.query] for pool in bench.pools], SHOTS),
+        "nearest_image": arms.nearest_arm(bench, 0.0, SHOTS),
+        "nearest_text": arms.nearest_arm(bench, 1.0, SHOTS),
+        "nearest_both": arms.nearest_arm(bench, 0.5, SHOTS),
+        "learned": arms.learned(policy, bench.pools, bench.table, SHOTS),
+    }
+    started = _mark(times, "choices", started)
+    results = Results.of(bench.queries)
+    run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
+    for arm in ARMS:
+        run_arm(results, bench, arm, choices[arm])
+    started = _mark(times, "keys and lookups", started)
+    summary(results)
+    comparisons(results, [("learned", arm) for arm in ("zero_shot", *ARMS[:-1])])
+    started = _mark(times, "statistics", started)
+    harm_table(results)
+    copied_table(results, lambda demo: bench.task.item(demo).answer)
+    picks_table(results)
+    _mark(times, "what it hides", started)
+    return {**times, "total": sum(times.values()), "asked": float(run.scorer.meter.fresh)}
+
+
+def _mark(times: dict[str, float], name: str, started: float) -> float:
+    now = time.perf_counter()
+    times[name] = times.get(name, 0.0) + now - started
+    return now
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--items", type=int, default=1000)
+    parser.add_argument("--store", type=Path, help="keep the store here, to start warm next time")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    with ExitStack() as stack:
+        store = args.store or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "scores.db"
+        cold = evaluate(store, args.items)
+        profile = cProfile.Profile()
+        if args.profile:
+            profile.enable()
+        warm = evaluate(store, args.items)
+        profile.disable()
+    if args.profile:
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(25)
+    report: dict[str, Any] = {
+        "items": args.items,
+        "arms": list(ARMS),
+        "shots": list(SHOTS),
+        "cores": len(os.sched_getaffinity(0)),
+        "cold": cold,
+        "warm": warm,
+        "limit": LIMIT,
+        "within_limit": warm["total"] < LIMIT and warm["asked"] == 0,
+    }
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(f"{args.items} items x {len(ARMS)} arms x {len(SHOTS)} shots, {report['cores']} cores")
+        for name, seconds in warm.items():
+            if name != "asked":
+                print(f"  {name:18} {seconds:7.2f} s warm, {cold[name]:7.2f} s cold")
+        print(f"  asked of the model {warm['asked']:.0f} prompts warm, {cold['asked']:.0f} cold")
+    return 0 if report["within_limit"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
