@@ -99,7 +99,7 @@ TEXTS = table(
         "advantage_explodes",
         WARNING,
         "An advantage was divided by a spread that is almost 0.",
-        "largest advantage against grpo.advantage_clip (reached), or over 10",
+        "spread of the advantages (over 2) or the largest one (over 10)",
         "Raise the floor of the deviation, or centre only and scale over the batch.",
         ("not_finite",),
     ),
@@ -169,7 +169,7 @@ def flat_groups(record: Record) -> list[Finding]:
     if shares is None or shares[0] <= 0.5:
         return []
     flat, zero, one = shares
-    title = f"{flat:.0%} of the groups carry no signal ({zero:.0%} all wrong, {one:.0%} all right)"
+    title = f"{flat:.0%} of the groups carry no signal (no member right in {zero:.0%}, all right in {one:.0%})"
     evidence = {"flat": flat, "all_wrong": zero, "all_right": one, "tied": max(flat - zero - one, 0.0)}
     dense = record.setting("reward.mode") in {"gt_prob", None}
     fix = None if dense else {"reward.mode": "gt_prob"}
@@ -180,8 +180,7 @@ def _flat_shares(record: Record) -> tuple[float, float, float] | None:
     for series in record.stages("grpo", "pairwise", "rce"):
         flat = series.last("frac_reward_zero_std")
         if flat is not None:
-            zero, one = series.last("frac_reward_all_zero") or 0.0, series.last("frac_reward_all_one") or 0.0
-            return flat, min(zero, flat), min(one, max(flat - zero, 0.0))
+            return flat, series.last("frac_reward_all_zero") or 0.0, series.last("frac_reward_all_one") or 0.0
     groups = record.groups
     return None if groups is None else (groups.flat, groups.all_zero, groups.all_one)
 
@@ -199,7 +198,12 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
         if live is not None and live > 0.1 and spread is not None and spread < 0.5 * live:
             named = f" of {series.label}" if series.label else ""
             title = f"Advantages{named} spread by {spread:.2g} although rewards differ in {live:.1%} of the groups"
-            return TEXTS["top_k_before_baseline"].found(title, {"adv_std": spread, "live_groups": live})
+            cause = (
+                "Members are chosen by reward before the baseline is taken, and the best of a group are tied; or the "
+                "advantages are not normalised. Z-scores over whole groups would spread by the share of such groups."
+            )
+            evidence = {"adv_std": spread, "live_groups": live}
+            return TEXTS["top_k_before_baseline"].found(title, evidence, cause=cause, about=[series.label])
     return []
 
 
@@ -233,7 +237,7 @@ def advantage_std_tiny(record: Record) -> list[Finding]:
         "a denser reward. Far below: the selection destroys the signal, so take the baseline over the whole group. "
         "A larger learning rate or a smaller KL weight mends neither."
     )
-    return TEXTS["advantage_std_tiny"].found(title, evidence, cause=cause, cure=cure)
+    return TEXTS["advantage_std_tiny"].found(title, evidence, cause=cause, cure=cure, about=[s.label for s in tiny])
 
 
 def _fingerprint(series: list[Series], evidence: dict[str, float | int | str]) -> str:
@@ -264,7 +268,7 @@ def never_right(record: Record) -> list[Finding]:
 def no_headroom(record: Record) -> list[Finding]:
     """The best member is hardly better than the mean."""
     groups = record.groups
-    if groups is None or groups.queries < 20 or groups.oracle - groups.accuracy >= 0.03:
+    if groups is None or groups.scale != "accuracy" or groups.queries < 20 or groups.oracle - groups.accuracy >= 0.03:
         return []
     title = f"The best member of a group is right {groups.oracle:.1%} of the time, an average one {groups.accuracy:.1%}"
     return TEXTS["no_headroom"].found(title, {"oracle": groups.oracle, "mean": groups.accuracy})
@@ -273,7 +277,13 @@ def no_headroom(record: Record) -> list[Finding]:
 def two_level_reward(record: Record) -> list[Finding]:
     """Accuracy alone, two levels."""
     groups = record.groups
-    if groups is None or groups.gt_prob is not None or groups.levels > 2.0 or groups.flat > 0.99:
+    if (
+        groups is None
+        or groups.scale != "accuracy"
+        or groups.gt_prob is not None
+        or groups.levels > 2.0
+        or groups.flat > 0.99
+    ):
         return []
     title = f"Rewards take {groups.levels:.1f} different values in a group on average, and gt_prob was not measured"
     return TEXTS["two_level_reward"].found(title, {"levels": groups.levels})
@@ -319,12 +329,11 @@ def repeated_members(record: Record) -> list[Finding]:
 
 def advantage_explodes(record: Record) -> list[Finding]:
     """An advantage reached its bound."""
-    limit = record.setting("grpo.advantage_clip") or 10.0
     for series in record.stages("grpo"):
-        top = series.last("adv/max")
-        if top is not None and top >= min(limit, 10.0) - 1e-6:
-            title = f"Advantages reach {top:.3g}"
-            return TEXTS["advantage_explodes"].found(title, {"adv_max": top, "limit": limit})
+        spread, top = series.last("adv/std"), series.last("adv/max")
+        if (spread is not None and spread > 2.0) or (top is not None and top > 10.0):
+            title = f"Advantages spread by {spread or 0.0:.3g} and reach {top or 0.0:.3g}"
+            return TEXTS["advantage_explodes"].found(title, {"adv_std": spread or 0.0, "adv_max": top or 0.0})
     return []
 
 
@@ -350,7 +359,13 @@ def unmeasured_labels(record: Record) -> list[Finding]:
 def filtered_by_outcome(record: Record) -> list[Finding]:
     """No query is all right or all wrong."""
     groups = record.groups
-    if groups is None or groups.queries < 50 or groups.all_zero + groups.all_one > 0.0 or not _small(groups):
+    if (
+        groups is None
+        or groups.scale != "accuracy"
+        or groups.queries < 50
+        or groups.tiers.get("flat", 0) > 0
+        or not _small(groups)
+    ):
         return []
     title = f"Not one of {groups.queries} queries is all right or all wrong: they were kept by their outcome"
     return TEXTS["filtered_by_outcome"].found(title, {"queries": groups.queries, "positive": groups.positive})
@@ -385,13 +400,17 @@ def small_groups(record: Record) -> list[Finding]:
 def pick_no_better_than_group(record: Record) -> list[Finding]:
     """The selector's own first choice is no better than its group."""
     groups = record.groups
-    if groups is None or groups.pick is None or groups.picked < 50:
+    if groups is None or groups.scale != "accuracy" or groups.pick is None or groups.picked < 50:
         return []
     error = (max(groups.pick * (1.0 - groups.pick), 1e-9) / groups.picked) ** 0.5
     if groups.pick - groups.accuracy > error:
         return []
-    title = f"The selector's first pick is right {groups.pick:.1%} of the time, an average candidate {groups.accuracy:.1%}"
-    return TEXTS["pick_no_better_than_group"].found(title, {"pick": groups.pick, "mean": groups.accuracy, "n": groups.picked})
+    title = (
+        f"The selector's first pick is right {groups.pick:.1%} of the time, an average candidate {groups.accuracy:.1%}"
+    )
+    return TEXTS["pick_no_better_than_group"].found(
+        title, {"pick": groups.pick, "mean": groups.accuracy, "n": groups.picked}
+    )
 
 
 def normalised_twice(record: Record) -> list[Finding]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import Arm, Published, Record
@@ -39,8 +40,8 @@ TEXTS = table(
     Text(
         "same_run_twice",
         ERROR,
-        "Runs that are told as different experiments have the same effective settings; what they differ by is the noise "
-        "of a run.",
+        "Runs that are told as different experiments have the same effective settings; what they differ by is "
+        "the noise of a run.",
         "printed settings that differ only in one without effect",
         "Read their difference as the noise, and compare every claimed gain with it.",
         ("difference_inside_noise",),
@@ -129,7 +130,7 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
             if arm.n is not None and shot in arm.accuracy:
                 by_n.setdefault(arm.n, []).append(arm.accuracy[shot])
         sizes = sorted(by_n)
-        for small, large in zip(sizes, sizes[1:], strict=False):
+        for small, large in pairwise(sizes):
             low, high = min(by_n[small]), max(by_n[large])
             if low > high:
                 steps.append((shot, small, large, low, high))
@@ -172,21 +173,21 @@ def difference_inside_noise(record: Record) -> list[Finding]:
     if all(settled) or not unsettled_means:
         return []
     n = min(row.n for row in singles)
-    best = max(unsettled_means, key=lambda row: row.diff)
-    largest = max(singles, key=lambda row: abs(row.diff))
-    title = (
-        f"n = {n} settles {'none' if not any(settled) else f'only {sum(settled)}'} of {len(singles)} printed "
-        f"differences: {best.name} {100 * best.diff:+.2f} on average is within noise"
+    best = sorted(unsettled_means, key=lambda row: -row.diff)[:3]
+    count = "none" if not any(settled) else f"only {sum(settled)}"
+    title = f"n = {n} settles {count} of {len(singles)} printed differences; on average " + ", ".join(
+        f"{row.name} {100 * row.diff:+.2f} {'is within noise' if min(row.p_values) > 0.05 else 'may be noise'}"
+        for row in best
     )
-    evidence = {
+    evidence: dict[str, float | int | str] = {
         "n": n,
         "comparisons": len(singles),
         "settled": sum(settled),
-        "best_mean_diff": best.diff,
-        "largest_diff": largest.diff,
+        "largest_diff": max((row.diff for row in singles), key=abs),
         "mde80_at_10_percent": _mde(n, 0.10),
         "mde80_at_30_percent": _mde(n, 0.30),
     }
+    evidence |= {f"mean_diff {row.name}": row.diff for row in best}
     return TEXTS["difference_inside_noise"].found(title, evidence)
 
 
@@ -203,7 +204,7 @@ def _measured(record: Record) -> list[Finding]:
 
 def _differences(published: Published, *, means: bool) -> list[_Printed]:
     """Every arm against the baseline of its table, by shots or as a mean, each once."""
-    found: dict[tuple[str, str], _Printed] = {}
+    found: dict[tuple[object, ...], _Printed] = {}
     for arm in published.arms:
         rivals = [a for a in published.arms if a.table == arm.table and a.baseline]
         if arm.baseline or not rivals or arm.n is None:
@@ -216,8 +217,9 @@ def _differences(published: Published, *, means: bool) -> list[_Printed]:
         else:
             values = [(str(s), arm.accuracy[s], rivals[0].accuracy[s]) for s in shared]
         for shots, own, other in values:
-            row = _Printed(arm.name, shots, arm.n, own - other, _p_values(arm.n, own, other))
-            found.setdefault((f"{own:.6f}{other:.6f}", shots), row)
+            row = _Printed(shown(arm.name), shots, arm.n, own - other, _p_values(arm.n, own, other))
+            key = (shots, *sorted(arm.accuracy.items()), *sorted(rivals[0].accuracy.items()))
+            found.setdefault(key, row)
     return list(found.values())
 
 
@@ -256,19 +258,20 @@ def same_run_twice(record: Record) -> list[Finding]:
         return []
     same.insert(0, labels[0])
     betas = sorted({float(printed[label]["kl_beta"]) for label in same})
-    title = f"{', '.join(same)} are one experiment: with clip only, kl_beta {', '.join(f'{b:g}' for b in betas)} is unused"
+    title = (
+        f"{', '.join(same)} are one experiment: with clip only, kl_beta {', '.join(f'{b:g}' for b in betas)} is unused"
+    )
     evidence: dict[str, float | int | str] = {"runs": len(same)}
     arms = [arm for arm in (record.published.arms if record.published else ()) if identity(arm.name) in same]
     for name, values in _spread(arms).items():
         evidence[name] = values
     if "spread_of_means" in evidence:
         title += f"; they differ by {100 * float(evidence['spread_of_means']):.2f} points on average, which is noise"
-    return TEXTS["same_run_twice"].found(title, evidence)
+    return TEXTS["same_run_twice"].found(title, evidence, about=same)
 
 
-def _alike(left: dict[str, object] | object, right: dict[str, object] | object) -> bool:
-    assert isinstance(left, dict)
-    assert isinstance(right, dict)
+def _alike(left: Mapping[str, object], right: Mapping[str, object]) -> bool:
+    """Equal in everything that both print, but for the weight of the KL term."""
     shared = (set(left) & set(right)) - {"kl_beta"}
     return all(left[key] == right[key] for key in shared)
 
@@ -291,8 +294,9 @@ def identical_rows(record: Record) -> list[Finding]:
         for right in arms[index + 1 :]:
             names = identity(left.name), identity(right.name)
             if all(names) and names[0] != names[1] and left.accuracy == right.accuracy and not left.baseline:
-                title = f"{right.name} is digit-identical to {left.name} at all {len(left.accuracy)} numbers of shots"
-                evidence = {"values": len(left.accuracy), "first": left.accuracy[min(left.accuracy)]}
+                count = len(left.accuracy)
+                title = f"{shown(right.name)} is digit-identical to {shown(left.name)} at all {count} numbers of shots"
+                evidence = {"values": count, "first": left.accuracy[min(left.accuracy)]}
                 return TEXTS["identical_rows"].found(title, evidence)
     return []
 
@@ -310,13 +314,20 @@ def identity(name: str) -> str:
     return " ".join(parts + ([f"phase {phase.group(1)}"] if phase else []))
 
 
+def shown(name: str) -> str:
+    """A name as findings print it: the number of the plan and the epoch where it has them."""
+    plan, epoch = identity(name), re.search(r"epoch\s*(\d+)", name, re.IGNORECASE)
+    return name if not plan else plan + (f" epoch {epoch.group(1)}" if epoch else "")
+
+
 def winners_curse(record: Record) -> list[Finding]:
     """The best of many."""
     if record.published is None:
         return []
     by_n: dict[int, set[tuple[float, ...]]] = {}
+    rated = {arm.table for arm in record.published.arms if arm.baseline}
     for arm in record.published.arms:
-        if not arm.baseline and arm.n is not None and len(arm.accuracy) > 1:
+        if not arm.baseline and arm.table in rated and arm.n is not None and len(arm.accuracy) > 1:
             by_n.setdefault(arm.n, set()).add(tuple(arm.accuracy[s] for s in sorted(arm.accuracy)))
     if not by_n:
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ class Finding:
     """One thing that is wrong: what, the numbers that show it, why it happens and what to try.
 
     `consequences` are the codes of other findings of the same record that this one explains. `fix` is
-    `{"set": {key: value}}` when changing a recipe mends it, else None.
+    `{"set": {key: value}}` when changing a recipe mends it, else None. `about` names the trainings it speaks about,
+    where a record holds several.
     """
 
     code: str
@@ -30,6 +31,11 @@ class Finding:
     explains: tuple[str, ...] = ()
     consequences: tuple[str, ...] = ()
     fix: Fix | None = None
+    about: frozenset[str] = frozenset()
+
+    def concerns(self, other: Finding) -> bool:
+        """Whether both may speak about the same training: they name one in common, or one of them names none."""
+        return not self.about or not other.about or bool(self.about & other.about)
 
     def as_json(self) -> dict[str, Any]:
         """As findings.json holds it."""
@@ -65,6 +71,7 @@ class Text:
         severity: str | None = None,
         cause: str | None = None,
         cure: str | None = None,
+        about: Iterable[str] = (),
     ) -> list[Finding]:
         """A list with one finding; what this record shows beyond the usual replaces cause, cure or severity."""
         return [
@@ -77,6 +84,7 @@ class Text:
                 cure=cure or self.cure,
                 explains=self.explains,
                 fix=None if fix is None else {"set": dict(fix)},
+                about=frozenset(about),
             )
         ]
 
@@ -88,9 +96,10 @@ def table(*texts: Text) -> dict[str, Text]:
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Root causes first: a finding stands after all that explain it; among equals the graver stands first."""
-    present = {finding.code for finding in findings}
     linked = [
-        replace(f, consequences=tuple(code for code in f.explains if code in present and code != f.code))
+        replace(
+            f, consequences=tuple(g.code for code in f.explains for g in findings if g.code == code and f.concerns(g))
+        )
         for f in findings
     ]
     placed: list[Finding] = []

@@ -119,7 +119,9 @@ def dead_updates(record: Record) -> list[Finding]:
         move, change = max(v for _, v in moves), max(v for _, v in changes)
         if move < 1e-3 and change < 0.01:
             rate = record.setting(f"{series.stage}.lr")
-            title = f"{series.stage} moves the weights by {move:.1g} of their size and changes {change:.0%} of the picks"
+            title = (
+                f"{series.stage} moves the weights by {move:.1g} of their size and changes {change:.0%} of the picks"
+            )
             fix = None if rate is None else {f"{series.stage}.lr": 10.0 * rate}
             return TEXTS["dead_updates"].found(title, {"moved": move, "changed": change}, fix=fix)
     return []
@@ -131,7 +133,8 @@ def identical_picks(record: Record) -> list[Finding]:
     if record.published is not None and any(share >= 0.99 for share in record.published.identical_picks):
         share = max(record.published.identical_picks)
         title = f"{share:.0%} of the picks are identical between runs with different settings"
-        return text.found(title, {"identical": share, "mentions": len(record.published.identical_picks)})
+        evidence = {"identical": share, "mentions": len(record.published.identical_picks)}
+        return text.found(title, evidence, about=["runs with identical picks"])
     for series in record.series:
         changes = [value for _, value in series.values("picks/changed_frac")]
         if len(changes) >= 3 and max(changes) == 0.0:
@@ -157,18 +160,20 @@ def learning_rate_without_signal(record: Record) -> list[Finding]:
     if not tiny or record.published is None:
         return []
     used = [float(rate) for s in tiny if (rate := s.settings.get("lr")) is not None]
-    used += [float(v["lr"]) for v in record.published.settings.values() if v.get("lr") is not None]
+    present = record.published.settings.get("", {}).get("lr")
+    used += [] if present is None else [float(present)]
     wanted = used + [value for key, value in record.published.advice if key == "lr"]
-    if not used or max(wanted) < 2.0 * min(used):
+    larger = sorted({rate for rate in wanted if used and rate >= 2.0 * min(used)})
+    if not larger:
         return []
     spread = max(s.last("adv/std") or 0.0 for s in tiny)
     tried = max(used) >= 2.0 * min(used)
     title = (
-        f"A learning rate of {max(wanted):g} instead of {min(used):g} cannot mend missing signal: the advantages "
-        f"{'still ' if tried else ''}spread by {spread:.2g}"
+        f"A larger learning rate ({' or '.join(f'{rate:g}' for rate in larger)} instead of {min(used):g}) cannot mend "
+        f"missing signal: the advantages {'still ' if tried else ''}spread by {spread:.2g}"
     )
-    evidence = {"lr_from": min(used), "lr_to": max(wanted), "adv_std": spread}
-    return TEXTS["learning_rate_without_signal"].found(title, evidence)
+    evidence = {"lr_from": min(used), "lr_to": max(larger), "adv_std": spread}
+    return TEXTS["learning_rate_without_signal"].found(title, evidence, about=[s.label for s in tiny])
 
 
 def batch_of_one(record: Record) -> list[Finding]:
@@ -245,9 +250,10 @@ def claimed_best_is_not(record: Record) -> list[Finding]:
 
 def _claim(epoch: int, best: int, claimed: float, lowest: float, series: Series) -> list[Finding]:
     named = f" of {series.label}" if series.label else ""
-    title = f"Epoch {epoch}{named} is called the best (held-out loss {claimed:g}), but epoch {best} has {lowest:g}"
+    other = f"epoch {best} has {lowest:g}" if lowest < claimed else f"that is printed for epoch {best}"
+    title = f"Epoch {epoch}{named} is called the best (held-out loss {claimed:g}), but {other}"
     evidence = {"claimed_epoch": epoch, "claimed": claimed, "best_epoch": best, "best": lowest}
-    return TEXTS["claimed_best_is_not"].found(title, evidence)
+    return TEXTS["claimed_best_is_not"].found(title, evidence, about=[series.label])
 
 
 def reward_falls(record: Record) -> list[Finding]:
@@ -272,7 +278,9 @@ def overfits(record: Record) -> list[Finding]:
             continue
         best = rewards.index(max(rewards))
         if max(rewards) - max(rewards[-2:]) > 2.0 * error and losses[-1] < losses[best]:
-            title = f"{series.stage}: best held-out reward {max(rewards):.3f} in epoch {best + 1}, now {rewards[-1]:.3f}"
+            title = (
+                f"{series.stage}: best held-out reward {max(rewards):.3f} in epoch {best + 1}, now {rewards[-1]:.3f}"
+            )
             evidence = {"best": max(rewards), "last": rewards[-1], "best_epoch": best + 1}
             fix = {f"{series.stage}.patience": 3} if record.settings else None
             return TEXTS["overfits"].found(title, evidence, fix=fix)
@@ -294,6 +302,9 @@ def loss_falls_by_kl_only(record: Record) -> list[Finding]:
             continue
         share = (terms[0] - terms[-1]) / (totals[0] - totals[-1])
         if 0.9 < share < 1.5:
-            title = f"The loss fell from {totals[0]:g} to {totals[-1]:g}, the KL term from {terms[0]:.4g} to {terms[-1]:.2g}"
-            return TEXTS["loss_falls_by_kl_only"].found(title, {"share": share, "kl_term_first": terms[0]})
+            falls = f"{totals[0]:g} to {totals[-1]:g}, the KL term from {terms[0]:.4g} to {terms[-1]:.2g}"
+            title = f"The loss fell from {falls}"
+            return TEXTS["loss_falls_by_kl_only"].found(
+                title, {"share": share, "kl_term_first": terms[0]}, about=[series.label]
+            )
     return []

@@ -241,15 +241,17 @@ def dead_setting(record: Record) -> list[Finding]:
     for stage in record.setting("train.stages") or ():
         if record.setting(f"{stage}.epochs") == 0:
             dead.append((stage, f"{stage}.epochs", "it runs for no epoch"))
-    if record.published is not None:
-        for label, settings in record.published.settings.items():
-            if settings.get("clip_only") is True and (settings.get("kl_beta") or 0.0) > 0.0:
-                dead.append((f"kl_beta = {settings['kl_beta']:g} of {label}", "clip only", "the KL term is left out"))
-    if not dead:
-        return []
     title = "; ".join(f"{key} has no effect, because {switch} says that {why}" for key, switch, why in dead)
-    fix = {"grpo.clip_only": False} if any(key == "grpo.kl_beta" for key, _, _ in dead) else None
-    return TEXTS["dead_setting"].found(title, {"settings": len(dead)}, fix=fix)
+    if dead:
+        fix = {"grpo.clip_only": False} if any(key == "grpo.kl_beta" for key, _, _ in dead) else None
+        return TEXTS["dead_setting"].found(title, {"settings": len(dead)}, fix=fix)
+    printed = record.published.settings.items() if record.published is not None else ()
+    unused = {label: s["kl_beta"] for label, s in printed if s.get("clip_only") is True and (s.get("kl_beta") or 0) > 0}
+    if not unused:
+        return []
+    named = ", ".join(f"{beta:g} of {label}" for label, beta in unused.items())
+    title = f"The KL weight ({named}) has no effect: with clip only the KL term is left out"
+    return TEXTS["dead_setting"].found(title, {"settings": len(unused)}, about=unused)
 
 
 def query_leaks(record: Record) -> list[Finding]:

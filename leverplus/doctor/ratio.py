@@ -15,8 +15,8 @@ TEXTS = table(
         "to, dates from before the warm-up stage; or the estimate is written as exp(new - old), which grows "
         "exponentially when good sequences become likelier; or dropout is in the ratio.",
         "KL of the first epoch (over 1 nat) although the weights hardly moved, or although it falls later",
-        "Take reference and old policy when the stage starts, so that KL is 0 and the ratio 1 at the first step; compute "
-        "the KL exactly over the pool.",
+        "Take reference and old policy when the stage starts, so that KL is 0 and the ratio 1 at the first step; "
+        "compute the KL exactly over the pool.",
         ("kl_weight_on_rails", "kl_collapsed", "clip_saturated", "loss_falls_by_kl_only", "over_optimised"),
     ),
     Text(
@@ -80,8 +80,8 @@ TEXTS = table(
     Text(
         "clip_saturated",
         ERROR,
-        "Most ratios are outside the clip range already in the first epoch: a stale old policy, dropout, or too large a "
-        "step.",
+        "Most ratios are outside the clip range already in the first epoch: a stale old policy, dropout, or too large "
+        "a step.",
         "share of ratios outside the clip range in the first epoch (over 30 %, error over 60 %)",
         "Refresh the old policy, take dropout out of the ratio, then halve the learning rate.",
         ("reward_falls", "dead_updates"),
@@ -89,7 +89,7 @@ TEXTS = table(
     Text(
         "clip_unused",
         INFO,
-        "No ratio ever reaches the clip although several passes are made over the same groups: the steps are too small.",
+        "No ratio ever reaches the clip although several passes are made over the same groups: steps are too small.",
         "share of ratios outside the clip range 0 and KL to the proximal policy under 0.0001 in every epoch",
         "Raise the learning rate.",
         ("dead_updates",),
@@ -126,8 +126,14 @@ def kl_at_start(record: Record) -> list[Finding]:
         return []
     series = max(sick, key=lambda s: s.first("kl") or 0.0)
     kl = series.first("kl") or 0.0
-    evidence: dict[str, float | int | str] = {"kl_first": kl, "kl_last": series.last("kl") or kl, "trainings": len(sick)}
-    title = f"KL is {kl:.4g} in the first epoch: it refers to a policy from before this stage, not to where GRPO started"
+    evidence: dict[str, float | int | str] = {
+        "kl_first": kl,
+        "kl_last": series.last("kl") or kl,
+        "trainings": len(sick),
+    }
+    title = (
+        f"KL is {kl:.4g} in the first epoch: it refers to a policy from before this stage, not to where GRPO started"
+    )
     if not series.exact:
         evidence["nats_if_exp_new_minus_old"] = _inverse_k3(kl)
     rates = [rate for s in sick if (rate := s.settings.get("lr"))]
@@ -138,7 +144,7 @@ def kl_at_start(record: Record) -> list[Finding]:
     if before is not None and after is not None and after > before:
         evidence.update(val_loss_before=before, val_loss_after=after)
         title += f"; the held-out loss went back from {before:g} to {after:g}"
-    return TEXTS["kl_at_start"].found(title, evidence)
+    return TEXTS["kl_at_start"].found(title, evidence, about=[s.label for s in sick])
 
 
 def _starts_far(series: Series) -> bool:
@@ -214,7 +220,9 @@ def kl_weight_on_rails(record: Record) -> list[Finding]:
         if jump > 100.0 or at_limit:
             title = f"The weight of the KL term went from {weights[0]:g} to {weights[-1]:g}"
             fix = {"grpo.beta_rule": "fixed", "grpo.kl_beta": 0.01} if record.settings else None
-            return TEXTS["kl_weight_on_rails"].found(title, {"first": weights[0], "last": weights[-1]}, fix=fix)
+            return TEXTS["kl_weight_on_rails"].found(
+                title, {"first": weights[0], "last": weights[-1]}, fix=fix, about=[series.label]
+            )
     return []
 
 
@@ -232,7 +240,8 @@ def kl_collapsed(record: Record) -> list[Finding]:
             if not back:
                 title = f"The KL stays at {values[-1]:.2g} although the advantages are alive: the policy cannot move"
             fix = {"grpo.kl_beta": 0.01} if (record.setting("grpo.kl_beta") or 0.0) > 0.01 else None
-            return TEXTS["kl_collapsed"].found(title, {"first": values[0], "last": values[-1]}, fix=fix)
+            evidence = {"first": values[0], "last": values[-1]}
+            return TEXTS["kl_collapsed"].found(title, evidence, fix=fix, about=[series.label])
     return []
 
 
@@ -254,7 +263,8 @@ def over_optimised(record: Record) -> list[Finding]:
         if not series.exact or kl is None or kl <= 3.0 or error is None or len(rewards) < 3:
             continue
         if max(rewards) - max(rewards[-2:]) > 2.0 * error:
-            title = f"At {kl:.1f} nats from its reference the held-out reward fell from {max(rewards):.3f} to {rewards[-1]:.3f}"
+            falls = f"{max(rewards):.3f} to {rewards[-1]:.3f}"
+            title = f"At {kl:.1f} nats from its reference the held-out reward fell from {falls}"
             evidence = {"kl": kl, "best": max(rewards), "last": rewards[-1]}
             return TEXTS["over_optimised"].found(title, evidence)
     return []

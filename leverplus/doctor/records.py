@@ -60,9 +60,11 @@ class SourceStats:
 class GroupStats:
     """What the groups of a store or an RL file hold; shares are of queries unless said otherwise.
 
-    Flat groups have no spread in accuracy, nor in gt_prob where that was measured. `correlation` is Spearman's over
+    Flat groups have no spread in accuracy, nor in gt_prob where that was measured; in `all_zero` groups no member is
+    right, in `all_one` groups every member is fully right. `correlation` is Spearman's over
     members, `within` the mean over queries of the correlation inside a query. `pick` is the accuracy of the selector's
-    own first choice where the file marks one, over `picked` queries.
+    own first choice where the file marks one, over `picked` queries. With `scale` = gain, `accuracy` and what follows
+    from it are gains of a search and no accuracies.
     """
 
     queries: int
@@ -73,9 +75,9 @@ class GroupStats:
     oracle: float
     size_quartiles: tuple[float, ...]
     positive_quartiles: tuple[float, ...]
+    flat: float
     all_zero: float
     all_one: float
-    tied: float
     lengths: Mapping[int, int]
     levels: float
     unmeasured: int = 0
@@ -91,13 +93,10 @@ class GroupStats:
     picked_oracle: float | None = None
     behind: float | None = None
     pool: int | None = None
+    scale: str = "accuracy"
     bins: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, SourceStats] = field(default_factory=dict)
-
-    @property
-    def flat(self) -> float:
-        return self.all_zero + self.all_one + self.tied
 
     @property
     def unique(self) -> float:
@@ -127,8 +126,8 @@ class Probe:
     start, `missing` and `unexpected` tensors of a loaded checkpoint, `logit_gap` the largest difference between stored
     and recomputed logits, `builders` the pool builders of training, dev and test, `leaked` the queries whose pool holds
     them or their image, `overlap` images that training and test share, `rescored` and `flipped` scores measured again,
-    `nll` and `chance` the loss of the start and of a uniform policy, `order_agreement` the share of picks that stay when
-    pools are shuffled.
+    `nll` and `chance` the loss of the start and of a uniform policy, `order_agreement` the share of picks that
+    stay when pools are shuffled, `unreachable` the labels outside their pool.
     """
 
     log_ratio: float | None = None

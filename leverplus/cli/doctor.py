@@ -1,0 +1,102 @@
+"""`lever doctor`: why did this training not work? Findings on a run, a store, RL data or a training log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leverplus.errors import LeverError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leverplus.doctor.findings import Finding
+    from leverplus.doctor.records import GroupStats
+
+HELP = "why did this training not work?"
+WIDTH = 110
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", type=Path, help="a run folder, a score store, an RL-data JSON, or a training log or report in text"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the data quality as a table of CSV")
+
+
+def run(args: argparse.Namespace) -> int:
+    from leverplus.doctor.examine import examine
+    from leverplus.doctor.read import read_target
+    from leverplus.doctor.tables import quality_rows
+
+    record = read_target(args.target)
+    findings = examine(record)
+    result = {"findings": [finding.as_json() for finding in findings]}
+    if args.target.is_dir():
+        _write(args.target / "findings.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if args.csv is not None:
+        if record.groups is None:
+            raise LeverError(f"{args.target} holds no groups, so there is no data quality to write; leave --csv out")
+        lines = [f"{name.replace(',', ' ')},{value}" for name, value in quality_rows(record.groups)]
+        _write(args.csv, "\n".join(["measure,value", *lines]) + "\n")
+    if args.json:
+        quality = {} if record.groups is None else {"quality": dict(quality_rows(record.groups))}
+        print(json.dumps({"source": record.source, **result, **quality}, ensure_ascii=False))
+        return 0
+    if record.groups is not None:
+        _show_quality(record.groups)
+    _show(findings, record.source)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once."""
+    part = path.with_name(f".{path.name}.new")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise LeverError(f"cannot write {path} ({error.strerror}); choose another place") from error
+
+
+def _show_quality(groups: GroupStats) -> None:
+    from rich.table import Table
+
+    from leverplus.cli.console import print_table
+    from leverplus.doctor.tables import quality_rows, source_rows
+
+    table = Table("measure", title="data quality", title_justify="left")
+    table.add_column("value", justify="right")
+    for name, value in quality_rows(groups):
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    print_table(table)
+    if len(groups.sources) > 1:
+        header, rows = source_rows(groups)
+        table = Table(*header, title="by origin", title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        print_table(table)
+
+
+def _show(findings: Sequence[Finding], source: str) -> None:
+    from textwrap import fill
+
+    if not findings:
+        print(f"{source}: no findings. What was not measured was not judged; docs/doctor.md lists what is looked at.")
+        return
+    counts = [(kind, sum(f.severity == kind for f in findings)) for kind in ("error", "warning", "info")]
+    print(f"{source}: " + ", ".join(f"{count} {kind}" for kind, count in counts if count) + "; root causes first\n")
+    for number, finding in enumerate(findings, start=1):
+        print(fill(f"{number}. [{finding.severity}] {finding.code}: {finding.title}", WIDTH, subsequent_indent="   "))
+        evidence = ", ".join(f"{key} {value}" for key, value in finding.evidence.items())
+        parts = {"evidence": evidence, "cause": finding.cause, "try": finding.cure}
+        if finding.consequences:
+            parts["explains"] = ", ".join(finding.consequences)
+        if finding.fix is not None:
+            parts["fix"] = " ".join(f"--set {key}={json.dumps(value)}" for key, value in finding.fix["set"].items())
+        for name, text in parts.items():
+            print(fill(f"   {name}: {text}", WIDTH, subsequent_indent="     "))
+        print()

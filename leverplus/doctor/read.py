@@ -1,0 +1,44 @@
+"""Finds out what a target is (run folder, log, store, RL data, report) and reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from leverplus.doctor.published import read_report
+from leverplus.doctor.records import Record
+from leverplus.doctor.rldata import rl_group_stats
+from leverplus.doctor.runfolder import read_lines, read_run, series_of
+from leverplus.errors import DataError, MissingFile
+
+SQLITE = b"SQLite format 3\x00"
+
+
+def read_target(path: Path) -> Record:
+    """The record of a run folder, a `log.jsonl`, a score store, an RL-data JSON, or a report or log in text."""
+    if path.is_dir():
+        return read_run(path)
+    if not path.is_file():
+        raise MissingFile(f"there is no file or folder {path}; give a run folder, a store, RL data or a training log")
+    with path.open("rb") as file:
+        start = file.read(len(SQLITE))
+    if start == SQLITE:
+        from leverplus.doctor.storefile import read_store
+
+        return read_store(path)
+    if path.suffix == ".jsonl":
+        return Record(source=str(path), series=series_of(read_lines(path), {}))
+    if start.lstrip()[:1] == b"{":
+        return _read_json(path)
+    return read_report(path)
+
+
+def _read_json(path: Path) -> Record:
+    """An eval.json, or RL data."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a JSON file ({error})") from error
+    if "arms" in values and "comparisons" in values:
+        return Record(source=str(path), report=values)
+    return Record(source=str(path), groups=rl_group_stats(values, str(path)))

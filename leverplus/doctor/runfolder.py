@@ -1,0 +1,121 @@
+"""Reads a run folder: recipe, log, evaluation, predictions; whatever of it is there."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leverplus.doctor.records import Epoch, Picks, Record, Series
+from leverplus.errors import DataError, MissingFile
+from leverplus.training.runlog import CONTEXT
+
+
+def read_run(folder: Path) -> Record:
+    """The record of a run, finished or under way."""
+    resolved, log = folder / "resolved.toml", folder / "log.jsonl"
+    if not resolved.is_file() and not log.is_file():
+        raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
+    settings = flat(tomllib.loads(resolved.read_text(encoding="utf-8"))) if resolved.is_file() else {}
+    manifest = _json(folder / "run.json")
+    return Record(
+        source=str(folder),
+        settings=settings,
+        series=series_of(read_lines(log), settings) if log.is_file() else (),
+        report=_json(folder / "eval.json"),
+        picks=tuple(read_picks(folder / "predictions.parquet")),
+        seed=None if manifest is None else manifest.get("seed"),
+        manifest=manifest is not None,
+    )
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings as `section.key`."""
+    return {
+        f"{section}.{key}": value
+        for section, table in values.items()
+        if isinstance(table, Mapping)
+        for key, value in table.items()
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run log; a half-written last line is left out."""
+    lines = []
+    text = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(text, start=1):
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(text):
+                raise DataError(f"{path}, line {number} is not JSON ({error}); restore the log") from error
+    return lines
+
+
+def series_of(lines: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> tuple[Series, ...]:
+    """The lines of a run log by stage, in the order the stages ran."""
+    stages: dict[str, list[Epoch]] = {}
+    for line in lines:
+        values = {
+            name.removeprefix("train/"): _number(value)
+            for name, value in line.items()
+            if name not in (*CONTEXT, "time")
+        }
+        stages.setdefault(str(line.get("stage", "train")), []).append(Epoch(line.get("epoch"), values))
+    return tuple(
+        Series(
+            stage,
+            tuple(epochs),
+            settings={key.partition(".")[2]: v for key, v in settings.items() if key.startswith(f"{stage}.")},
+            exact=True,
+        )
+        for stage, epochs in stages.items()
+    )
+
+
+def _number(value: object) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None  # type: ignore[arg-type]
+
+
+def read_picks(path: Path) -> list[Picks]:
+    """What every arm chose, by number of shots."""
+    if not path.is_file():
+        return []
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, columns=["arm", "shots", "demos"]).to_pydict()
+    chosen: dict[tuple[str, int], list[Sequence[str]]] = {}
+    for arm, shots, demos in zip(table["arm"], table["shots"], table["demos"], strict=True):
+        chosen.setdefault((arm, shots), []).append(demos)
+    return [picks_of(arm, shots, lists) for (arm, shots), lists in chosen.items() if shots > 0]
+
+
+def picks_of(arm: str, shots: int, lists: Sequence[Sequence[str]]) -> Picks:
+    """How varied the choices of an arm are."""
+    counts = Counter(demo for demos in lists for demo in demos)
+    total = max(sum(counts.values()), 1)
+    common = [count for _, count in counts.most_common(10)]
+    return Picks(
+        arm=arm,
+        shots=shots,
+        items=len(lists),
+        distinct=len(counts),
+        top1=(common[0] if common else 0) / total,
+        top10=sum(common) / total,
+        length=sum(len(demos) for demos in lists) / max(len(lists), 1),
+    )
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); make it again, or delete it") from error
+    return value

@@ -1,0 +1,160 @@
+"""The words by which metrics, settings and numbers are known in logs and reports, English and Chinese."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+METRICS: dict[str, str] = {
+    "train loss": "loss/total",
+    "training loss": "loss/total",
+    "total loss": "loss/total",
+    "训练损失": "loss/total",
+    "val loss": "val/loss",
+    "valid loss": "val/loss",
+    "validation loss": "val/loss",
+    "eval loss": "val/loss",
+    "验证损失": "val/loss",
+    "val reward": "val/reward",
+    "验证奖励": "val/reward",
+    "ppo loss": "loss/pg",
+    "policy loss": "loss/pg",
+    "pg loss": "loss/pg",
+    "kl loss": "loss/kl",
+    "kl散度": "kl",
+    "kl divergence": "kl",
+    "kl": "kl",
+    "beta权重": "kl_coef",
+    "kl coef": "kl_coef",
+    "beta": "kl_coef",
+    "adv std": "adv/std",
+    "advantage std": "adv/std",
+    "adv max": "adv/max",
+    "advantage max": "adv/max",
+    "clip frac": "clip_ratio/region_mean",
+    "clip fraction": "clip_ratio/region_mean",
+    "clip ratio": "clip_ratio/region_mean",
+    "entropy": "entropy",
+    "熵": "entropy",
+    "reward": "reward",
+    "平均奖励": "reward",
+    "grad norm": "grad_norm",
+    "梯度范数": "grad_norm",
+}
+"""Name of a metric as it is printed -> its name in the run log."""
+
+POLICY_GRADIENT = {"loss/pg", "adv/std", "adv/max", "kl", "kl_coef", "clip_ratio/region_mean"}
+"""Metrics that only a policy-gradient stage has."""
+
+SETTINGS: dict[str, str] = {
+    "grpo lr": "lr",
+    "kl beta": "kl_beta",
+    "use ppo clip only": "clip_only",
+    "clip only": "clip_only",
+    "clip epsilon": "clip",
+    "grpo epochs": "epochs",
+    "rce epochs": "rce_epochs",
+    "rce lr": "rce_lr",
+    "batch size": "batch_size",
+    "use rank advantage": "rank_advantage",
+    "reward mode": "reward_mode",
+    "rel weight": "rel_weight",
+    "seed": "seed",
+}
+"""Name of a setting as it is printed -> a short key."""
+
+NUMBER = r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?"
+EPOCH = re.compile(r"epoch\s*[:：=#]?\s*(\d+)|第\s*(\d+)\s*(?:个|轮)?\s*(?:epoch|轮)", re.IGNORECASE)
+ITEMS = re.compile(
+    r"(?<![\d.])(\d[\d,]*)\s*(?:个|条)?\s*(?:samples?\b|items\b|questions\b|test queries\b|样本|条数据|测试样本|道题)"
+    r"|\bn\s*=\s*(\d[\d,]*)",
+    re.IGNORECASE,
+)
+EXPECTED = re.compile(r"预期|期望|预计|目标|expected|target|forecast|hoped", re.IGNORECASE)
+PRESENT = re.compile(r"当前|目前|现有|current|present|as run", re.IGNORECASE)
+ACTUAL = re.compile(r"实际|当前|actual|current|value|measured|数值|^值$", re.IGNORECASE)
+BASELINE = re.compile(r"baseline|基线|基准", re.IGNORECASE)
+DIFFERENCE = re.compile(
+    r"\bvs\b|差异|变化|差距|提升|评价|diff|change|delta|Δ|gain|remark|note|status|状态", re.IGNORECASE
+)
+SHOT = re.compile(r"^\s*(?:n?[- _]?shots?)(?:[ _]?num(?:ber)?)?\s*$|^number of shots$|^样例数$", re.IGNORECASE)
+MEASURE = re.compile(r"^(?:指标|参数|对比项|metric|measure|parameter|setting|quantity|name)s?$", re.IGNORECASE)
+GAIN = re.compile(
+    rf"(?:平均(?:正确率)?提升|平均差异|平均下降|average (?:gain|improvement|drop)|mean (?:gain|difference))"
+    rf"[^\d+\-\n]{{0,12}}({NUMBER})\s*%",
+    re.IGNORECASE,
+)
+BEST = re.compile(r"最优|最佳|best|optimal|chosen|selected", re.IGNORECASE)
+SAME_PICKS = re.compile(
+    r"(?:索引|范例|indices|picks?|demonstrations?|icds?)[^。\n]{0,20}?(\d+(?:\.\d+)?)\s*%\s*"
+    r"(?:相同|一致|identical|the same|equal|same)"
+    r"|(\d+(?:\.\d+)?)\s*%\s*(?:of the )?(?:picks|demonstrations|icd indices)\s*(?:are |were )?"
+    r"(?:identical|equal|the same)",
+    re.IGNORECASE,
+)
+LIVE = re.compile(
+    r"(\d+(?:\.\d+)?)\s*%\s*(?:的\s*)?(?:of (?:the )?)?(?:query|queries|groups?|组)\s*"
+    r"(?:有不同|have different|with different|differ in|carry different)\s*(?:的\s*)?rewards?",
+    re.IGNORECASE,
+)
+_MARKS = re.compile(r"[*`_~⭐⬆⬇➡✅❌⚠️🔄📊📌🔴🟡🟢🔥✓✗]+")
+_NAMES = sorted({**METRICS}, key=len, reverse=True)
+METRIC_VALUE = re.compile(
+    "("
+    + "|".join(re.escape(name).replace(r"\ ", "[ _-]?") for name in _NAMES)
+    + rf")(\s*[=:：≈]?\s*)({NUMBER})(?![\d%.]|\s*%)",
+    re.IGNORECASE,
+)
+SETTING_VALUE = re.compile(
+    "("
+    + "|".join(re.escape(name).replace(r"\ ", "[ _-]?") for name in sorted(SETTINGS, key=len, reverse=True))
+    + rf")\s*(?:[=:：]|\s(?=[\d]))\s*(true|false|{NUMBER})(?![\d.\-])",
+    re.IGNORECASE,
+)
+DATA_FILE = re.compile(r"(?:数据|data(?:set)?|rl_data_path|file)\s*[:：=]\s*\S*?([\w.-]+\.json)", re.IGNORECASE)
+
+
+def plain(text: str) -> str:
+    """Without emphasis, marks and emoji, blanks collapsed."""
+    kept = re.sub(r"(?<=\w)_(?=\w)", "\0", text)
+    return " ".join(_MARKS.sub(" ", kept).replace("\0", "_").split())
+
+
+def metric(name: str) -> str | None:
+    """The log name of a printed metric, None when it is none."""
+    cleaned = re.sub(r"[_\-\s]+", " ", plain(name).lower()).strip()
+    return METRICS.get(cleaned)
+
+
+def setting(name: str) -> str | None:
+    """The short key of a printed setting, None when it is none."""
+    return SETTINGS.get(re.sub(r"[_\-\s]+", " ", plain(name).lower()).strip())
+
+
+def number(cell: str) -> float | None:
+    """The number of a cell that is nothing but a number (a percentage counts in hundredths)."""
+    text = plain(cell).replace(" ", "")
+    match = re.fullmatch(rf"({NUMBER})(%?)", text)
+    if match is None:
+        return None
+    value = float(match.group(1).replace(",", ""))
+    return value / 100.0 if match.group(2) else value
+
+
+def truth_or_number(text: str) -> Any:
+    lowered = text.lower()
+    return lowered == "true" if lowered in ("true", "false") else float(text.replace(",", ""))
+
+
+def items_in(text: str) -> int | None:
+    """The number of evaluated items a text speaks of; numbers below 20 are something else."""
+    for match in ITEMS.finditer(text):
+        count = int((match.group(1) or match.group(2)).replace(",", ""))
+        if count >= 20:
+            return count
+    return None
+
+
+def epoch_in(text: str) -> int | None:
+    match = EPOCH.search(text)
+    return None if match is None else int(match.group(1) or match.group(2))
