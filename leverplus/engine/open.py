@@ -1,0 +1,42 @@
+"""Opening the engine a `[score]` section names, and the recipe for building a backend anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leverplus import catalog
+from leverplus.backends.base import Backend
+from leverplus.engine.base import Engine
+from leverplus.recipe.sections import ScoreSection, TaskSection
+from leverplus.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class BackendFactory:
+    """Builds a backend in whichever process calls it: two small values that travel instead of a model."""
+
+    task: TaskSection
+    backend: str
+
+    def __call__(self) -> Backend:
+        backend: Backend = catalog.load(catalog.BACKENDS, self.backend, "backend")(build_task(self.task))
+        return backend
+
+
+def build_task(section: TaskSection) -> Task:
+    """The task of a `[task]` section."""
+    factory = catalog.load(catalog.TASKS, section.name, "task")
+    task: Task = factory(world_seed=section.world_seed) if section.name == "world" else factory(section)
+    return task
+
+
+def open_engine(section: ScoreSection, backend: Backend, factory: Callable[[], Backend]) -> Engine:
+    """The engine of a `[score]` section: `backend` answers in this process, `factory` builds its copies elsewhere."""
+    if section.engine == "ray":
+        from leverplus.engine.ray import RayEngine
+
+        return RayEngine(factory, backend.fingerprint(), workers=section.workers)
+    from leverplus.engine.local import LocalEngine
+
+    return LocalEngine(backend)

@@ -1,0 +1,115 @@
+"""Two Ray nodes on this machine score the world while a worker and then a node are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leverplus.backends.base import Backend, Request
+from leverplus.backends.world import WorldBackend
+from leverplus.engine.local import LocalEngine
+from leverplus.engine.open import BackendFactory
+from leverplus.engine.ray import RayEngine
+from leverplus.errors import ScoringError
+from leverplus.recipe.sections import TaskSection
+from leverplus.scoring.scorer import Scorer
+from leverplus.store.db import ScoreStore
+from leverplus.store.exchange import verify
+from leverplus.tasks.world import WorldTask
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+CHUNK = 8
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    node = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=node)
+    made.second = made.add_node(num_cpus=1, object_store_memory=80_000_000)
+    ray.init(address=made.address, log_to_driver=False, logging_level="error")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def task() -> WorldTask:
+    return WorldTask()
+
+
+def slowly(seconds: float) -> Callable[[], Backend]:
+    """Builds the world's backend, slowed down so that there is a mid-run to kill in; travels by value."""
+
+    def build() -> Backend:
+        import time
+
+        from leverplus.engine.open import BackendFactory
+        from leverplus.recipe.sections import TaskSection
+
+        backend = BackendFactory(TaskSection(), "world")()
+        answer = backend.answer
+        backend.answer = lambda requests: time.sleep(seconds) or answer(requests)  # type: ignore[method-assign]
+        return backend
+
+    return build
+
+
+def prompts_of(task: WorldTask, count: int) -> list[Any]:
+    train = task.items("train")
+    return [(query.id, (train[row + 100].id,)) for row in range(count // 4) for query in task.items("dev")[:4]]
+
+
+def test_killed_workers_and_nodes_cost_nothing_but_time(cluster, task, tmp_path: Path) -> None:
+    backend = WorldBackend(task)
+    engine = RayEngine(slowly(0.25), backend.fingerprint(), patience=120)
+    places = engine.places()
+    assert len(places) == len({node for node, _ in places}) == 2
+    events: list[str] = []
+
+    def trouble(what: str, done: int, total: int) -> None:
+        if done >= 4 * CHUNK and not events:
+            os.kill(places[0][1], signal.SIGKILL)
+            events.append("worker")
+        if done >= 16 * CHUNK and len(events) == 1:
+            cluster.remove_node(cluster.second)
+            events.append("node")
+
+    prompts = prompts_of(task, 40 * CHUNK)
+    with ScoreStore(tmp_path / "ray.db") as store, ScoreStore(tmp_path / "local.db") as other:
+        scorer = Scorer(task, backend, store, engine, progress=trouble, chunk=CHUNK)
+        scores = scorer.score(prompts)
+        assert events == ["worker", "node"]
+        assert 1 <= engine.repeated <= 2
+        assert scorer.meter.fresh == len(prompts) == store.count()
+        assert verify(store).clean
+        local = Scorer(task, backend, other, LocalEngine(backend)).score(prompts)
+        for ours, theirs in zip(scores, local, strict=True):
+            assert (ours.query, ours.demos, ours.raw) == (theirs.query, theirs.demos, theirs.raw)
+            assert ours.gt_prob == pytest.approx(theirs.gt_prob, abs=1e-4)
+    engine.close()
+
+
+def test_other_weights_and_failing_models_are_refused(cluster, task, tmp_path: Path) -> None:
+    backend = WorldBackend(task)
+    chunks = [[Request(task.items("dev")[0], (), ())]]
+    stranger = RayEngine(BackendFactory(TaskSection(), "world"), {"model": "another"}, workers=1)
+    with pytest.raises(ScoringError, match="is not the one on this machine"):
+        list(stranger.run(chunks))
+    stranger.close()
+    failing = RayEngine(BackendFactory(TaskSection(), "world"), backend.fingerprint(), workers=1)
+    with pytest.raises(ScoringError, match="no reference answers to weigh"):
+        list(failing.run(chunks))
+    failing.close()
+    missing = RayEngine(BackendFactory(TaskSection(), "worlt"), backend.fingerprint(), workers=1)
+    with pytest.raises(ScoringError, match="did you mean 'world'"):
+        list(missing.run(chunks))
