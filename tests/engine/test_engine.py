@@ -61,6 +61,6 @@ def test_a_factory_travels_and_builds_the_same_backend() -> None:
 def test_without_ray_the_error_says_what_to_type(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     engine = RayEngine(Echo, {"model": "echo"})
-    with pytest.raises(ScoringError, match="pip install 'ray>=2.50'"):
+    with pytest.raises(ScoringError, match=r"pip install 'ray>=2\.50'"):
         list(engine.run(chunks("a")))
     assert list(engine.run([])) == []
