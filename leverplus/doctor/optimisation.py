@@ -61,7 +61,7 @@ TEXTS = table(
         ERROR,
         "After supervised training the loss is that of a uniform choice: labels are noise for this pool, or the "
         "features do not separate the candidates.",
-        "nll_skill of sft (under 0.02) at the end of 3 epochs or more",
+        "loss of sft after 3 epochs or more: less than 2 % below its start and below a uniform choice",
         "Check labels, pools and features; do not start reinforcement learning from here.",
         ("entropy_stuck", "worse_than_random", "difference_inside_noise"),
     ),
@@ -202,11 +202,19 @@ def gradient_always_clipped(record: Record) -> list[Finding]:
 def nothing_learnt(record: Record) -> list[Finding]:
     """As good as a uniform choice."""
     for series in record.stages("sft"):
-        skill = series.last("nll_skill")
-        if len(series.epochs) >= 3 and skill is not None and -0.05 <= skill < 0.02:
-            title = f"After {len(series.epochs)} epochs of sft the loss is {skill:.1%} below that of a uniform choice"
-            return TEXTS["nothing_learnt"].found(title, {"nll_skill": skill, "epochs": len(series.epochs)})
+        losses, chance = [value for _, value in series.values("loss/nll")], chance_level(series)
+        if len(losses) < 3 or chance is None or not 0.98 * chance < losses[-1] <= 1.2 * chance:
+            continue
+        if losses[-1] > 0.98 * losses[0]:
+            title = f"After {len(losses)} epochs of sft the loss is {losses[-1]:.3f}, a uniform choice has {chance:.3f}"
+            return TEXTS["nothing_learnt"].found(title, {"first": losses[0], "last": losses[-1], "chance": chance})
     return []
+
+
+def chance_level(series: Series) -> float | None:
+    """The negative log-likelihood of a uniform policy on the sequences of a stage, from nll_skill = 1 - nll / it."""
+    nll, skill = series.last("nll"), series.last("nll_skill")
+    return None if nll is None or skill is None or skill >= 1.0 else nll / (1.0 - skill)
 
 
 def selected_by_loss(record: Record) -> list[Finding]:

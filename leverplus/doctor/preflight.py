@@ -4,6 +4,7 @@ effect."""
 from __future__ import annotations
 
 from leverplus.doctor.findings import ERROR, WARNING, Finding, Text, table
+from leverplus.doctor.optimisation import chance_level
 from leverplus.doctor.records import Record
 
 TEXTS = table(
@@ -286,10 +287,10 @@ def worse_than_chance(record: Record) -> list[Finding]:
         title = f"The loss starts at {probe.nll:.2f}; a uniform choice has {probe.chance:.2f}"
         return TEXTS["worse_than_chance"].found(title, {"nll": probe.nll, "chance": probe.chance})
     for series in record.stages("sft"):
-        skill = series.last("nll_skill")
-        if skill is not None and skill < -0.05:
-            title = f"After sft the loss is {-skill:.0%} above that of a uniform choice"
-            return TEXTS["worse_than_chance"].found(title, {"nll_skill": skill})
+        loss, chance = series.last("loss/nll"), chance_level(series)
+        if len(series.epochs) >= 3 and loss is not None and chance is not None and loss > 1.2 * chance:
+            title = f"After sft the loss is {loss:.2f}; a uniform choice has {chance:.2f}"
+            return TEXTS["worse_than_chance"].found(title, {"nll": loss, "chance": chance})
     return []
 
 

@@ -103,7 +103,14 @@ GRPO = {
     "update/param_rel": 0.02,
     "val/reward": 0.5,
 }
-SFT = {"nll": 4.0, "nll_skill": 0.2, "update/param_rel": 0.05, "picks/changed_frac": 0.5, "val/reward": 0.45}
+SFT = {
+    "nll": 4.0,
+    "nll_skill": 0.2,
+    "loss/nll": 3.9,
+    "update/param_rel": 0.05,
+    "picks/changed_frac": 0.5,
+    "val/reward": 0.45,
+}
 
 REPORT = {
     "n": 300,
@@ -250,7 +257,7 @@ SICK: dict[str, Record] = {
     ),
     "batch_of_one": sets(grpo__batch_size=1),
     "gradient_always_clipped": grpo({"grad_norm": 400.0}),
-    "nothing_learnt": Record(series=(same("sft", 4, nll_skill=0.004),)),
+    "nothing_learnt": Record(series=(same("sft", 4, nll=8.27, nll_skill=0.004, loss__nll=8.27),)),
     "selected_by_loss": sets(grpo__monitor="loss"),
     "claimed_best_is_not": replace(
         printed(choices=(Choice("plan 5", 2, "val/loss", 5.14132),)),
