@@ -80,7 +80,8 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
     from leverplus.training.groups import collate
     from leverplus.training.stages import frozen_copy, policy_logprobs, sequence_nll
 
-    batch = collate(list(rows[:PROBES]), table)
+    inside = [row for row in rows if not _outside(row)]
+    batch = collate(inside[:PROBES], table)
     copy = frozen_copy(policy)
     with torch.no_grad():
         new, old = policy_logprobs(policy.eval(), batch), policy_logprobs(copy, batch)
@@ -88,11 +89,15 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
         measured = sequence_nll(old, batch.mask)
     gap = torch.where(new.valid, (new.steps - old.steps).abs(), torch.zeros_like(new.steps))
     skill = measured["nll_skill"]
-    outside = sum(int(((row.sequences >= len(row.pool_rows)).any(-1)).sum()) for row in rows)
     return Probe(
         log_ratio=float(gap.max()),
         kl=float(torch.where(new.valid, kl, torch.zeros_like(kl)).sum(-1).max()),
         nll=measured["nll"],
         chance=measured["nll"] / (1.0 - skill) if skill < 1.0 else None,
-        unreachable=outside,
+        unreachable=sum(map(_outside, rows)),
     )
+
+
+def _outside(row: Row) -> int:
+    """Sequences of a row that name a position beyond its pool."""
+    return int((row.sequences >= len(row.pool_rows)).any(-1).sum())

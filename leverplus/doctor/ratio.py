@@ -57,7 +57,8 @@ TEXTS = table(
         "kl_collapsed",
         WARNING,
         "The policy ends where the reference is: the KL term decides, and what was learnt before is undone.",
-        "KL near 0 at the end after a large one, or while the advantages are alive and picks do not change",
+        "KL near 0 at the end after a large one, or under a weight of 0.1 or more while the advantages are "
+        "alive and picks do not change",
         "Lower the weight of the KL term after the reference is right.",
         ("dead_updates", "identical_picks"),
     ),
@@ -235,6 +236,7 @@ def kl_collapsed(record: Record) -> list[Finding]:
         back = values[0] > 1.0 and values[-1] < 0.1
         alive, changed = series.last("adv/frac_active"), series.values("picks/changed_frac")
         stuck = alive is not None and alive > 0.2 and bool(changed) and max(v for _, v in changed) < 0.05
+        stuck = stuck and (series.last("kl_coef") or 0.0) >= 0.1
         if back or (series.exact and values[-1] < 0.02 and stuck):
             title = f"The KL fell from {values[0]:.3g} to {values[-1]:.3g}: the policy is back at its reference"
             if not back:

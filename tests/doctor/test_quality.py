@@ -92,11 +92,11 @@ def test_memory_does_not_grow_with_the_number_of_members():
         meter = GroupMeter()
         tracemalloc.start()
         for _ in range(queries):
-            values = rng.random(20)
-            meter.add([sample((1, int(1000 * v)), float(v > 0.5), float(v)) for v in values])
+            values = rng.integers(0, 11, 20) / 10
+            meter.add([sample((1, place), float(v > 0.5), float(v)) for place, v in enumerate(values)])
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return used
 
     feed(10)
-    assert feed(1200) < 1.5 * feed(600) + 50_000
+    assert feed(400) < 1.2 * feed(100) + 20_000

@@ -1,0 +1,75 @@
+"""`lever doctor` answers for people and for programs, and only fails on what it cannot read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from leverplus.cli.main import main
+
+REPORT = """
+## GRPO
+| Epoch | Val Loss | KL | Beta |
+|---|---|---|---|
+| 1 | 9.1 | 12.0 | 9.7 |
+| 8 | 9.3 | 0.04 | 0.001 |
+"""
+
+
+@pytest.fixture
+def report(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_text(REPORT)
+    return path
+
+
+def test_findings_are_printed_with_evidence_cause_and_what_to_try(report, capsys):
+    assert main(["doctor", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert "1. [error] kl_at_start" in out
+    assert out.index("kl_at_start: ") < out.index("kl_weight_on_rails: ")
+    assert all(word in out for word in ("evidence:", "cause:", "try:", "explains:"))
+
+
+def test_json_is_one_object_of_the_documented_shape(report, capsys):
+    assert main(["doctor", str(report), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["findings"][0]["code"] == "kl_at_start"
+    assert set(values["findings"][0]) == {
+        "code",
+        "severity",
+        "title",
+        "evidence",
+        "cause",
+        "try",
+        "consequences",
+        "fix",
+    }
+
+
+def test_data_quality_is_a_table_json_and_csv(tmp_path, capsys):
+    candidates = [{"pointer": [n, n + 1], "vqa_acc_score": n / 4, "gen_method": "ab"[n % 2]} for n in range(5)]
+    path = tmp_path / "rl.json"
+    path.write_text(json.dumps({"7": {"pointer_candidates": candidates}}))
+    assert main(["doctor", str(path), "--csv", str(tmp_path / "q.csv")]) == 0
+    out = capsys.readouterr().out
+    assert "mean accuracy" in out
+    assert "by origin" in out
+    rows = dict(line.rsplit(",", 1) for line in (tmp_path / "q.csv").read_text().splitlines())
+    assert rows["members"] == "5"
+    assert float(rows["mean accuracy"]) == 0.5
+    assert main(["doctor", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["quality"]["members"] == 5
+
+
+def test_a_target_that_cannot_be_read_is_one_sentence_and_exit_code_one(tmp_path, capsys):
+    assert main(["doctor", str(tmp_path / "nothing")]) == 1
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert main(["doctor", str(tmp_path)]) == 1
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_quality_of_a_target_without_groups_is_refused(report, tmp_path, capsys):
+    assert main(["doctor", str(report), "--csv", str(tmp_path / "q.csv")]) == 1
+    assert "holds no groups" in capsys.readouterr().err
