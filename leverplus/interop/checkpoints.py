@@ -1,0 +1,230 @@
+"""Selector checkpoints of the earlier code: `.pt`, Lightning and "v2 format" files, read strictly and written back.
+
+Files are opened with `weights_only=True`: nothing in them is executed. Attention is named `cross_attn_layers.0.` or, in
+code before November 2025 and in files of its converters, `cross_attn.`; both are read. The earlier loader ignored names
+it did not know, so a converted file was evaluated with random attention; the report of an import says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leverplus.errors import CheckpointError, MissingFile
+from leverplus.policies import presets
+from leverplus.policies.base import Policy
+from leverplus.policies.build import build_policy
+from leverplus.recipe.selection import PolicyConfig
+from leverplus.training.checkpoint import load_weights, tensors_of
+
+PREFIX = "lever_lm.pointer_selector."
+PREFIXES = (PREFIX, "pointer_selector.", "")
+
+NAMES = {
+    "input_proj.": "trunk.input_item.",
+    "cross_attn_layers.": "trunk.attention.",
+    "attn_norms.": "trunk.norms.",
+    "query_proj.": "trunk.project_query.",
+    "cand_proj.": "trunk.project_item.",
+    "query_update_gate.": "state.gate.",
+    "decoder_gru.": "state.cell.",
+    "step_emb.weight": "step_vectors",
+    "div_lambda": "terms.mmr.strength",
+    "attn_Wq.": "head.query.",
+    "attn_Wc.": "head.item.",
+    "attn_v.": "head.vector.",
+}
+"""How names begin there and here."""
+
+SINGLE = {"cross_attn.": "cross_attn_layers.0.", "attn_norm.": "attn_norms.0."}
+
+FORMS: tuple[tuple[str, str, PolicyConfig], ...] = (
+    ("div_lambda", "diverse_faithful", presets.DIVERSE_FAITHFUL),
+    ("attn_Wq.weight", "additive_head_faithful", presets.ADDITIVE_HEAD_FAITHFUL),
+    ("decoder_gru.weight_ih", "recurrent_faithful", presets.RECURRENT_FAITHFUL),
+    ("query_update_gate.weight", "vector_gate_faithful", presets.VECTOR_GATE_FAITHFUL),
+    ("", "cross_attention_faithful", presets.CROSS_ATTENTION_FAITHFUL),
+)
+"""A tensor that tells a variant, the preset it is, and its config; the first that fits."""
+
+
+@dataclass(frozen=True)
+class Legacy:
+    """A selector of the earlier code: the policy, what the file said beside the weights, and what to know about it."""
+
+    policy: Policy
+    preset: str
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+def read_legacy(path: Path) -> Legacy:
+    """The selector of a file; every tensor that is missing or unknown is named."""
+    value = open_file(path)
+    layout, state = _state(value, path)
+    prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in state)), "")
+    own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    single = any(name.startswith(tuple(SINGLE)) for name in own)
+    tensors = {_renamed(name, SINGLE): tensor.float() for name, tensor in own.items()}
+    hyper = value.get("hyper_parameters") if isinstance(value.get("hyper_parameters"), Mapping) else {}
+    preset, config, dims = _form(tensors, hyper or {}, path)
+    policy = build_policy(config, dims)
+    _fill(policy, tensors, path)
+    facts = {"layout": layout, "prefix": prefix, "single": single, "meta": _plain_meta(value)}
+    notes = []
+    if single and layout != "pt":
+        notes.append(_lost_note(tensors))
+    if len(own) < len(state):
+        notes.append(f"{len(state) - len(own)} tensors of other parts (frozen encoders) were left out")
+    return Legacy(policy.eval(), preset, facts, tuple(notes))
+
+
+def open_file(path: Path) -> Any:
+    """What `torch.load` finds in a file, tensors and plain values only."""
+    if not path.is_file():
+        raise MissingFile(f"there is no file {path}")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds objects beside tensors and plain values, which are not loaded because they can run code; "
+            "in the earlier environment save torch.load(path)['state_dict'] alone and import that"
+        ) from error
+    except (OSError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{path} cannot be read as a checkpoint ({error})") from error
+
+
+def _state(value: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The layout of a file and its tensors by name."""
+    for layout, key in (("pt", "model_state_dict"), ("v2", "state_dict"), ("bare", "")):
+        state = value if not key else value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(state, Mapping) and any(isinstance(tensor, Tensor) for tensor in state.values()):
+            return layout, {str(name): tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    raise CheckpointError(f"{path} holds no selector: neither model_state_dict nor state_dict with tensors")
+
+
+def _renamed(name: str, table: Mapping[str, str]) -> str:
+    start = next((start for start in table if name.startswith(start)), None)
+    return name if start is None else table[start] + name[len(start) :]
+
+
+def _form(
+    tensors: Mapping[str, Tensor], hyper: Mapping[str, Any], path: Path
+) -> tuple[str, PolicyConfig, dict[str, int]]:
+    """Which variant a file holds, with its sizes."""
+    head = tensors.get("query_proj.weight")
+    if head is None:
+        raise CheckpointError(
+            f"{path} holds no pointer selector: query_proj.weight is missing; it has {', '.join(sorted(tensors)[:8])}"
+        )
+    hidden = int(head.shape[0])
+    width = int(tensors["input_proj.weight"].shape[1]) if "input_proj.weight" in tensors else hidden
+    if "input_proj.weight" not in tensors and hyper.get("d_model") != hidden:
+        raise CheckpointError(
+            f"{path} does not fit; missing: input_proj.weight (only a selector of vectors {hidden} wide has none)"
+        )
+    layers = len({name.split(".")[1] for name in tensors if name.startswith("cross_attn_layers.")})
+    steps = tensors.get("step_emb.weight")
+    _, preset, config = next(form for form in FORMS if not form[0] or form[0] in tensors)
+    config = replace(
+        config,
+        hidden=hidden,
+        layers=max(layers, int(hyper.get("num_layers") or 1)),
+        heads=int(hyper.get("num_heads") or 1),
+        max_shots=config.max_shots if steps is None else len(steps),
+        step_embedding=steps is not None,
+    )
+    return preset, config, {"image": width, "text": width}
+
+
+def _fill(policy: Policy, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put tensors into the policy; what a faulty converter lost is named as the earlier code names it."""
+    own = tensors_of(policy)
+    wanted = {_renamed(name, _BACK): name for name in own if name != "head.log_scale"}
+    missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    if missing or unknown:
+        total = sum(own[name].numel() for name in wanted.values())
+        lost = sum(own[wanted[name]].numel() for name in missing)
+        share = f" ({lost:,} of {total:,} weights, {lost / total:.2%} of the network)" if lost else ""
+        parts = [
+            f"missing: {', '.join(missing)}{share}; a converter lost them, so import the file it was made from"
+            if missing
+            else "",
+            f"not understood: {', '.join(unknown)}; this variant cannot be imported" if unknown else "",
+        ]
+        raise CheckpointError(f"{path} does not fit; " + "; ".join(part for part in parts if part))
+    scale = {"head.log_scale": own["head.log_scale"]}  # the temperature was never saved; it was fixed
+    load_weights(policy, {**scale, **{wanted[name]: tensor for name, tensor in tensors.items()}}, str(path))
+
+
+_BACK = {ours: theirs for theirs, ours in NAMES.items()}
+
+
+def _lost_note(tensors: Mapping[str, Tensor]) -> str:
+    names = [name for name in tensors if name.startswith(("cross_attn_layers.", "attn_norms."))]
+    lost, total = sum(tensors[name].numel() for name in names), sum(tensor.numel() for tensor in tensors.values())
+    return (
+        f"{len(names)} attention and norm tensors carry the names of a faulty converter (cross_attn., attn_norm.): the "
+        f"earlier code ignored them and evaluated this file with {lost:,} of {total:,} weights ({lost / total:.2%}) "
+        "random. Here they are read; results published with this file do not belong to it"
+    )
+
+
+def _plain_meta(value: Any) -> dict[str, Any]:
+    """What a file says beside its weights, as far as JSON can hold it."""
+    if not isinstance(value, Mapping):
+        return {}
+    kept = {}
+    for key, part in value.items():
+        try:
+            kept[str(key)] = json.loads(json.dumps(part))
+        except (TypeError, ValueError):
+            continue  # tensors, and the states of optimisers and loops
+    return {key: part for key, part in kept.items() if key not in ("state_dict", "model_state_dict")}
+
+
+def legacy_state(policy: Policy, *, single: bool = False) -> dict[str, Tensor]:
+    """The tensors of a policy under the names of the earlier code; one that it cannot hold is refused."""
+    config = policy.config
+    own = {name: tensor for name, tensor in tensors_of(policy).items() if name != "head.log_scale"}
+    foreign = [name for name in own if not name.startswith(tuple(_BACK))]
+    scale = float(tensors_of(policy).get("head.log_scale", torch.tensor(math.nan)))
+    if foreign or config.fuse != "mean" or "answer" in config.demo_fields or abs(scale + math.log(0.1)) > 1e-6:
+        what = f"it has {', '.join(foreign)}" if foreign else "it sees other fields or has another temperature"
+        raise CheckpointError(
+            f"this selector cannot be written for the earlier code: {what}; a *_faithful preset can (`lever recipes`)"
+        )
+    state = {_renamed(name, _BACK): tensor for name, tensor in own.items()}
+    if single and config.layers > 1:
+        raise CheckpointError(f"names of one layer (cross_attn.) cannot hold {config.layers} layers")
+    return {_renamed(name, {v: k for k, v in SINGLE.items()}): t for name, t in state.items()} if single else state
+
+
+_FRESH: Mapping[str, Mapping[str, Any]] = {
+    "pt": {"epoch": 0, "phase": "grpo", "metrics": {}},
+    "v2": {"epoch": 0, "global_step": 0, "pytorch-lightning_version": "2.0.0", "hyper_parameters": {}},
+}
+"""What stands beside the weights of a selector that was not imported."""
+
+
+def write_legacy(policy: Policy, path: Path, layout: str, facts: Mapping[str, Any] | None = None) -> Path:
+    """Write a checkpoint of the earlier code: layout "pt", "v2" (which Lightning reads) or "bare"."""
+    known = {"prefix": PREFIX if layout == "v2" else "", "meta": _FRESH.get(layout, {})} | dict(facts or {})
+    state = legacy_state(policy, single=bool(known.get("single")))
+    named = {known["prefix"] + name: tensor for name, tensor in state.items()}
+    key = {"pt": "model_state_dict", "v2": "state_dict"}.get(layout)
+    value: dict[str, Any] = named if key is None else {**known["meta"], key: named}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save(value, part)
+    part.replace(path)
+    return path

@@ -1,0 +1,157 @@
+"""Files as the earlier code wrote them, with invented values, and its selector network in a few lines."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def candidate(pointer: list[int], accuracy: float, **fields: Any) -> dict[str, Any]:
+    return {
+        "pointer": pointer,
+        "pointer_pos": pointer,
+        "gen_method": "beam",
+        "beam_rank": 0,
+        "beam_score": 0.0003,
+        "logprob_score": -17.9,
+        "temperature": None,
+        "vqa_raw_generation": "tennis. Question",
+        "vqa_pred_answer": "tennis",
+        "vqa_correct": int(accuracy > 0),
+        "vqa_acc_score": accuracy,
+        "vqa_gt_prob": 4e-07,
+        "vqa_rel_token_f1": 1.0,
+        "vqa_rel_edit_sim": 0.9,
+        "vqa_rel_score": 1.0,
+        "vqa_eval_mode": "vqaEval",
+        "eval_split_used": "train",
+        "eval_failed": False,
+        **fields,
+    }
+
+
+def rl_global() -> dict[str, Any]:
+    gen = {"max_new_tokens": 5, "num_beams": 3, "length_penalty": 0.0, "min_new_tokens": 0, "do_sample": False}
+    query = {"query_id": 4711, "question_id": 2971475, "image_id": 297147, "question": "What sport is this?"}
+    answers = {"gt_answers_raw": ["Tennis", "tennis", "golf"], "gt_answers_norm": ["tennis", "tennis", "golf"]}
+    return {
+        "_meta": {"strict_eval": True, "task_gen_args": gen},
+        "4711": {
+            "query": {**query, **answers},
+            "pointer_candidates": [
+                candidate([88, 1203], 1.0),
+                candidate([1203, 88], 0.6, gen_method="sample", temperature=1.3, logprob_score=-18.25),
+                candidate([5, 640], 0.0, gen_method="random", beam_rank=None, logprob_score=None, similarity_score=0.5),
+            ],
+        },
+        "12": {
+            "query": {**query, "query_id": 12},
+            "pointer_candidates": [candidate([88, 3], 0.0), candidate([3, 4], 1.0)],
+        },
+    }
+
+
+def rl_local() -> dict[str, Any]:
+    """The same after the repair of pools to 64 items."""
+    value = copy.deepcopy(rl_global())
+    for key, entry in value.items():
+        if key == "_meta":
+            continue
+        used = sorted({n for row in entry["pointer_candidates"] for n in row["pointer"]})
+        pool = used + list(range(2000, 2064))[: 64 - len(used)]
+        entry["candidate_pool_ids"] = pool
+        for row in entry["pointer_candidates"]:
+            row["pointer_global"] = row["pointer"]
+            row["pointer"] = [pool.index(n) for n in row["pointer"]]
+    return value
+
+
+def beam() -> dict[str, Any]:
+    return {
+        "4711": {
+            "id_list": [[88, 1203, 4711], [88, 5, 4711], [640, 1203, 4711]],
+            "score_list": [0.0461, 0.0449, 0.0373],
+            "shot_scores": [[0.031, 0.0461], [0.031, 0.0449], [0.028, 0.0373]],
+            "beams": [
+                {"shots": [{"id": 1203, "score": 0.031}], "final_score": 0.0461, "full_sequence": [88, 1203, 4711]}
+            ],
+            "few_shot_num": 2,
+        },
+        "9": {"id_list": [[1, 2, 9]], "score_list": [-1e-07]},
+    }
+
+
+def metrics() -> dict[str, Any]:
+    return {
+        "2025-12-23 10:11:12.345-test_data_num=800-LeverLMRetriever": {
+            "shot_num=1": 0.5015, "shot_num=2": 0.4833, "shot_num=3": 0.474, "shot_num=4": 0.4752,
+        },
+        "2025-12-23 11:00:00.000-test_data_num=800-RandomRetriever": {
+            "shot_num=1": 0.5059, "shot_num=2": 0.5, "shot_num=3": 0.49, "shot_num=4": 0.48,
+        },
+        "2025-12-24 09:00:00.000-test_data_num=200-ZeroShot": {"shot_num=0": 0.31},
+    }  # fmt: skip
+
+
+class OldSelector(nn.Module):
+    """The pointer network with cross-attention, as its state dictionaries name it; `gate` adds the vector gate."""
+
+    def __init__(self, width: int = 24, hidden: int = 16, layers: int = 1, *, gate: bool = False) -> None:
+        super().__init__()
+        self.input_proj = nn.Linear(width, hidden, bias=False)
+        self.cross_attn_layers = nn.ModuleList(
+            nn.MultiheadAttention(hidden, 1, batch_first=True) for _ in range(layers)
+        )
+        self.attn_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
+        self.query_proj = nn.Linear(hidden, hidden, bias=False)
+        self.cand_proj = nn.Linear(hidden, hidden, bias=False)
+        if gate:
+            self.query_update_gate = nn.Linear(2 * hidden, hidden)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, query: Tensor, pool: Tensor, labels: Tensor) -> Tensor:
+        """query (B, D), pool (B, K, D), labels (B, S) -> logits (B, S, K); used candidates at -100."""
+        q, c = self.input_proj(query).unsqueeze(1), self.input_proj(pool)
+        for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
+            q = norm(q + attention(q, c, c, need_weights=False)[0])
+        u, v = F.normalize(self.query_proj(q.squeeze(1)), dim=-1), F.normalize(self.cand_proj(c), dim=-1)
+        used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
+        for step in range(labels.shape[1]):
+            steps.append(((v @ u.unsqueeze(-1)).squeeze(-1) / 0.1).masked_fill(used, -100.0))
+            used = used.scatter(1, labels[:, step : step + 1], True)
+            if hasattr(self, "query_update_gate"):
+                chosen = v[torch.arange(len(v)), labels[:, step]]
+                gate = torch.sigmoid(self.query_update_gate(torch.cat([u, chosen], dim=-1)))
+                u = F.normalize(gate * u + (1 - gate) * chosen, dim=-1)
+        return torch.stack(steps, dim=1)
+
+
+def convert_like_the_earlier_script(state: dict[str, Tensor]) -> dict[str, Any]:
+    """ "v2 format" with the renaming that later code cannot read, first layer only."""
+    out = {}
+    for name, tensor in state.items():
+        if any(part in name for part in ("layers.1.", "layers.2.", "norms.1.", "norms.2.")):
+            continue
+        new = name.replace("cross_attn_layers.0.", "cross_attn.").replace("attn_norms.0.", "attn_norm.")
+        out[f"lever_lm.pointer_selector.{new}"] = tensor
+    return {
+        "epoch": 4,
+        "global_step": 0,
+        "pytorch-lightning_version": "2.0.0",
+        "state_dict": out,
+        "hyper_parameters": {},
+    }
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Whether two checkpoints hold the same keys, plain values and tensors, bit for bit."""
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict) and left.keys() == right.keys() and all(identical(left[k], right[k]) for k in left)
+        )
+    return torch.equal(left, right) if isinstance(left, Tensor) else bool(left == right)
