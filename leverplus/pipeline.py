@@ -22,12 +22,13 @@ from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend
+    from leverplus.doctor.findings import Finding
     from leverplus.embedders.base import Embedder, Vectors
     from leverplus.evaluation.arms import Bench
     from leverplus.policies.base import Policy
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
-    from leverplus.training.groups import ItemTable
+    from leverplus.training.groups import ItemTable, Row
     from leverplus.types import Group, Item, Pool
 
 POOL_SEED = 0
@@ -50,7 +51,9 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
-        return make_task(self.recipe)
+        from leverplus.engine.open import build_task
+
+        return build_task(self.recipe.task)
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -64,12 +67,14 @@ class Run:
 
     @cached_property
     def scorer(self) -> Scorer:
-        from leverplus.engine.local import LocalEngine
+        from leverplus.engine.open import BackendFactory, open_engine
         from leverplus.scoring.scorer import Scorer
         from leverplus.store.db import ScoreStore
 
+        section = self.recipe.score
+        engine = open_engine(section, self.backend, BackendFactory(self.recipe.task, section.backend))
         store = ScoreStore(self.store_path)
-        return Scorer(self.task, self.backend, store, LocalEngine(self.backend), progress=self.progress)
+        return Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
 
     @cached_property
     def demonstrations(self) -> Sequence[Item]:
@@ -120,29 +125,30 @@ class Run:
         """Distinct prompts that training and dev selection asked for so far."""
         return self.scorer.meter.calls("training")
 
-    def training_queries(self) -> list[Item]:
-        """The training queries the budget pays for, drawn by the run's seed."""
-        section, size = self.recipe.score, self.recipe.pool.size
+    def affordable_calls(self) -> int:
+        """What the budget leaves for training after every epoch was judged on dev."""
+        section = self.recipe.score
         epochs = sum(stage.epochs + 1 for stage in self.recipe.stages.values())
         reserve = section.dev_queries * len(section.dev_shots) * epochs
-        affordable = (section.budget - reserve) // section.cost(size)
-        if affordable < 1:
+        left = section.budget - reserve
+        if left < section.cost(self.recipe.pool.size):
             raise TrainingError(
                 f"score.budget = {section.budget}: judging {epochs} epochs on dev may take {reserve} calls, "
                 "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
             )
+        return left
+
+    def shuffled_queries(self) -> list[Item]:
+        """Every training item in the order of the run's seed; training takes them from the front."""
         items = self.task.items("train")
-        count = min(affordable, section.queries or affordable, len(items))
-        rng = np.random.default_rng([self.seed, 31])
-        return [items[int(row)] for row in rng.choice(len(items), count, replace=False)]
+        return [items[int(row)] for row in np.random.default_rng([self.seed, 31]).permutation(len(items))]
 
-
-def make_task(recipe: Recipe) -> Task:
-    """The recipe's task."""
-    section = recipe.task
-    factory = catalog.load(catalog.TASKS, section.name, "task")
-    task: Task = factory(world_seed=section.world_seed) if section.name == "world" else factory(section)
-    return task
+    def training_queries(self) -> list[Item]:
+        """The training queries that are searched before training."""
+        section = self.recipe.score
+        share = section.first_share if section.rounds else 1.0
+        affordable = max(1, int(share * self.affordable_calls()) // section.cost(self.recipe.pool.size))
+        return self.shuffled_queries()[: min(affordable, section.queries or affordable)]
 
 
 def _select(vectors: Vectors, rows: Sequence[int]) -> Vectors:
@@ -245,27 +251,63 @@ def commit() -> str | None:
 
 
 def search_groups(run: Run) -> list[Group]:
-    """Everything training may learn from: the scores of searched sequences, asked for once."""
-    from leverplus.scoring.search import beam_groups, dense_groups
+    """What training learns from at first: the scores of searched sequences, asked for once."""
+    from leverplus.scoring.plan import find_groups
 
-    section = run.recipe.score
     queries = run.training_queries()
-    pools, _ = run.pools(queries)
-    groups = dense_groups(run.scorer, pools)
-    if section.search == "beam" and section.shots > 1:
-        searched = beam_groups(run.scorer, pools, shots=section.shots, width=section.beam)
-        groups = [_joined(dense, deeper) for dense, deeper in zip(groups, searched, strict=True)]
-    run.say(f"searched {len(queries)} training queries with {run.scorer.meter.calls('training'):,} calls")
+    pools, table = run.pools(queries)
+    groups = find_groups(run.scorer, pools, run.recipe.score, seed=run.seed, table=table)
+    run.say(f"searched {len(queries)} training queries with {run.calls():,} calls")
     return groups
 
 
-def _joined(dense: Group, deeper: Group) -> Group:
-    """One group of both; what beam search tried at its first step is the dense table."""
-    from leverplus.types import Group
+class Acquisition:
+    """Rounds in which the selector in training says what to ask next; what was asked is kept in the run folder."""
 
-    extra = [(m, s) for m, s in zip(deeper.members, deeper.scores, strict=True) if len(m.demos) > 1]
-    members = dense.members + tuple(member for member, _ in extra)
-    return Group(dense.query, dense.pool, members, dense.scores + tuple(score for _, score in extra))
+    def __init__(self, run: Run, groups: Sequence[Group], table: ItemTable) -> None:
+        self.run, self.table = run, table
+        self.pools = run.pools(run.shuffled_queries())[0]
+        self.next = len(run.training_queries())
+        section = run.recipe.score
+        self.per_query = section.best + section.chance + 1
+        left = run.affordable_calls() - self.next * section.cost(run.recipe.pool.size)
+        self.per_round = left // (section.rounds * self.per_query)
+        self.rows = self._rows(groups)
+        self.done = 0
+
+    def __call__(self, policy: Policy, epoch: int) -> Sequence[Row]:
+        """The rows of an epoch (from 0); fresh queries are asked about before epochs 1..rounds."""
+        while self.done < min(epoch, self.run.recipe.score.rounds):
+            self.done += 1
+            self._ask(policy)
+        return self.rows
+
+    def _ask(self, policy: Policy) -> None:
+        from leverplus.scoring.acquire import propose
+        from leverplus.scoring.search import scored_groups
+        from leverplus.types import Member
+
+        section = self.run.recipe.score
+        pools = self.pools[self.next : self.next + self.per_round]
+        self.next += len(pools)
+        if not pools:
+            return
+        path = self.run.folder / "acquired" / f"round{self.done:02d}.json"
+        if not path.is_file():
+            wanted = propose(policy, self.table, pools, best=section.best, chance=section.chance, seed=self.run.seed)
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, {str(query): candidates for query, candidates in wanted.items()})
+        asked = read_json(path)
+        members = [[Member((), "acquired")] + [Member((c,), "acquired") for c in asked[pool.query]] for pool in pools]
+        groups = scored_groups(self.run.scorer, pools, members, f"round {self.done} of {section.rounds}")
+        self.rows = [*self.rows, *self._rows(groups)]
+
+    def _rows(self, groups: Sequence[Group]) -> list[Row]:
+        from leverplus.training.groups import rows_from_groups
+
+        recipe = self.run.recipe
+        stops = recipe.select.stop != "never"
+        return rows_from_groups(groups, self.table, recipe.reward, stops=stops, max_shots=recipe.select.max_shots)
 
 
 def train_run(run: Run) -> Policy:
@@ -285,15 +327,24 @@ def train_run(run: Run) -> Policy:
     judge(policy)
     for folder in sorted(checkpoints.glob("*-epoch*")):
         judge(load_checkpoint(folder)[0])  # asks the store only; counts the calls of epochs run before
+    acquisition = Acquisition(run, groups, table) if recipe.score.rounds else None
     anchors: dict[str, Policy] = {}
-    for name, config in recipe.stages.items():
+    for number, (name, config) in enumerate(recipe.stages.items()):
         done = checkpoints / name
         if not done.is_dir():
-            own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
-            rows = rows_from_groups(own, table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots)
-            stage = StageRun(name, config, table, run.seed, run.folder, anchors, judge, None, recipe.hash, run.calls)
+            refresh = acquisition if number == 0 else None
+            if acquisition is not None:
+                rows = acquisition(policy, 0) if number == 0 else acquisition.rows
+            else:
+                own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
+                rows = rows_from_groups(
+                    own, table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots
+                )
+            stage = StageRun(name, config, table, run.seed, run.folder, anchors, judge, refresh, recipe.hash, run.calls)
             result = run_stage(policy, rows, stage)
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
+        elif acquisition is not None and number == 0:
+            acquisition(policy, config.epochs)  # asks the store only; what later stages learn from
         policy = load_checkpoint(done)[0]
         anchors[name] = load_checkpoint(done)[0]
     return policy
@@ -406,8 +457,19 @@ def run_all(run: Run) -> dict[str, Any]:
     from leverplus.report.build import build_report
 
     report = evaluate_run(run, train_run(run))
+    examine_run(run)
     build_report(run)
     return report
+
+
+def examine_run(run: Run) -> list[Finding]:
+    """What the doctor finds in the run folder; writes findings.json."""
+    from leverplus.doctor.examine import examine
+    from leverplus.doctor.runfolder import read_run
+
+    findings = examine(read_run(run.folder))
+    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})
+    return findings
 
 
 def read_json(path: Path) -> dict[str, Any]:

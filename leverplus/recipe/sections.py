@@ -91,6 +91,10 @@ class ScoreSection:
     tiers: tuple[str, ...] = setting(
         ("high", "medium", "low"), "tiers of the curriculum that are kept", choices=("high", "medium", "low")
     )
+    rounds: int = setting(0, "epochs of the first stage before which the selector says what to ask next", low=0)
+    first_share: float = setting(0.3, "share of the calls spent before the first of these rounds", above=0.0, high=1.0)
+    best: int = setting(8, "rounds: the selector's best candidates that are measured for a fresh query", low=1)
+    chance: int = setting(2, "rounds: candidates measured by chance beside them", low=0)
     dev_queries: int = setting(64, "dev queries on which every epoch is judged", low=1)
     dev_shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations judged there", low=1, high=8)
 
