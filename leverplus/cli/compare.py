@@ -49,7 +49,8 @@ def _runs(args: argparse.Namespace) -> int:
     if any(row["within_noise"] for row in report["comparisons"]):
         detectable = max(row["mde80"] for row in report["comparisons"])
         print(f"a true difference of {100 * detectable:.1f} points would be found here four times in five")
-    for pair in report["picks"]:
+    most = max((pair["shots"] for pair in report["picks"]), default=0)
+    for pair in (pair for pair in report["picks"] if pair["shots"] == most):
         print(
             f"picks of {pair['second']} and {pair['first']} at {pair['shots']} shots: "
             f"{100 * pair['identical']:.0f} % identical lists, Jaccard {pair['jaccard']:.2f}"

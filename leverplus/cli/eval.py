@@ -63,11 +63,11 @@ def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
 def print_sweep(report: Mapping[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"checkpoints on {report['n']} {report['split']} items", title_justify="left")
+    table = Table(title=f"accuracy by shots on {report['n']} {report['split']} items", title_justify="left")
     shots = list(report["checkpoints"][0]["shots"])
-    for name in ("checkpoint", *(f"{n} shot{'s' if n != '1' else ''}" for n in shots), "mean", "95 % interval"):
-        table.add_column(name, justify="left" if name == "checkpoint" else "right")
-    table.add_column("picks as before", justify="right")
+    table.add_column("checkpoint", no_wrap=True)
+    for name in (*shots, "mean", "95 % interval", "same picks"):
+        table.add_column(name, justify="right")
     for row in report["checkpoints"]:
         low, high = (100 * bound for bound in row["ci95"])
         same = "" if row["agreement"] is None else f"{100 * row['agreement']['identical']:.0f} %"
@@ -75,3 +75,4 @@ def print_sweep(report: Mapping[str, Any]) -> None:
         table.add_row(row["checkpoint"], *cells, same)
     print_table(table)
     print(f"highest mean: {report['best']}; checkpoints whose intervals overlap may differ by noise alone")
+    print("same picks: share of items with the same list as at the checkpoint before")

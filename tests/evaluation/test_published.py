@@ -64,15 +64,12 @@ def test_a_difference_larger_than_the_assumed_discordance_is_given_its_own_size(
 
 
 def test_percent_and_fractions_give_the_same() -> None:
-    fractions = {
-        "n": 800,
-        "arms": {arm: {key: value / 100 for key, value in row.items()} for arm, row in TABLE["arms"].items()},
-    }
-    first, second = (compare_published(check_published(table, "t")) for table in (TABLE, fractions))
-    assert second["unit"] == "fraction"
-    assert [row["diff"] for row in first["comparisons"]] == pytest.approx(
-        [row["diff"] for row in second["comparisons"]]
-    )
+    percent = {"n": 800, "arms": {"a": {"1": 48.0, "2": 50.0}, "b": {"1": 53.0, "2": 46.0}}}
+    fractions = {"n": 800, "arms": {"a": {"1": 0.48, "2": 0.5}, "b": {"1": 0.53, "2": 0.46}}}
+    first, second = (compare_published(check_published(table, "t")) for table in (percent, fractions))
+    assert (first["unit"], second["unit"]) == ("percent", "fraction")
+    assert [row["diff"] for row in first["comparisons"]] == pytest.approx([0.05, -0.04, 0.005])
+    assert [row["diff"] for row in second["comparisons"]] == pytest.approx([0.05, -0.04, 0.005])
 
 
 @pytest.mark.parametrize(
