@@ -44,7 +44,8 @@ def _ladder(args: argparse.Namespace) -> int:
     from leverplus.store.location import default_store_path
 
     started = time.monotonic()
-    recipe = load_recipe("world", [f"task.world_seed={args.world_seed}", f"eval.items={args.n}"])
+    sizes = [f"eval.items={args.n}", f"eval.dev_items={min(args.n, 200)}", "eval.exhaustive_calls=0"]
+    recipe = load_recipe("world", [f"task.world_seed={args.world_seed}", *sizes])
     with Bars() as bars:
         store = args.store or default_store_path()
         made = Run(recipe, Path(), 0, store, bars.say, bars.show)
