@@ -95,6 +95,8 @@ TASKS: Table = {
     "world": "leverplus.tasks.world:WorldTask",
     "okvqa": "leverplus.tasks.vqa:okvqa",
     "vqav2": "leverplus.tasks.vqa:vqav2",
+    "okvqa_captions": "leverplus.tasks.okvqa_captions:okvqa_captions",
+    "coco_small": "leverplus.tasks.coco_small:coco_small",
     "jsonl": "leverplus.tasks.jsonl:jsonl",
     "coco_captions": "leverplus.tasks.captions:coco_captions",
     "trec": "leverplus.tasks.labels:trec",

@@ -56,17 +56,22 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         if not line.strip():
             continue
         place = f"{path.name}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            problems.add(place, f"is not JSON ({error.msg})")
-            continue
+        row = json_record(line, place, problems)
         if isinstance(row, dict):
             rows.append((place, row))
-        else:
+        elif row is not None:
             problems.add(place, "must be an object")
     problems.present.append(f"{path} ({len(rows):,} records)")
     return rows
+
+
+def json_record(line: str, place: str, problems: Problems) -> Any:
+    """The value of one line; None, with a problem, when it is not JSON."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        problems.add(place, f"is not JSON ({error.msg})")
+        return None
 
 
 def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Problems) -> Item | None:

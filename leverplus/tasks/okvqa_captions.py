@@ -1,0 +1,85 @@
+"""OK-VQA with a machine caption in the picture's place, so that a model that only reads text can answer.
+
+Captions exist for val2014, so its questions are split by picture into demonstrations, dev and test. The ten answers
+are stemmed, and predictions are stemmed likewise: results are not comparable with published OK-VQA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leverplus.recipe.sections import TaskSection
+from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, read_json, read_text, rows_of
+from leverplus.tasks.jsonl import json_record
+from leverplus.types import Item, ItemId
+
+NOTE = "answers and predictions are stemmed and captions stand for pictures: not comparable with published OK-VQA"
+WHERE = (
+    "val_ten_answers.json (okvqa_val_eval.json) https://github.com/CR-Gjx/Img2Prompt; captions "
+    "VinVL_base_val2014.tsv https://github.com/microsoft/PICa"
+)
+CAPTIONS = ("vinvl_captions_val2014.tsv", "VinVL_base_val2014.tsv")
+ANSWERS = ("val_ten_answers.json", "okvqa_val_eval.json")
+
+
+def okvqa_captions(section: TaskSection) -> FileTask:
+    """5,046 questions on val2014; a question is asked as "CAPTION QUESTION"."""
+    problems = Problems("okvqa_captions", WHERE)
+    folder = Path(section.folder).expanduser()
+    captions = _captions(section, folder, problems)
+    path = find_file((folder, folder / "okvqa"), ANSWERS)
+    drafts = []
+    if path is None:
+        problems.add(ANSWERS[0], f"is not in task.folder = {folder}")
+    else:
+        rows = rows_of({"rows": read_json(path, problems)}, "rows", path, problems)
+        problems.present.append(f"{path} ({len(rows):,} questions)")
+        drafts = [draft for row in rows if (draft := _draft(row, captions, path, problems)) is not None]
+    return build_task(
+        "okvqa_captions", drafts, section, problems, metric="vqa_accuracy", postprocess="vqa_stem", notes=[NOTE]
+    )
+
+
+def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[str, str]:
+    """The caption of every picture: lines `image id, tab, [{"caption": ...}]`."""
+    given = Path(section.captions).expanduser() if section.captions else None
+    path = given or find_file((folder, folder / "coco_small"), CAPTIONS)
+    if path is None or not path.is_file():
+        problems.add(str(path or CAPTIONS[0]), "is not there; set task.captions = FILE")
+        return {}
+    found: dict[str, str] = {}
+    for number, line in enumerate((read_text(path, problems) or "").split("\n"), start=1):
+        if not line.strip():
+            continue
+        image, _, text = line.partition("\t")
+        value = json_record(text, f"{path.name}, line {number}", problems)
+        if isinstance(value, list) and value and isinstance(value[0].get("caption"), str):
+            found[image] = value[0]["caption"].strip()
+        elif value is not None:
+            problems.add(f"{path.name}, line {number}", 'must be IMAGE, a tab, [{"caption": text}]')
+    problems.present.append(f"{path} ({len(found):,} captions)")
+    return found
+
+
+def _draft(row: Mapping[str, Any], captions: Mapping[str, str], path: Path, problems: Problems) -> Draft | None:
+    place = f"{path.name}, question_id {row.get('question_id')}"
+    answers, question, name = row.get("answer"), row.get("question"), str(row.get("image", ""))
+    if not isinstance(question, str) or not isinstance(answers, list) or not name[-16:-4].isdecimal():
+        problems.add(place, "needs question, answer (a list) and image (.../COCO_val2014_NUMBER.jpg)")
+        return None
+    image = str(int(name[-16:-4]))
+    if captions and image not in captions:
+        problems.add(place, f"there is no caption of picture {image}")
+        return None
+    caption = captions.get(image, "")
+    item = Item(
+        id=ItemId(str(row["question_id"])),
+        question=f"{caption} {question}".strip(),
+        answers=tuple(str(answer) for answer in answers),
+        split="",
+        image_id=image,
+        meta={"caption": caption, "question": question},
+    )
+    return Draft(item, place)
