@@ -4,10 +4,15 @@
     python benchmarks/evaluation.py --items 100   the same, smaller
     python benchmarks/evaluation.py --json        one JSON object
     python benchmarks/evaluation.py --profile     where the time goes, on stderr
+    python benchmarks/evaluation.py --known-truth --items 300     do the statistics keep their word on the world?
 
 The first pass fills a store and is not held to the limit. The second has that store and nothing else (a new run, new
 items, vectors and pools); choices, keys, lookups, intervals, comparisons and tables are all inside its time. The
 selector has fresh weights: its picks cost what trained ones cost.
+
+With --known-truth, two random choices of two demonstrations answer the same items. Simulated evaluations draw pictures
+from these with replacement and swap the two choices picture by picture: with a fair coin both arms are equally
+accurate, with a loaded one they differ by just the effect that the items are said to show 80 % of the time.
 """
 
 from __future__ import annotations
@@ -71,6 +76,60 @@ def evaluate(store: Path, items: int) -> dict[str, float]:
     return {**times, "total": sum(times.values()), "asked": float(run.scorer.meter.fresh)}
 
 
+def known_truth(store: Path, items: int, simulations: int) -> dict[str, Any]:
+    """Shares over simulated evaluations of two arms on the world whose true difference is known."""
+    import numpy as np
+
+    from leverplus.evaluation.predictions import Results
+    from leverplus.pipeline import Run, bench_of
+    from leverplus.recipe.recipe import load_recipe
+    from leverplus.scoring.search import random_sequences
+    from leverplus.stats import compare, mcnemar_test
+
+    run = Run(load_recipe("world"), store.parent, 0, store)
+    bench = bench_of(run, run.chosen_items("test", items))
+    images = Results.of(bench.queries).images
+    draws = []
+    for seed in (0, 1):
+        drawn = random_sequences(bench.pools, 2, seed)
+        answers = bench.ask([drawn[pool.query] for pool in bench.pools], "random pairs")
+        draws.append(np.array([answer.accuracy for answer in answers]))
+    groups = [np.flatnonzero(np.array(images) == image) for image in dict.fromkeys(images)]
+    change = np.array([(draws[0] - draws[1])[group].sum() for group in groups])
+    effect = compare(draws[0], draws[1], clusters=images).mde80
+    load = effect * items / np.abs(change).sum()
+    counts = dict.fromkeys(("sign_flip", "interval", "mcnemar", "covered", "covered_effect", "found"), 0)
+    for number in range(simulations):
+        rng = np.random.default_rng([number, items])
+        chosen = rng.integers(len(groups), size=len(groups))
+        rows = np.concatenate([groups[place] for place in chosen])
+        clusters = np.repeat(np.arange(len(chosen)), [len(groups[place]) for place in chosen]).tolist()
+        for truth, chance in ((0.0, 0.5), (effect, 0.5 + load / 2)):
+            better = rng.random(len(chosen)) < chance
+            swap = np.repeat(better != (change[chosen] >= 0), [len(groups[place]) for place in chosen])
+            a, b = np.where(swap, draws[1][rows], draws[0][rows]), np.where(swap, draws[0][rows], draws[1][rows])
+            found = compare(a, b, clusters=clusters, resamples=2000, seed=number)
+            inside = found.ci95[0] <= truth <= found.ci95[1]
+            if truth:
+                counts["covered_effect"] += inside
+                counts["found"] += found.p_value < 0.05 and found.diff > 0
+                continue
+            counts["covered"] += inside
+            counts["interval"] += not inside
+            counts["sign_flip"] += found.p_value < 0.05
+            _, first = np.unique(clusters, return_index=True)
+            right, other = a[first] >= 0.5, b[first] >= 0.5
+            counts["mcnemar"] += mcnemar_test(int((right & ~other).sum()), int((other & ~right).sum())) < 0.05
+    shares = {name: count / simulations for name, count in counts.items()}
+    bands = {
+        **dict.fromkeys(("sign_flip", "interval", "mcnemar"), (0.0, 0.065)),
+        **dict.fromkeys(("covered", "covered_effect"), (0.935, 0.965)),
+        "found": (0.77, 0.83),
+    }
+    kept = {name: bands[name][0] <= share <= bands[name][1] for name, share in shares.items()}
+    return {"items": items, "simulations": simulations, "effect": effect, "shares": shares, "kept": kept}
+
+
 def _mark(times: dict[str, float], name: str, started: float) -> float:
     now = time.perf_counter()
     times[name] = times.get(name, 0.0) + now - started
@@ -83,9 +142,15 @@ def main() -> int:
     parser.add_argument("--store", type=Path, help="keep the store here, to start warm next time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--known-truth", action="store_true")
+    parser.add_argument("--simulations", type=int, default=2000)
     args = parser.parse_args()
     with ExitStack() as stack:
         store = args.store or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "scores.db"
+        if args.known_truth:
+            truth = known_truth(store, args.items, args.simulations)
+            print(json.dumps(truth, indent=None if args.json else 1))
+            return 0 if all(truth["kept"].values()) else 1
         cold = evaluate(store, args.items)
         profile = cProfile.Profile()
         if args.profile:
