@@ -12,6 +12,8 @@ from leverplus.cli.console import Bars, add_store_option, print_table, results_t
 from leverplus.errors import LeverError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from leverplus.evaluation.arms import Bench
     from leverplus.evaluation.predictions import Results
 
@@ -32,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not 1 <= args.n <= 4000:
-        raise LeverError(f"--n {args.n}: the world has 4,000 test items; choose 1 to 4000")
+    least = 2 if args.action == "ladder" else 1
+    if not least <= args.n <= 4000:
+        raise LeverError(f"--n {args.n}: the world has 4,000 test items; choose {least} to 4000")
     return _ladder(args) if args.action == "ladder" else _sample(args)
 
 
@@ -61,10 +64,10 @@ def _ladder(args: argparse.Namespace) -> int:
     print_table(results_table({**report, "n": args.n, "split": "test"}))
     print(f"nearest by both: share of the question {share}, chosen on dev")
     two = facts["oracle_two_facts"]
-    print(f"questions that need two facts: oracle {100 * two['1']:.1f} at 1 shot, {100 * two['2']:.1f} at 2")
+    print(f"questions that need two facts: oracle {_percent(two['1'])} at 1 shot, {_percent(two['2'])} at 2")
     print(
-        f"one random demonstration turns {100 * facts['harmed']:.1f} % of the right answers wrong and "
-        f"{100 * facts['helped']:.1f} % of the wrong ones right; reversing two changes {100 * facts['reversed']:.1f} %"
+        f"one random demonstration turns {_percent(facts['harmed'])} of the right answers wrong and "
+        f"{_percent(facts['helped'])} of the wrong ones right; reversing two changes {_percent(facts['reversed'])}"
     )
     print(f"{made.scorer.meter.calls('evaluation'):,} calls, {time.monotonic() - started:.0f} s")
     return 0
@@ -80,11 +83,20 @@ def _facts(bench: Bench, results: Results) -> dict[str, Any]:
     turned = bench.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
     two = np.array([query.meta["facts"] == "2" for query in bench.queries])
     return {
-        "harmed": float(1 - random[zero].mean()),
-        "helped": float(random[~zero].mean()),
-        "reversed": float(np.mean([a.answer != b.answer for a, b in zip(pairs, turned, strict=True)])),
-        "oracle_two_facts": {str(n): float(results.accuracy("oracle", n)[two].mean()) for n in results.shots("oracle")},
+        "harmed": _mean(1 - random[zero]),
+        "helped": _mean(random[~zero]),
+        "reversed": _mean(np.array([a.answer != b.answer for a, b in zip(pairs, turned, strict=True)])),
+        "oracle_two_facts": {str(n): _mean(results.accuracy("oracle", n)[two]) for n in results.shots("oracle")},
     }
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    """The mean over items; None where there are none, which a few items may well not have."""
+    return float(values.mean()) if values.size else None
+
+
+def _percent(share: float | None) -> str:
+    return "(no such item)" if share is None else f"{100 * share:.1f} %"
 
 
 def _sample(args: argparse.Namespace) -> int:

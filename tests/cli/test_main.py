@@ -1,0 +1,220 @@
+"""The command line: exit codes 0, 1 and 2, one sentence a problem, one JSON object on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_world import TinyRun, tiny_arguments
+
+from leverplus.cli import main as entry
+from leverplus.cli.main import COMMANDS, main
+
+Capture = pytest.CaptureFixture[str]
+
+
+def one_object(captured: str) -> dict[str, Any]:
+    """The single JSON object on one line."""
+    assert len(captured.splitlines()) == 1
+    value = json.loads(captured)
+    assert isinstance(value, dict)
+    return value
+
+
+def sentence(capsys: Capture, arguments: list[str]) -> str:
+    """What a failing command says: nothing on stdout, no stack trace, exit code 1."""
+    capsys.readouterr()
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    said = [line for line in captured.err.splitlines() if line.startswith("lever: ")]
+    assert len(said) == 1
+    return said[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: lever {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["run", "world", "--colour", "red"],
+        ["run", "--seed", "x"],
+        ["run", "--seed", "-1"],
+        ["select", "runs/world"],
+        ["world"],
+        ["world", "ladder", "--world-seed", "-3"],
+        ["check"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: lever" in capsys.readouterr().err
+
+
+def test_a_problem_the_user_can_mend_is_exit_code_1_and_one_sentence(capsys: Capture, tmp_path: Path) -> None:
+    assert "no recipe called 'wrold'" in sentence(capsys, ["run", "wrold"])
+    assert "is not a run folder" in sentence(capsys, ["eval", str(tmp_path)])
+    assert "is not a run folder" in sentence(capsys, ["select", str(tmp_path), "--question", "what"])
+    assert "choose 2 to 4000" in sentence(capsys, ["world", "ladder", "--n", "1"])
+    assert "name a writable .png" in sentence(
+        capsys, ["world", "sample", "--n", "2", "--png", str(tmp_path / "a/b.png")]
+    )
+
+
+def test_debug_shows_the_stack(tmp_path: Path) -> None:
+    from leverplus.errors import MissingFile
+
+    with pytest.raises(MissingFile):
+        main(["--debug", "pool", str(tmp_path)])
+
+
+def test_ctrl_c_says_that_nothing_is_lost(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped:
+        @staticmethod
+        def add_arguments(parser: object) -> None: ...
+
+        @staticmethod
+        def run(args: object) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "_module", lambda command: Stopped)
+    assert main(["check"]) == 130
+    assert "everything measured so far is kept" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m leverplus.cli.main recipes world | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("purpose")
+    assert done.stderr == ""
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_computed(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    said = sentence(capsys, tiny_arguments(tmp_path / "file" / "run", tmp_path / "scores.db"))
+    assert "cannot write to" in said
+    assert "--out DIR" in said
+    assert not (tmp_path / "scores.db").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_named(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "cannot write to" in sentence(capsys, tiny_arguments(tmp_path / "locked" / "run", tmp_path / "scores.db"))
+
+
+def test_a_truncated_store_is_named_and_left_as_it_is(capsys: Capture, tiny_run: TinyRun, tmp_path: Path) -> None:
+    whole, store = tmp_path / "whole.db", tmp_path / "scores.db"
+    with closing(sqlite3.connect(tiny_run.store)) as source:
+        source.execute("VACUUM INTO ?", [str(whole)])
+    half = whole.read_bytes()[: whole.stat().st_size // 2]
+    store.write_bytes(half)
+    said = sentence(capsys, tiny_arguments(tmp_path / "run", store))
+    assert str(store) in said
+    assert store.read_bytes() == half
+
+
+def test_a_store_that_is_something_else_is_named(capsys: Capture, tmp_path: Path) -> None:
+    store = tmp_path / "notes.txt"
+    store.write_text("these are my notes, please keep them\n" * 200)
+    said = sentence(capsys, tiny_arguments(tmp_path / "run", store))
+    assert str(store) in said
+    assert store.read_text().startswith("these are my notes")
+
+
+def test_a_folder_of_another_run_is_refused(capsys: Capture, tiny_run: TinyRun) -> None:
+    said = sentence(capsys, tiny_arguments(tiny_run.folder, tiny_run.store, "--seed", "3"))
+    assert "holds another run" in said
+    assert "seed 0" in said
+
+
+def test_run_prints_one_object_that_is_eval_json(tiny_run: TinyRun) -> None:
+    assert one_object(tiny_run.printed) == json.loads((tiny_run.folder / "eval.json").read_text())
+
+
+@pytest.mark.parametrize("command", ["pool", "score", "train", "eval"])
+def test_every_stage_can_be_run_alone_and_prints_one_object(
+    command: str, capsys: Capture, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    capsys.readouterr()
+    assert main([command, str(folder), "--store", str(tiny_run.store), "--json"]) == 0
+    facts = one_object(capsys.readouterr().out)
+    expected = {
+        "pool": {"pools": 74, "size": 16},
+        "score": {"queries": 74, "calls": 74 * 17, "fresh": 0},
+        "train": {"model_calls": tiny_run.report["model_calls"]},
+        "eval": tiny_run.report,
+    }[command]
+    assert {key: facts[key] for key in expected} == expected
+
+
+def test_select_prints_the_demonstrations(capsys: Capture, tiny_run: TinyRun, tmp_path: Path) -> None:
+    from leverplus.tasks.world import WorldTask
+
+    task, path = WorldTask(0), tmp_path / "query.png"
+    task.image(task.items("test")[0]).save(path)
+    arguments = ["select", str(tiny_run.folder), "--image", str(path), "--question", "what does it like", "-k", "2"]
+    assert main([*arguments, "--json"]) == 0
+    demos = one_object(capsys.readouterr().out)["demos"]
+    assert [set(demo) for demo in demos] == [{"id", "question", "answer", "image"}] * 2
+    assert main(arguments) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [demo["id"] for demo in demos]
+
+
+def test_recipes_are_listed_and_printed(capsys: Capture) -> None:
+    assert main(["recipes", "--json"]) == 0
+    assert set(one_object(capsys.readouterr().out)["world"]) == {"purpose", "expected"}
+    assert main(["recipes"]) == 0
+    assert "world" in capsys.readouterr().out
+    assert main(["recipes", "world"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["recipes", "world", "--json"]) == 0
+    assert one_object(capsys.readouterr().out) == tomllib.loads(printed)
+
+
+def test_check_says_that_a_recipe_is_well_or_all_that_is_wrong(capsys: Capture) -> None:
+    assert main(["check", "world", "--json"]) == 0
+    found = one_object(capsys.readouterr().out)
+    assert found["ok"]
+    assert found["calls_per_query"] == 65
+    wrong = ["check", "world", "--set", "pool.size=0", "--set", "score.budgt=3"]
+    assert main([*wrong, "--json"]) == 1
+    assert len(one_object(capsys.readouterr().out)["problems"]) == 2
+    assert main(wrong) == 1
+    said = capsys.readouterr().err
+    assert "2 problems" in said
+    assert "pool.size = 0: must be at least 1" in said
+    assert "did you mean 'score.budget'?" in said
+
+
+def test_check_names_known_mistakes(capsys: Capture) -> None:
+    sick = ["--set", 'train.stages=["grpo"]', "--set", "grpo.kl=k3_inverted"]
+    assert main(["check", "world", *sick]) == 0
+    assert 'grpo.kl = "k3_inverted" reproduces a known mistake on purpose' in capsys.readouterr().out
