@@ -10,6 +10,7 @@ import torch
 from legacy import OldSelector, beam, identical, metrics, rl_global, rl_local
 
 from leverplus.cli.main import main
+from leverplus.interop.rl import read_rl
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,25 @@ def test_what_cannot_be_imported_or_exported_is_said_in_a_sentence(tmp_path: Pat
     assert "holds beam data" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "in"), "--format", "v2", "--out", str(tmp_path / "b.ckpt")]) == 1
     assert "say which checkpoint" in capsys.readouterr().err
+
+
+def test_a_run_is_written_for_the_earlier_tools_and_reads_back(tiny_run, tmp_path: Path, capsys) -> None:
+    def export(layout: str) -> int:
+        out = str(tmp_path / f"{layout}.json")
+        return main(["export", str(tiny_run.folder), "--store", str(tiny_run.store), "--format", layout, "--out", out])
+
+    assert export("rl") == 0
+    value = json.loads((tmp_path / "rl.json").read_text())
+    groups = read_rl(value, "rl.json").groups()
+    assert all(len(group.pool) == 16 for group in groups)
+    assert all(group.query.startswith("train-") for group in groups)
+    assert {len(member.demos) for group in groups for member in group.members} == {1}
+    assert export("metrics") == 0
+    written = {key.rpartition("-")[2]: row for key, row in json.loads((tmp_path / "metrics.json").read_text()).items()}
+    learned = tiny_run.report["arms"]["learned"]["shots"]
+    assert written["learned"] == {f"shot_num={shots}": value for shots, value in learned.items()}
+    capsys.readouterr()
+    assert export("beam") == 1  # searched at one shot only
+    assert "no sequence of 2 demonstrations" in capsys.readouterr().err
+    assert export("v2") == 1  # sees answers, which the earlier code cannot hold
+    assert "cannot be written for the earlier code" in capsys.readouterr().err
