@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny_task
-from tiny_task import TinyBackend, TinyTask, all_prompts, open_scorer
+from tiny_task import TinyBackend, all_prompts, open_scorer
 
 from leverplus.backends.base import Reply
 from leverplus.errors import DataError, LeverError, ScoringError
@@ -190,37 +190,38 @@ class TestBadInput:
             _ = score.gt_prob
 
 
-def test_kill_minus_nine_in_mid_scoring_costs_at_most_one_chunk(tmp_path: Path) -> None:
-    """Killed at random moments until it is done: nothing committed is asked again or lost, no key occurs twice."""
-    store, log, chunk = tmp_path / "scores.db", tmp_path / "asked", 10
-    command = [sys.executable, tiny_task.__file__, str(store), str(log), str(chunk), "0.03"]
-    rng, kills, committed = random.Random(5), 0, 0
-    for _ in range(40):
-        before = log.stat().st_size if log.exists() else 0
+KILLS, CHUNK = 20, 4
+
+
+def test_kill_minus_nine_at_twenty_random_moments_costs_at_most_a_chunk_each(tmp_path: Path) -> None:
+    """Started again after each kill: nothing committed is asked again or lost, no key occurs twice."""
+    store, log = tmp_path / "scores.db", tmp_path / "asked"
+    log.touch()
+    command = [sys.executable, tiny_task.__file__, str(store), str(log), str(CHUNK), "0.05"]
+    rng, committed = random.Random(5), set()
+    for _ in range(KILLS):
+        held, size = len(committed), log.stat().st_size
         process = subprocess.Popen(command)
-        while process.poll() is None and (log.stat().st_size if log.exists() else 0) == before:
+        while process.poll() is None and log.stat().st_size == size:
             time.sleep(0.005)
-        try:
-            process.wait(rng.uniform(0.0, 0.2) if kills < 6 else None)
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            with ScoreStore(store) as opened:
-                assert opened.count() >= committed
-                committed = opened.count()
-                assert verify(opened).clean
-    assert process.returncode == 0
-    assert kills >= 3
-    asked = [line for line in log.read_text().splitlines() if line != "--"]
-    repeated = sum(count - 1 for count in Counter(asked).values())
-    assert len(set(asked)) == 400
-    assert 0 <= repeated <= kills * chunk
+        time.sleep(rng.uniform(0.0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
+        assert committed.isdisjoint(_asked(log.read_text()[size:]))
+        with ScoreStore(store) as opened:
+            committed = {" ".join((s.query, *s.demos)) for c in opened.contexts() for _, s in opened.scan(c)}
+            assert len(committed) == opened.count() >= held
+            assert verify(opened).clean
+    size = log.stat().st_size
+    subprocess.run(command, check=True)
+    assert committed.isdisjoint(_asked(log.read_text()[size:]))
+    counts = Counter(_asked(log.read_text()))
+    assert len(counts) == 400
+    assert counts.total() - 400 <= KILLS * CHUNK
     with ScoreStore(store) as opened:
         assert opened.count() == 400
-        backend = TinyBackend()
-        other = open_scorer(store, backend)
-        other.score(all_prompts(TinyTask()))
-        assert backend.asked == []
-        other.store.close()
+        assert verify(opened).clean
+
+
+def _asked(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line != "--"]
