@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from leverplus.doctor.examine import examine
     from leverplus.doctor.read import read_target
-    from leverplus.doctor.tables import quality_rows
+    from leverplus.doctor.tables import overview, quality_rows
 
     record = read_target(args.target)
     findings = examine(record)
@@ -44,11 +44,12 @@ def run(args: argparse.Namespace) -> int:
         _write(args.csv, "\n".join(["measure,value", *lines]) + "\n")
     if args.json:
         quality = {} if record.groups is None else {"quality": dict(quality_rows(record.groups))}
-        print(json.dumps({"source": record.source, **result, **quality}, ensure_ascii=False))
+        known = {"source": record.source, "read": overview(record)}
+        print(json.dumps({**known, **result, **quality}, ensure_ascii=False))
         return 0
     if record.groups is not None:
         _show_quality(record.groups)
-    _show(findings, record.source)
+    _show(findings, record.source, overview(record))
     return 0
 
 
@@ -81,9 +82,11 @@ def _show_quality(groups: GroupStats) -> None:
         print_table(table)
 
 
-def _show(findings: Sequence[Finding], source: str) -> None:
+def _show(findings: Sequence[Finding], source: str, read: Sequence[str]) -> None:
     from textwrap import fill
 
+    for line in read:
+        print(fill(line, WIDTH, subsequent_indent="  "))
     if not findings:
         print(f"{source}: no findings. What was not measured was not judged; docs/doctor.md lists what is looked at.")
         return

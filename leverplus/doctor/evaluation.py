@@ -191,6 +191,16 @@ def difference_inside_noise(record: Record) -> list[Finding]:
     return TEXTS["difference_inside_noise"].found(title, evidence)
 
 
+def settled_differences(record: Record) -> list[str]:
+    """What printed accuracies do show: differences that stand at every assumed discordance, after correction."""
+    rows = [] if record.published is None else _differences(record.published, means=False)
+    return [
+        f"{row.name} {100 * row.diff:+.1f} points at {row.shots} shots (n = {row.n})"
+        for row, stands in zip(rows, _settled(rows), strict=True)
+        if stands
+    ]
+
+
 def _measured(record: Record) -> list[Finding]:
     rows = [r for r in (record.report or {}).get("comparisons", ()) if r["baseline"] == "random" and r["shots"] > 0]
     rows = [r for r in rows if r["arm"] == "learned"]

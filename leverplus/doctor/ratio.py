@@ -285,7 +285,9 @@ def clip_saturated(record: Record) -> list[Finding]:
         if share is not None and share > 0.3:
             title = f"{share:.0%} of the ratios are outside the clip range in the first epoch"
             severity = ERROR if share > 0.6 else WARNING
-            return TEXTS["clip_saturated"].found(title, {"clipped": share}, severity=severity)
+            rate = record.setting("grpo.lr")
+            fix = None if rate is None else {"grpo.lr": rate / 2.0}
+            return TEXTS["clip_saturated"].found(title, {"clipped": share}, severity=severity, fix=fix)
     return []
 
 

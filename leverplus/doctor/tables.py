@@ -1,8 +1,9 @@
-"""The data quality of groups as rows, for people and for files."""
+"""What was read, and the data quality of groups, as rows for people and for files."""
 
 from __future__ import annotations
 
-from leverplus.doctor.records import GroupStats
+from leverplus.doctor.evaluation import settled_differences
+from leverplus.doctor.records import GroupStats, Record
 
 Row = tuple[str, float | int | str]
 
@@ -66,3 +67,25 @@ def source_rows(groups: GroupStats) -> tuple[list[str], list[list[str]]]:
         for name, own in groups.sources.items()
     ]
     return header, rows
+
+
+def overview(record: Record) -> list[str]:
+    """What was taken from a target, and what its printed accuracies do show: a line each."""
+    lines = []
+    if record.series:
+        counts = [sum(line.epoch is not None for line in series.epochs) for series in record.series]
+        named = [
+            f"{series.label or 'training'} {series.stage} ({count} epoch{'s' if count != 1 else ''})"
+            for series, count in zip(record.series, counts, strict=True)
+        ]
+        lines.append("trainings: " + ", ".join(named))
+    published = record.published
+    if published is not None and published.arms:
+        sizes = sorted({arm.n for arm in published.arms if arm.n is not None})
+        where = f"on {', '.join(map(str, sizes))} items" if sizes else "without n"
+        lines.append(f"results: {len(published.arms)} rows {where}")
+        settled = settled_differences(record)
+        lines.append("can be concluded: " + ("; ".join(settled) or "no difference in accuracy"))
+    if record.report is not None:
+        lines.append(f"evaluation: {', '.join(record.report.get('arms', {}))} on {record.report.get('n')} items")
+    return lines

@@ -27,6 +27,7 @@ def report(tmp_path):
 def test_findings_are_printed_with_evidence_cause_and_what_to_try(report, capsys):
     assert main(["doctor", str(report)]) == 0
     out = capsys.readouterr().out
+    assert "trainings: training grpo (2 epochs)" in out
     assert "1. [error] kl_at_start" in out
     assert out.index("kl_at_start: ") < out.index("kl_weight_on_rails: ")
     assert all(word in out for word in ("evidence:", "cause:", "try:", "explains:"))

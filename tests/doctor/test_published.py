@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leverplus.doctor.document import read_blocks
-from leverplus.doctor.evaluation import identity, shown
+from leverplus.doctor.evaluation import identity, settled_differences, shown
 from leverplus.doctor.examine import examine
 from leverplus.doctor.published import parse_report, read_report
 from leverplus.doctor.words import items_in, metric, number, setting
@@ -165,6 +165,8 @@ def test_a_small_gain_on_few_items_is_noise_and_a_large_one_on_many_is_not():
     large = RESULTS.format(name="Plan 1", n=20000, epoch=2, a="58.50", b="58.20", c="57.40")
     assert "difference_inside_noise" in codes(small)
     assert "difference_inside_noise" not in codes(large)
+    assert settled_differences(parse_report(small)) == []
+    assert settled_differences(parse_report(large))[0] == "plan 1 epoch 2 +10.0 points at 1 shots (n = 20000)"
 
 
 def test_a_row_under_another_name_with_the_same_digits_is_reported_once_and_the_same_plan_is_not():

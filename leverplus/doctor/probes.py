@@ -1,0 +1,130 @@
+"""Probes: what is measured before the first step, so that the preflight has something to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.doctor.records import Probe
+
+if TYPE_CHECKING:
+    from leverplus.policies.base import Policy
+    from leverplus.policies.items import ItemTable
+    from leverplus.scoring.scorer import Prompt, Scorer
+    from leverplus.training.groups import Row
+    from leverplus.types import Item, Pool
+
+PROBES = 64
+
+
+def merged(*probes: Probe) -> Probe:
+    """What several probes measured, as one; a later probe fills in what the earlier left open."""
+    values: dict[str, Any] = {}
+    for probe in probes:
+        for name, value in vars(probe).items():
+            if values.get(name) is None:
+                values[name] = value
+    return Probe(**values)
+
+
+def probe_pools(pools: Mapping[str, Sequence[Pool]], items: Mapping[str, Item]) -> Probe:
+    """Builders and leaks of the pools of each split, and images that train queries share with other splits' queries."""
+    builders = {split: ",".join(sorted({pool.builder for pool in own})) for split, own in pools.items() if own}
+    images: dict[str, set[str]] = {}
+    leaked = 0
+    for split, own in pools.items():
+        images[split] = {image for pool in own if (image := items[pool.query].image_id) is not None}
+        for pool in own:
+            image = items[pool.query].image_id
+            inside = pool.query in pool.candidates
+            leaked += inside or (image is not None and any(items[c].image_id == image for c in pool.candidates))
+    held_out = set().union(*(found for split, found in images.items() if split != "train"))
+    return Probe(builders=builders, leaked=leaked, overlap=len(images.get("train", set()) & held_out))
+
+
+def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe:
+    """Two passes over the same weights, KL to a fresh copy, loss of the start and of chance, labels outside pools."""
+    import torch
+
+    from leverplus.divergences import categorical_kl
+    from leverplus.training.groups import collate
+    from leverplus.training.stages import frozen_copy, policy_logprobs, sequence_nll
+
+    inside = [row for row in rows if not _outside(row)]
+    batch = collate(inside[:PROBES], table)
+    copy = frozen_copy(policy)
+    with torch.no_grad():
+        new, old = policy_logprobs(policy.eval(), batch), policy_logprobs(copy, batch)
+        kl = categorical_kl(new.table, old.table)
+        measured = sequence_nll(old, batch.mask)
+    gap = torch.where(new.valid, (new.steps - old.steps).abs(), torch.zeros_like(new.steps))
+    skill = measured["nll_skill"]
+    return Probe(
+        log_ratio=float(gap.max()),
+        kl=float(torch.where(new.valid, kl, torch.zeros_like(kl)).sum(-1).max()),
+        nll=measured["nll"],
+        chance=measured["nll"] / (1.0 - skill) if skill < 1.0 else None,
+        unreachable=sum(map(_outside, rows)),
+    )
+
+
+def _outside(row: Row) -> int:
+    """Sequences of a row that name a position beyond its pool."""
+    return int((row.sequences >= len(row.pool_rows)).any(-1).sum())
+
+
+def probe_checkpoint(policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable) -> Probe:
+    """Whether a checkpoint answers as the policy that was saved; one that does not fit raises CheckpointError."""
+    import torch
+
+    from leverplus.training.checkpoint import load_checkpoint
+    from leverplus.training.groups import collate
+    from leverplus.training.stages import policy_logprobs
+
+    batch = collate([row for row in rows if not _outside(row)][:PROBES], table)
+    with torch.no_grad():
+        saved = policy_logprobs(policy.eval(), batch)
+        loaded = policy_logprobs(load_checkpoint(folder)[0].eval(), batch)
+    gap = torch.where(saved.valid, (saved.steps - loaded.steps).abs(), torch.zeros_like(saved.steps))
+    return Probe(missing=0, unexpected=0, logit_gap=float(gap.max()))
+
+
+def probe_order(policy: Policy, pools: Sequence[Pool], table: ItemTable, shots: int = 1) -> Probe:
+    """The share of queries whose picks stay the same when their pools are reversed."""
+    import torch
+
+    from leverplus.policies.decode import greedy
+
+    chosen = []
+    for turn in (1, -1):
+        lists = [pool.candidates[::turn] for pool in pools[:PROBES]]
+        features = table.features([pool.query for pool in pools[:PROBES]], lists)
+        with torch.no_grad():
+            positions = greedy(policy.eval(), policy.prepare(features), shots).positions[:, 0].tolist()
+        chosen.append([tuple(own[k] for k in row) for own, row in zip(lists, positions, strict=True)])
+    same = sum(left == right for left, right in zip(*chosen, strict=True))
+    return Probe(order_agreement=same / len(chosen[0]))
+
+
+def probe_scorer(scorer: Scorer, prompts: Sequence[Prompt]) -> Probe:
+    """Asks the model again for prompts that were scored, in reverse order, and counts the accuracies that changed.
+
+    These calls are not counted and not stored.
+    """
+    from leverplus.backends.base import Request
+    from leverplus.scoring.scorer import reference_counts
+
+    known = scorer.store.get([scorer.key(prompt) for prompt in prompts])
+    scores = list(reversed(known.values()))
+    item = scorer.task.item
+    requests = [
+        Request(item(score.query), tuple(map(item, score.demos)), tuple(reference_counts(item(score.query))))
+        for score in scores
+    ]
+    again = [
+        scorer.judge(request, reply, 0.0)
+        for request, reply in zip(requests, scorer.backend.answer(requests), strict=True)
+    ]
+    flipped = sum(abs(new.accuracy - old.accuracy) > 1e-6 for new, old in zip(again, scores, strict=True))
+    return Probe(rescored=len(scores), flipped=flipped)

@@ -1,0 +1,61 @@
+"""What printed accuracies can show is checked against simulations whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from leverplus.doctor.evaluation import settled_differences
+from leverplus.doctor.examine import examine
+from leverplus.doctor.ratio import _inverse_k3
+from leverplus.doctor.records import Arm, Published, Record, Series
+from leverplus.doctor.records import Epoch as Line
+
+
+def published(rng: np.random.Generator, n: int, gain: float, shared: float) -> Record:
+    """Two arms on n items at four numbers of shots; with chance `shared` both see the same luck on an item."""
+    left, right = {}, {}
+    for shots in (1, 2, 3, 4):
+        luck = rng.random(n)
+        other = np.where(rng.random(n) < shared, luck, rng.random(n))
+        left[shots], right[shots] = float((luck < 0.5).mean()), float((other < 0.5 + gain).mean())
+    arms = (Arm("baseline", left, n, 1, True), Arm("plan 1", right, n, 1))
+    return Record(published=Published(arms=arms, sizes=(n,)))
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])
+def test_equal_arms_are_rarely_told_apart_however_much_they_share(shared):
+    rng = np.random.default_rng(0)
+    false = sum(bool(settled_differences(published(rng, 400, 0.0, shared))) for _ in range(150))
+    assert false <= 13  # 5 % of 150 is 7.5; 13 has a chance of 3 % even then
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_a_large_true_gain_on_many_items_is_settled_and_a_small_one_on_few_is_not(shared):
+    rng = np.random.default_rng(1)
+    large, small = published(rng, 3000, 0.12, shared), published(rng, 200, 0.02, shared)
+    assert len(settled_differences(large)) == 4
+    assert "difference_inside_noise" not in {finding.code for finding in examine(large)}
+    assert "difference_inside_noise" in {finding.code for finding in examine(small)}
+
+
+def test_the_inverted_estimate_is_solved_for_the_nats_behind_it():
+    for nats in (0.1, 1.0, 3.06, 6.0):
+        assert _inverse_k3(math.exp(nats) - 1.0 - nats) == pytest.approx(nats)
+    assert math.exp(3.06) - 1.0 - 3.06 == pytest.approx(17.27, abs=0.01)
+
+
+def test_three_kept_members_of_two_levels_leave_the_print_the_doctor_looks_for():
+    kept = np.array([1.0, 0.0, 0.0])
+    z = (kept - kept.mean()) / kept.std(ddof=1)
+    assert z.max() / z.std(ddof=1) == pytest.approx(1.155, abs=1e-3)
+    five = [np.array([1.0] * k + [0.0] * (5 - k)) for k in (1, 2)]
+    ratios = [(v.max() - v.mean()) / v.std(ddof=1) for v in five]
+    assert np.mean(ratios) == pytest.approx(1.44, abs=0.01)
+    live = 0.006
+    lines = tuple(Line(e, {"adv/std": live, "adv/max": live * r}) for e, r in ((1, z.max()), (2, np.mean(ratios))))
+    (finding,) = examine(Record(series=(Series("grpo", lines),), published=Published()))
+    assert finding.code == "advantage_std_tiny"
+    assert "which fits" in finding.cause
