@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
 def load_task(name: str, overrides: list[str]) -> Task:
     """A task by name and `key=value` settings of its section."""
-    factory = catalog.load(catalog.TASKS, name, "task")
+    from leverplus.engine.open import build_task
+
+    catalog.load(catalog.TASKS, name, "task")  # an unknown name is answered before its settings are read
     problems: list[str] = []
     values: dict[str, Any] = {"task": {"name": name}}
     for override in overrides:
@@ -51,8 +53,7 @@ def load_task(name: str, overrides: list[str]) -> Task:
     section = read_section(TaskSection, values["task"], "task.", problems)
     if problems or section is None:
         raise RecipeError(f"task {name}", problems)
-    task: Task = factory(world_seed=section.world_seed) if name == "world" else factory(section)
-    return task
+    return build_task(section)
 
 
 def _describe(task: Task, split: str) -> dict[str, int]:
@@ -66,7 +67,8 @@ def _describe(task: Task, split: str) -> dict[str, int]:
 
 def _decode_all(task: Task) -> int:
     """Read every picture to its end; broken ones are named together."""
-    from leverplus.tasks.files import FileTask, Problems, check_pictures
+    from leverplus.tasks.files import FileTask, check_pictures
+    from leverplus.tasks.reading import Problems
 
     if not isinstance(task, FileTask):
         return 0

@@ -12,7 +12,8 @@ from typing import Any
 
 from leverplus.metrics import CiderScores, cider
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, read_json, rows_of
+from leverplus.tasks.files import Draft, FileTask, build_task
+from leverplus.tasks.reading import Problems, find_file, read_json, rows_of
 from leverplus.types import Item, ItemId
 
 QUESTION = "What does the picture show?"

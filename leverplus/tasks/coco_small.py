@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, read_json, rows_of
+from leverplus.tasks.files import Draft, FileTask, build_task
+from leverplus.tasks.reading import Problems, find_file, read_json, rows_of
 from leverplus.types import Item, ItemId
 
 NOTE = "soft labels stand for 4 annotators where they are 1 and for 2 where they are below, not for the official ten"

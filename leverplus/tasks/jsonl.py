@@ -14,7 +14,8 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, Problems, build_task, read_text, text_id
+from leverplus.tasks.files import Draft, FileTask, build_task, text_id
+from leverplus.tasks.reading import Problems, read_text
 from leverplus.types import Item, ItemId
 
 KEYS = ("id", "question", "answers", "answer", "image", "image_id", "split", "meta")

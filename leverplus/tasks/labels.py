@@ -11,8 +11,9 @@ from pathlib import Path
 from leverplus.metrics import postprocess_named
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, group_of, read_text, text_id
+from leverplus.tasks.files import Draft, FileTask, build_task, group_of, text_id
 from leverplus.tasks.jsonl import read_lines
+from leverplus.tasks.reading import Problems, find_file, read_text
 from leverplus.types import Item, ItemId
 
 POSTPROCESS = "vqa"

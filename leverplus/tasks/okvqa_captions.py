@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, Problems, build_task, find_file, read_json, read_text, rows_of
+from leverplus.tasks.files import Draft, FileTask, build_task
 from leverplus.tasks.jsonl import json_record
+from leverplus.tasks.reading import Problems, find_file, read_json, read_text, rows_of
 from leverplus.types import Item, ItemId
 
 NOTE = "answers and predictions are stemmed and captions stand for pictures: not comparable with published OK-VQA"

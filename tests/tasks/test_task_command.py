@@ -7,6 +7,9 @@ import json
 from PIL import Image
 
 from leverplus.cli.main import main
+from leverplus.engine.open import build_task
+from leverplus.interop.groups import load_groups
+from leverplus.recipe.recipe import load_recipe
 
 
 def test_a_whole_task_is_counted(vqa_folder, capsys) -> None:
@@ -43,3 +46,30 @@ def test_unknown_tasks_and_keys_are_answered_with_the_nearest(capsys) -> None:
     assert "did you mean 'okvqa'?" in capsys.readouterr().err
     assert main(["task", "check", "okvqa", "--set", "foldr=x"]) == 1
     assert "did you mean 'task.folder'?" in capsys.readouterr().err
+
+
+def test_imported_files_take_the_ids_of_the_task_and_strangers_are_refused(vqa_folder, tmp_path, capsys) -> None:
+    path = tmp_path / "rl.json"
+    rows = [{"pointer": [0, 3], "vqa_pred_answer": "x", "vqa_acc_score": 1.0}]
+    path.write_text(json.dumps({"5": {"query": {"query_id": 5}, "pointer_candidates": rows}}))
+    arguments = [
+        "import",
+        str(path),
+        "--into",
+        str(tmp_path / "in"),
+        "--task",
+        "okvqa",
+        "--set",
+        f"folder={vqa_folder}",
+    ]
+    assert main(arguments) == 0
+    group = load_groups(tmp_path / "in")[0]
+    assert (group.query, group.members[0].demos) == ("1021", ("1000", "1011"))  # rows of the sorted question ids
+    path.write_text(json.dumps({"5": {"pointer_candidates": [{**rows[0], "pointer": [0, 9000]}]}}))
+    assert main(arguments) == 1
+    assert "item 9000 is not in the task" in capsys.readouterr().err
+
+
+def test_a_recipe_names_a_task_of_files(vqa_folder) -> None:
+    recipe = load_recipe("world", ["task.name=okvqa", f"task.folder={vqa_folder}"])
+    assert len(build_task(recipe.task).items("test")) == 12
