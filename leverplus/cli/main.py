@@ -33,9 +33,8 @@ COMMANDS = {
 """Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The arguments of one command; wrong usage exits with code 2. Only that command's module is imported."""
     parser = argparse.ArgumentParser(
         prog="lever",
         description="Learns which worked examples to put into the prompt of a frozen vision-language model.",
@@ -48,7 +47,12 @@ def main(argv: list[str] | None = None) -> int:
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:
             _module(name).add_arguments(sub)
-    args = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = _module(args.command).run(args)
     except LeverError as error:

@@ -1,0 +1,111 @@
+"""What the README tells a stranger to type is accepted, and what it points to exists."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from leverplus import rewards
+from leverplus.cli.main import COMMANDS, parse
+from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.types import ItemId, Reference, Score
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def shell_lines(text: str) -> list[str]:
+    """The lines of sh blocks, continued lines joined, without prompts."""
+    lines = "\n".join(blocks(text, "sh")).replace("\\\n", " ").splitlines()
+    return [line.removeprefix("$ ") for line in lines]
+
+
+def lever_commands(text: str) -> list[list[str]]:
+    """The arguments of every `lever` in sh blocks, up to a pipe or redirection."""
+    found = []
+    for line in shell_lines(text):
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words and Path(words[0]).name == "lever":
+            end = next((n for n, word in enumerate(words) if word in ("|", ">", "&&", ";")), len(words))
+            found.append(words[1:end])
+    return found
+
+
+def mentioned_commands(text: str) -> list[str]:
+    """The command after `lever` wherever it is named in code."""
+    return re.findall(r"`lever ([a-z][a-z-]*)", text)
+
+
+@pytest.mark.parametrize("arguments", lever_commands(README), ids=" ".join)
+def test_every_command_of_the_readme_is_accepted(arguments: list[str]) -> None:
+    args = parse(arguments)
+    if getattr(args, "recipe", None) and not args.recipe.endswith(".toml"):
+        load_recipe(args.recipe, getattr(args, "set", []))
+    if args.command == "recipes" and args.name:
+        find_recipe(args.name)
+
+
+def test_the_readme_shows_commands_and_the_two_that_set_up() -> None:
+    typed = [line.split("#")[0].strip() for line in shell_lines(README)]
+    assert "make run" in typed
+    assert "make test" in typed
+    assert lever_commands(README)
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {line.split()[1] for line in typed if line.startswith("make ")} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_named_in_a_page_exists(page: Path) -> None:
+    assert set(mentioned_commands(page.read_text(encoding="utf-8"))) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_a_page_points_to_exists(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    files = [link.split("#")[0] for link in links if not re.match(r"[a-z]+:", link) and not link.startswith("#")]
+    missing = [file for file in files if not (page.parent / file).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_a_page_is_python(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+        row_of_a_table = re.search(r'^"\w+": .*,$', block, re.MULTILINE)
+        ast.parse(f"{{{block}}}" if row_of_a_table else block)
+
+
+def test_the_reward_that_the_readme_adds_is_a_reward() -> None:
+    code = next(block for block in blocks(README, "python") if "# leverplus/rewards.py" in block)
+    namespace = dict(vars(rewards))
+    exec(code, namespace)
+    (own,) = [value for name, value in namespace.items() if name not in vars(rewards) and callable(value)]
+    assert inspect.signature(own).parameters.keys() == inspect.signature(rewards.gt_prob).parameters.keys()
+    references = (Reference("cookie", 10, math.log(0.5)),)
+    score = Score(ItemId("q"), (), "cookie", "cookie", 1.0, True, references, 1.0, 1.0, 9, 0.1)
+    value = own(rewards.Evidence(score), rewards.Weights())
+    assert math.isfinite(value)
+
+
+def test_a_wrong_line_would_be_found(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "```sh\n$ X=1 lever run world \\\n  --sed 3   # a slip\nls\nlever check world | head\n```\n"
+    assert lever_commands(text) == [["run", "world", "--sed", "3"], ["check", "world"]]
+    assert mentioned_commands("type `lever fly` or `lever plan-n --effect 1`") == ["fly", "plan-n"]
+    with pytest.raises(SystemExit):
+        parse(["fly"])
+    assert parse(["check", "world"]).recipe == "world"
+    assert "usage" in capsys.readouterr().err
