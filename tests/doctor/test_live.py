@@ -24,3 +24,37 @@ def test_epochs_are_judged_as_they_come(plant, tmp_path):
     late = {finding.code for finding in epoch_findings(grpo, values)}
     assert "dead_updates" not in early
     assert {"learning_rate_tiny", "dead_updates", "identical_picks"} <= late
+
+
+def test_applying_the_fix_of_the_first_error_again_and_again_mends_a_recipe_with_every_old_mistake(plant, tmp_path):
+    legacy = {
+        "behaviour": "sft",
+        "reference": "sft",
+        "kl": "k3_inverted",
+        "beta_rule": "batch",
+        "dropout_in_ratio": True,
+        "lr": 5e-6,
+        "top_k": [3, 5],
+        "topk_before_advantage": True,
+        "batch_size": 16,
+        "epochs": 3,
+    }
+    changes: dict[str, dict[str, object]] = {"grpo": legacy}
+    mended = []
+    for attempt in range(12):
+        made = plant(**changes)
+        values = made.recipe.values()
+        findings = preflight(values)
+        if not any(finding.severity == "error" for finding in findings):
+            findings = epoch_findings(RunLog(made.train(tmp_path / str(attempt)) / "log.jsonl").lines(), values)
+        errors = [finding for finding in findings if finding.severity == "error"]
+        if not errors:
+            break
+        assert errors[0].fix is not None, errors[0].code
+        for key, value in errors[0].fix["set"].items():
+            section, name = key.split(".")
+            changes.setdefault(section, {})[name] = value
+        mended.append(errors[0].code)
+    assert errors == []
+    assert len(mended) == len(set(mended)) >= 6
+    assert changes["grpo"]["lr"] != 5e-6
