@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -69,12 +70,16 @@ class Run:
     def scorer(self) -> Scorer:
         from leverplus.engine.open import BackendFactory, open_engine
         from leverplus.scoring.scorer import Scorer
+        from leverplus.scoring.selftest import self_test
         from leverplus.store.db import ScoreStore
 
         section = self.recipe.score
         engine = open_engine(section, self.backend, BackendFactory(self.recipe.task, section.backend))
         store = ScoreStore(self.store_path)
-        return Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
+        scorer = Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
+        if store.count(scorer.context) == 0:
+            self_test(self.task, self.backend)  # nothing of this model was believed before
+        return scorer
 
     @cached_property
     def demonstrations(self) -> Sequence[Item]:
@@ -200,10 +205,10 @@ def open_run(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / "recipe.toml")
-            write_text(folder / "resolved.toml", tomli_w.dumps(_without_none(recipe.values())))
-            write_json(
-                manifest, {**identity, "versions": versions(), "commit": commit(), "platform": platform.platform()}
-            )
+            resolved = tomli_w.dumps(_without_none(recipe.values()))
+            write_text(folder / "resolved.toml", resolved)
+            facts = {"versions": versions(), "commit": commit(), "platform": platform.platform()}
+            write_json(manifest, {**identity, "resolved_digest": digest_of(resolved), **facts})
         except OSError as error:
             raise LeverError(
                 f"cannot write to {folder} ({error.strerror}); choose another folder with --out DIR"
@@ -224,9 +229,14 @@ def load_run(
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml); type `lever run RECIPE --out {folder}`")
     manifest = read_json(folder / "run.json")
     recipe = replace(load_recipe(str(folder / "resolved.toml")), name=manifest["recipe"])
-    if recipe.hash != manifest["recipe_hash"]:
+    # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
+    if digest_of((folder / "resolved.toml").read_text(encoding="utf-8")) != manifest["resolved_digest"]:
         raise LeverError(f"{folder}/resolved.toml was changed after the run was made; restore it or start a new run")
     return Run(recipe, folder, manifest["seed"], store_path or default_store_path(), say, progress)
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _without_none(values: Any) -> Any:
@@ -257,6 +267,10 @@ def search_groups(run: Run) -> list[Group]:
     queries = run.training_queries()
     pools, table = run.pools(queries)
     groups = find_groups(run.scorer, pools, run.recipe.score, seed=run.seed, table=table)
+    if not groups:
+        raise TrainingError(
+            f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
+        )
     run.say(f"searched {len(queries)} training queries with {run.calls():,} calls")
     return groups
 
