@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.doctor.records import GroupStats, SourceStats
-from leverplus.errors import DataError
+from leverplus.errors import DataError, NotMeasured
+from leverplus.types import Group, Score
 
 FLAT = 1e-6
 BINS = 1000
@@ -34,6 +35,15 @@ class Sample:
     density: bool = False
     estimated: bool = False
     borrowed: bool = False
+
+
+def sample_of(score: Score, source: str = "", density: bool = False) -> Sample:
+    """A score as a sample; gt_prob where its log-probabilities were measured."""
+    try:
+        gt_prob: float | None = score.gt_prob
+    except NotMeasured:
+        gt_prob = None
+    return Sample(score.demos, score.accuracy, gt_prob, source, density=density)
 
 
 class GroupMeter:
@@ -225,4 +235,15 @@ def group_stats(groups: Iterable[Sequence[Sample]]) -> GroupStats:
     meter = GroupMeter()
     for samples in groups:
         meter.add(samples)
+    return meter.finish()
+
+
+def stats_of(groups: Iterable[Group]) -> GroupStats:
+    """The statistics of groups that training is about to learn from."""
+    meter = GroupMeter()
+    for group in groups:
+        pairs = zip(group.members, group.scores, strict=True)
+        meter.add(
+            [sample_of(score, member.source, member.log_mu is not None) for member, score in pairs], len(group.pool)
+        )
     return meter.finish()

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from leverplus.doctor.quality import GroupMeter, Sample
+from leverplus.doctor.quality import GroupMeter, Sample, sample_of
 from leverplus.doctor.records import Record
-from leverplus.errors import DataError, NotMeasured
+from leverplus.errors import DataError
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
 from leverplus.store.records import Row, decode
@@ -30,14 +30,10 @@ def read_store(path: Path) -> Record:
 
 
 def samples(rows: Iterable[Row]) -> Iterator[Sample]:
-    """Stored rows as samples; gt_prob where its log-probabilities were measured. Checksums are left to verify."""
+    """Stored rows as samples; checksums are left to `lever store verify`."""
     for row in rows:
         try:
             score = decode(row)
         except (ValueError, TypeError, struct.error) as error:
             raise DataError(f"record {row.key.hex()} cannot be read ({error}); run `lever store verify`") from error
-        try:
-            gt_prob: float | None = score.gt_prob
-        except NotMeasured:
-            gt_prob = None
-        yield Sample(score.demos, score.accuracy, gt_prob, source="store")
+        yield sample_of(score, "store")

@@ -16,7 +16,9 @@ from leverplus.doctor.probes import (
     probe_pools,
     probe_scorer,
 )
+from leverplus.doctor.quality import stats_of
 from leverplus.doctor.records import Probe
+from leverplus.errors import TrainingError
 from leverplus.training.checkpoint import save_checkpoint
 from leverplus.types import Item, ItemId, Pool
 
@@ -41,8 +43,8 @@ def test_a_healthy_start_passes(plant):
     assert probe.kl == pytest.approx(0.0, abs=1e-7)
     assert probe.chance == pytest.approx(torch.tensor(90.0).log().item(), abs=1e-4)  # 10 * 9 ordered pairs
     assert probe.unreachable == 0
-    findings = preflight(made.recipe.values(), probe)
-    assert findings == []
+    findings = preflight(made.recipe.values(), probe, stats_of(made.groups))
+    assert [finding.code for finding in findings] == ["single_length_data"]
     refuse(findings)
 
 
@@ -120,3 +122,15 @@ class _FlakyBackend:
 
     def answer(self, requests):
         return [replace(reply, raw="nonsense") for reply in self.backend.answer(requests)]
+
+
+def test_groups_without_any_spread_are_refused_before_training(plant):
+    made = plant()
+    dull = [replace(g, scores=tuple(replace(g.scores[0], demos=s.demos) for s in g.scores)) for g in made.groups]
+    stats = stats_of(dull)
+    assert (stats.queries, stats.pool, stats.flat) == (len(made.groups), 10, 1.0)
+    assert stats.sources["random"].members == stats.members == stats.without_density
+    found = {finding.code: finding for finding in preflight(made.recipe.values(), None, stats)}
+    assert found["flat_groups"].severity == "error"
+    with pytest.raises(TrainingError, match=r"no_headroom|flat_groups"):
+        refuse(list(found.values()))
