@@ -29,5 +29,6 @@ def run(args: argparse.Namespace) -> int:
     print_table(results_table(report))
     print(verdict(report))
     print(f"model calls for training: {report['model_calls']:,}; for evaluation: {report['eval_calls']:,}")
-    print(f"{time.monotonic() - started:.0f} s; results in {made.folder}/eval.json, report in {made.folder}/report.html")
+    seconds = time.monotonic() - started
+    print(f"{seconds:.0f} s; results in {made.folder}/eval.json, report in {made.folder}/report.html")
     return 0
