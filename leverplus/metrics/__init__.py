@@ -13,6 +13,7 @@ from typing import TypeVar
 from leverplus.errors import UnknownName
 from leverplus.metrics.cider import CiderD, CiderScores, cider
 from leverplus.metrics.postprocess import caption_answer, plain_answer, vqa_answer
+from leverplus.metrics.stem import stemmed_vqa_answer
 from leverplus.metrics.text import edit_similarity, exact_match, label_accuracy, token_f1
 from leverplus.metrics.vqa import normalise_answer, vqa_accuracy
 
@@ -32,6 +33,7 @@ __all__ = [
     "normalise_answer",
     "plain_answer",
     "postprocess_named",
+    "stemmed_vqa_answer",
     "token_f1",
     "vqa_accuracy",
     "vqa_answer",
@@ -55,6 +57,7 @@ POSTPROCESS: Mapping[str, Postprocess] = {
     "plain": plain_answer,
     "vqa": vqa_answer,
     "caption": caption_answer,
+    "vqa_stem": stemmed_vqa_answer,
 }
 
 Function = TypeVar("Function")
