@@ -77,7 +77,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )
+    add_ignore_option(parser)
     add_store_option(parser)
+
+
+def add_ignore_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ignore-findings", action="store_true", help="train although the preflight found errors")
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +105,7 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     recipe = load_recipe(args.recipe, args.set)
     for line in recipe.sick():
         bars.say(f"note: {line} reproduces a known mistake on purpose")
-    return open_run(
+    made = open_run(
         recipe,
         find_recipe(args.recipe),
         run_folder(args, recipe),
@@ -109,6 +114,8 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
         say=bars.say,
         progress=bars.show,
     )
+    made.strict = not args.ignore_findings
+    return made
 
 
 def open_from_folder(folder: Path, store: Path | None, bars: Bars) -> Run:

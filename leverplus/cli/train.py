@@ -6,11 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from leverplus.cli.console import Bars, add_store_option, open_from_folder
+from leverplus.cli.console import Bars, add_ignore_option, add_store_option, open_from_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    add_ignore_option(parser)
     add_store_option(parser)
 
 
@@ -19,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
 
     with Bars() as bars:
         made = open_from_folder(args.run, args.store, bars)
+        made.strict = not args.ignore_findings
         train_run(made)
     checkpoint = made.folder / "checkpoints" / list(made.recipe.stages)[-1]
     facts = {"checkpoint": str(checkpoint), "model_calls": made.calls()}

@@ -1,0 +1,280 @@
+"""A run: one recipe, one seed, one folder, and the parts that are built from them when they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leverplus import catalog
+from leverplus.errors import LeverError, MissingFile, TrainingError
+from leverplus.recipe.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from leverplus.backends.base import Backend
+    from leverplus.embedders.base import Embedder, Vectors
+    from leverplus.scoring.scorer import Scorer
+    from leverplus.tasks.base import Task
+    from leverplus.training.groups import ItemTable
+    from leverplus.types import Item, Pool
+
+POOL_SEED = 0
+"""Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Run:
+    """One experiment: a recipe, a seed, a folder, and the parts that are built from them when they are needed."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    store_path: Path
+    say: Say = field(default=lambda _: None)
+    progress: Progress = field(default=lambda _what, _done, _total: None)
+    strict: bool = False
+    """Whether an error of the preflight stops the training."""
+
+    @cached_property
+    def task(self) -> Task:
+        from leverplus.engine.open import build_task
+
+        return build_task(self.recipe.task)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        embedder: Embedder = catalog.load(catalog.EMBEDDERS, self.recipe.embed.name, "embedder")()
+        return embedder
+
+    @cached_property
+    def backend(self) -> Backend:
+        backend: Backend = catalog.load(catalog.BACKENDS, self.recipe.score.backend, "backend")(self.task)
+        return backend
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        from leverplus.engine.open import BackendFactory, open_engine
+        from leverplus.scoring.scorer import Scorer
+        from leverplus.scoring.selftest import self_test
+        from leverplus.store.db import ScoreStore
+
+        section = self.recipe.score
+        engine = open_engine(section, self.backend, BackendFactory(self.recipe.task, section.backend))
+        store = ScoreStore(self.store_path)
+        scorer = Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
+        if store.count(scorer.context) == 0:
+            self_test(self.task, self.backend)  # nothing of this model was believed before
+        return scorer
+
+    @cached_property
+    def demonstrations(self) -> Sequence[Item]:
+        return self.task.items("train")
+
+    @cached_property
+    def demonstration_vectors(self) -> Vectors:
+        return self.embedder.embed(self.demonstrations, self.task)
+
+    def chosen_items(self, split: str, count: int) -> list[Item]:
+        """`count` items of a split, drawn at random once for all runs; 0: all of them."""
+        items = self.task.items(split)
+        if count == 0 or count >= len(items):
+            return list(items)
+        rng = np.random.default_rng([POOL_SEED, len(items), sum(split.encode())])
+        return [items[int(row)] for row in np.sort(rng.choice(len(items), count, replace=False))]
+
+    def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]:
+        """The pools of some queries, and the vectors of everything in them."""
+        from leverplus.pools.build import build_pools
+        from leverplus.training.groups import ItemTable
+
+        demos, vectors = self.demonstrations, self.demonstration_vectors
+        known = {item.id: row for row, item in enumerate(demos)}
+        strangers = [query for query in queries if query.id not in known]
+        query_vectors = _select(vectors, [known[q.id] for q in queries if q.id in known])
+        if strangers:
+            fresh = self.embedder.embed(strangers, self.task)
+            query_vectors = fresh if len(strangers) == len(queries) else _merge(queries, known, query_vectors, fresh)
+        pools = build_pools(
+            self.recipe.pool,
+            queries,
+            query_vectors,
+            demos,
+            vectors,
+            seed=POOL_SEED,
+            fingerprint=self.embedder.fingerprint(),
+        )
+        ids = [item.id for item in demos] + [item.id for item in strangers]
+        blocks = {
+            name: block if not strangers else np.concatenate([block, getattr(fresh, name)])
+            for name in ("image", "text", "answer")
+            if (block := getattr(vectors, name)) is not None
+        }
+        return pools, ItemTable.from_arrays(ids, blocks)
+
+    def calls(self) -> int:
+        """Distinct prompts that training and dev selection asked for so far."""
+        return self.scorer.meter.calls("training")
+
+    def affordable_calls(self) -> int:
+        """What the budget leaves for training after every epoch was judged on dev."""
+        section = self.recipe.score
+        epochs = sum(stage.epochs + 1 for stage in self.recipe.stages.values())
+        reserve = section.dev_queries * len(section.dev_shots) * epochs
+        left = section.budget - reserve
+        if left < section.cost(self.recipe.pool.size):
+            raise TrainingError(
+                f"score.budget = {section.budget}: judging {epochs} epochs on dev may take {reserve} calls, "
+                "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
+            )
+        return left
+
+    def shuffled_queries(self) -> list[Item]:
+        """Every training item in the order of the run's seed; training takes them from the front."""
+        items = self.task.items("train")
+        return [items[int(row)] for row in np.random.default_rng([self.seed, 31]).permutation(len(items))]
+
+    def training_queries(self) -> list[Item]:
+        """The training queries that are searched before training."""
+        section = self.recipe.score
+        share = section.first_share if section.rounds else 1.0
+        affordable = max(1, int(share * self.affordable_calls()) // section.cost(self.recipe.pool.size))
+        return self.shuffled_queries()[: min(affordable, section.queries or affordable)]
+
+
+def _select(vectors: Vectors, rows: Sequence[int]) -> Vectors:
+    from leverplus.embedders.base import Vectors
+
+    image = None if vectors.image is None else vectors.image[rows]
+    return Vectors(image, vectors.text[rows], vectors.answer[rows])
+
+
+def _merge(queries: Sequence[Item], known: Mapping[Any, int], old: Vectors, fresh: Vectors) -> Vectors:
+    """Vectors in the order of the queries, from those that are demonstrations and those that are not."""
+    from leverplus.embedders.base import Vectors
+
+    inside = np.array([query.id in known for query in queries])
+    order = np.empty(len(queries), dtype=np.int64)
+    order[inside] = np.arange(inside.sum())
+    order[~inside] = inside.sum() + np.arange((~inside).sum())
+
+    def joined(name: str) -> Any:
+        left, right = getattr(old, name), getattr(fresh, name)
+        return None if left is None else np.concatenate([left, right])[order]
+
+    return Vectors(joined("image"), joined("text"), joined("answer"))
+
+
+def open_run(
+    recipe: Recipe,
+    source: Path,
+    folder: Path,
+    *,
+    seed: int,
+    store_path: Path,
+    say: Say = lambda _: None,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> Run:
+    """Create a run folder, or take up the one that is there if it belongs to the same recipe and seed."""
+    import tomli_w
+
+    identity = {"recipe": recipe.name, "recipe_hash": recipe.hash, "seed": seed}
+    manifest = folder / "run.json"
+    if manifest.is_file():
+        stored = read_json(manifest)
+        if {key: stored.get(key) for key in identity} != identity:
+            raise LeverError(
+                f"{folder} holds another run (recipe {stored.get('recipe')}, hash {stored.get('recipe_hash')}, seed "
+                f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
+            )
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / "recipe.toml")
+            resolved = tomli_w.dumps(_without_none(recipe.values()))
+            write_text(folder / "resolved.toml", resolved)
+            facts = {"versions": versions(), "commit": commit(), "platform": platform.platform()}
+            write_json(manifest, {**identity, "resolved_digest": digest_of(resolved), **facts})
+        except OSError as error:
+            raise LeverError(
+                f"cannot write to {folder} ({error.strerror}); choose another folder with --out DIR"
+            ) from error
+    return Run(recipe, folder, seed, store_path, say, progress)
+
+
+def load_run(
+    folder: Path,
+    store_path: Path | None = None,
+    say: Say = lambda _: None,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> Run:
+    """The run in a folder that was made before."""
+    from leverplus.store.location import default_store_path
+
+    if not (folder / "resolved.toml").is_file():
+        raise MissingFile(f"{folder} is not a run folder (no resolved.toml); type `lever run RECIPE --out {folder}`")
+    manifest = read_json(folder / "run.json")
+    recipe = replace(load_recipe(str(folder / "resolved.toml")), name=manifest["recipe"])
+    # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
+    if digest_of((folder / "resolved.toml").read_text(encoding="utf-8")) != manifest["resolved_digest"]:
+        raise LeverError(f"{folder}/resolved.toml was changed after the run was made; restore it or start a new run")
+    return Run(recipe, folder, manifest["seed"], store_path or default_store_path(), say, progress)
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_none(value) for key, value in values.items() if value is not None}
+    return values
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes."""
+    names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
+    return {name: metadata.version(name) for name in names}
+
+
+def commit() -> str | None:
+    """The commit of the source tree, where there is one."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
+    except json.JSONDecodeError as error:
+        raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
