@@ -28,11 +28,11 @@ class RunFiles:
     missing: dict[str, str]
 
 
-def read_run(folder: Path) -> RunFiles:
-    """Read what is there; see `RunFiles.missing` for what is not."""
+def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
+    """Read what is there; see `RunFiles.missing` for what is not. Predictions may be large and can be left out."""
     missing: dict[str, str] = {}
     results = _read_results(folder / "eval.json", missing)
-    predictions = _read_predictions(folder / "predictions.parquet", missing)
+    predictions = _read_predictions(folder / "predictions.parquet", missing) if with_predictions else None
     if results is not None and predictions is not None and len(predictions.items) != results["n"]:
         missing["predictions.parquet"] = (
             f"predictions.parquet holds {len(predictions.items)} items and eval.json {results['n']}, so they are of "

@@ -1,0 +1,351 @@
+"""The page's addresses: one function each, over a folder of runs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
+
+from fastapi import FastAPI, File, Form, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from leverplus.errors import LeverError, MissingFile
+from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
+from leverplus.report import curves, figures
+from leverplus.report.data import RunFiles
+from leverplus.report.verdict import headline, verdict
+from leverplus.types import Item, ItemId
+from leverplus.view.attempt import attempt
+from leverplus.view.choice import Choice, explain, step_figures
+from leverplus.view.guard import Guard, read_upload
+from leverplus.view.loaded import Card, Labels, Loaded, webp
+from leverplus.view.pages import asset, figure_values, render
+from leverplus.view.queries import FATES, Indexes, QueryIndex, Wanted
+from leverplus.view.runs import RunsFolder, newer, read_files
+
+STATES = ("finished", "training", "stopped")
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+"""A report is a file of the run folder: it may draw its charts and nothing else."""
+SUGGESTED = 50
+
+
+class View:
+    """What the pages share: the folder, the indexes of predictions, and what was loaded."""
+
+    def __init__(self, root: Path) -> None:
+        self.runs = RunsFolder(root)
+        self.indexes = Indexes()
+        self.loaded = Loaded()
+        self._labels: WeakKeyDictionary[QueryIndex, Labels] = WeakKeyDictionary()
+
+    def index(self, name: str) -> QueryIndex:
+        with self.loaded.lock:
+            return self.indexes.of(self.runs.folder(name) / "predictions.parquet")
+
+    def labels(self, index: QueryIndex, run: Any) -> Labels:
+        """Questions and traits of an index's items; made again once the task can be reached."""
+        if run is None:
+            return Labels(index, None)
+        with self.loaded.lock:
+            if index not in self._labels:
+                self._labels[index] = Labels(index, run)
+            return self._labels[index]
+
+
+def create_app(root: Path, host: str = "127.0.0.1") -> FastAPI:
+    """The page over a folder of runs, for a server that is bound to `host`."""
+    for name in ("torch", "pyarrow.dataset", "scipy.stats"):  # seconds to import, which no visitor should wait for
+        import_module(name)
+    view = View(root)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, host=host)
+    _add_errors(app)
+    _add_runs(app, view)
+    _add_queries(app, view)
+    _add_try(app, view)
+
+    @app.get("/assets/{name}")
+    def assets(name: str) -> Response:
+        found = asset(name)
+        if found is None:
+            raise MissingFile("there is no such file")
+        return Response(found[0], media_type=found[1], headers={"cache-control": "max-age=3600"})
+
+    return app
+
+
+def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(render(template, **values), status_code=status)
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Whatever goes wrong is one sentence on a page; a stack trace goes to the terminal only."""
+
+    @app.exception_handler(LeverError)
+    def mendable(_: Request, error: LeverError) -> HTMLResponse:
+        return page("message", 404 if isinstance(error, MissingFile) else 422, title="Not shown", message=str(error))
+
+    @app.exception_handler(HTTPException)
+    def unknown(_: Request, error: HTTPException) -> HTMLResponse:
+        said = "There is no such page." if error.status_code == 404 else str(error.detail)
+        return page("message", error.status_code, title="Not shown", message=said)
+
+    @app.exception_handler(RequestValidationError)
+    def unreadable(_: Request, error: RequestValidationError) -> HTMLResponse:
+        names = ", ".join(str(problem["loc"][-1]) for problem in error.errors())
+        return page("message", 422, title="Not shown", message=f"This address cannot be read: check {names}.")
+
+    @app.exception_handler(Exception)
+    def unexpected(_: Request, error: Exception) -> HTMLResponse:
+        said = f"Something went wrong here ({type(error).__name__}); the terminal that runs `lever view` says more."
+        return page("message", 500, title="Not shown", message=said)
+
+
+def _add_runs(app: FastAPI, view: View) -> None:
+    @app.get("/")
+    def list_runs(q: str = "", state: str = "") -> HTMLResponse:
+        every = view.runs.summaries()
+        shown = [summary for summary in every if summary.matches(q, state)]
+        return page("list", runs=shown, total=len(every), q=q, state=state, states=STATES, root=str(view.runs.root))
+
+    @app.get("/run/{name}")
+    def show_run(name: str) -> HTMLResponse:
+        folder = view.runs.folder(name)
+        files = read_files(folder)
+        results = files.results
+        drawn = _curves(files)
+        forest = figures.forest_figure(results["comparisons"]) if results and results["comparisons"] else None
+        return page(
+            "run",
+            title=name,
+            name=name,
+            summary=view.runs.summary(name),
+            verdict=verdict(results) if results else "",
+            notes=[note for note in (newer(files.manifest), *files.missing.values()) if note],
+            results=results,
+            shots=sorted({n for arm in results["arms"].values() for n in arm["shots"]}, key=int) if results else [],
+            forest=forest,
+            curves=drawn,
+            figures=[*drawn, *([forest] if forest else [])],
+            findings=files.findings,
+            epochs=len(files.log),
+            latest=_latest(files),
+            report=(folder / "report.html").is_file(),
+        )
+
+    @app.get("/run/{name}/live.json")
+    def live(name: str) -> JSONResponse:
+        files = read_files(view.runs.folder(name))
+        return JSONResponse(
+            {
+                "state": view.runs.summary(name).state,
+                "epochs": len(files.log),
+                "latest": _latest(files),
+                "findings": len(files.findings or ()),
+                "figures": figure_values(_curves(files)),
+            }
+        )
+
+    @app.get("/run/{name}/report")
+    def report(name: str) -> Response:
+        path = view.runs.folder(name) / "report.html"
+        if not path.is_file():
+            raise MissingFile(f"{name} has no report yet; `lever report` makes it")
+        return Response(path.read_bytes(), media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
+
+    @app.get("/compare")
+    def compare(run: Annotated[Sequence[str], Query()] = (), baseline: str = "") -> HTMLResponse:
+        names = list(dict.fromkeys(run))
+        shared: dict[str, Any] = {"title": "Compare", "names": names, "every": view.runs.names(), "baseline": baseline}
+        if len(names) < 2 and not (names and baseline):
+            said = "Choose two runs or more, or one run and an arm as the baseline."
+            return page("compare", **shared, message=said, found=None, arms=[])
+        try:
+            read = [read_evaluated(folder, _known(view, folder)) for folder in map(view.runs.folder, names)]
+            arms = [arm for arm in read[0].results.draws if arm != "learned"]
+            found = compare_runs(read, baseline or _usual(read))
+        except LeverError as error:
+            return page("compare", 422, **shared, message=str(error), found=None, arms=[])
+        return page("compare", **shared, message="", found=found, rows=found["comparisons"], arms=arms)
+
+
+def _usual(read: Sequence[EvaluatedRun]) -> str | None:
+    """What to compare with unless told: the first run; seeds of one recipe alone, the baseline of their verdict."""
+    row = headline(read[0].report)
+    return str(row["baseline"]) if row and len(methods_of(read)) == 1 else None
+
+
+def _known(view: View, folder: Path) -> Callable[[str], Collection[ItemId]]:
+    """The items of a run's task by split, loaded only when predictions do not fit their results."""
+    return lambda split: {item.id for item in view.loaded.run(folder).task.items(split)}
+
+
+def _curves(files: RunFiles) -> list[figures.Figure]:
+    found = files.findings or []
+    return curves.curve_figures({**curves.TRAINING, **curves.REWARDS}, files.log, found)
+
+
+def _latest(files: RunFiles) -> str:
+    """Where a training stands, in a line."""
+    if not files.log:
+        return "no epoch yet"
+    line = files.log[-1]
+    reward = line.get("val/reward")
+    said = f", reward on dev {reward:.3f}" if isinstance(reward, (int, float)) else ""
+    return f"{len(files.log)} epochs, last: {line.get('stage', '')} {line.get('epoch', '')}{said}"
+
+
+def _add_queries(app: FastAPI, view: View) -> None:
+    @app.get("/run/{name}/queries")
+    def browse(
+        name: str, *, arm: str = "", baseline: str = "", shots: int = -1, fate: str = "", q: str = "", trait: str = "",
+        number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
+    ) -> HTMLResponse:  # fmt: skip
+        folder = view.runs.folder(name)
+        index = view.index(name)
+        wanted = _wanted(index, read_files(folder), Wanted(arm, baseline, shots, fate, q[:500], trait, number))
+        run, note = view.loaded.reachable(folder)
+        labels = view.labels(index, run)
+        found = index.find(wanted, lambda: labels.texts, lambda: labels.traits)
+        fates = index.fate(wanted)
+        ids = index.ids(found.rows)
+        answers: dict[tuple[str, str], Any] = {}
+        for row in index.predictions(ids, [wanted.arm, wanted.baseline], wanted.shots) if ids else []:
+            answers.setdefault((row["item"], row["arm"]), row)
+        own, other = index.scores(wanted.arm, wanted.shots), index.scores(wanted.baseline, wanted.shots)
+        rows = [
+            {
+                "card": view.loaded.card(run, item_id),
+                "own": (answers[item_id, wanted.arm]["answer"], float(own[row])),
+                "other": (answers[item_id, wanted.baseline]["answer"], float(other[row])),
+                "fate": next((kind for kind in ("helped", "harmed") if fates[kind][row]), "same"),
+            }
+            for item_id, row in zip(ids, found.rows, strict=True)
+        ]
+        return page(
+            "queries", title=f"Queries of {name}", name=name, index=index, wanted=wanted, found=found, rows=rows,
+            note=note, counts={kind: int(mask.sum()) for kind, mask in fates.items()}, choices=labels.choices(),
+            fates=FATES, shots=[n for n in index.shots(wanted.arm) if n > 0] or [0],
+        )  # fmt: skip
+
+    @app.get("/run/{name}/query")
+    def show_query(name: str, item: str, shots: int = -1) -> HTMLResponse:
+        folder = view.runs.folder(name)
+        index = view.index(name)
+        run, note = view.loaded.reachable(folder)
+        known = sorted({n for arm in index.arms for n in index.shots(arm)} - {0}) or [0]
+        chosen = shots if shots in known else known[0]
+        arms = [arm for arm in index.arms if chosen in index.shots(arm) or index.shots(arm) == [0]]
+        rows = index.predictions([item], arms, chosen)
+        if not rows:
+            raise MissingFile(f"there is no query '{item[:80]}' in {name}")
+        shown = [{**row, "demos": [view.loaded.card(run, demo) for demo in row["demos"]]} for row in rows]
+        choice, refused = _choice(view, folder, item, chosen)
+        return page(
+            "query", title=f"Query {item}", name=name, card=view.loaded.card(run, item), rows=shown, note=note,
+            shots=known, chosen=chosen, choice=_cards(view, run, choice), refused=refused,
+            figures=step_figures(choice) if choice else [],
+        )  # fmt: skip
+
+    @app.get("/run/{name}/picture")
+    def picture(name: str, item: str) -> Response:
+        content = view.loaded.picture(view.runs.folder(name), item)
+        return Response(content, media_type="image/webp", headers={"cache-control": "private, max-age=600"})
+
+
+def _wanted(index: QueryIndex, files: RunFiles, asked: Wanted) -> Wanted:
+    """What is shown where the address leaves it open: the learned arm against the verdict's baseline."""
+    arm = asked.arm or ("learned" if "learned" in index.arms else index.arms[-1])
+    own = index.shots(arm)
+    shots = asked.shots if asked.shots in own else next((n for n in own if n > 0), own[0])
+    rivals = [other for other in index.arms if other != arm and index.shots(other) == [0]] + [
+        other for other in index.arms if other != arm and shots in index.shots(other)
+    ]
+    row = headline(files.results) if files.results else None
+    usual = str(row["baseline"]) if row else ""
+    baseline = asked.baseline or (usual if usual in rivals else rivals[-1] if rivals else arm)
+    return Wanted(arm, baseline, shots, asked.fate, asked.text, asked.trait, asked.page)
+
+
+def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[Choice | None, str]:
+    """The selector's choice for a query, or why it cannot be shown."""
+    if shots < 1:
+        return None, "No demonstrations are shown at 0 shots."
+    try:
+        selector = view.loaded.selector(folder)
+        with view.loaded.lock:
+            return explain(selector, selector.run.task.item(ItemId(item)), shots), ""
+    except LeverError as error:
+        return None, f"The selector's choice cannot be shown: {error}"
+
+
+def _cards(view: View, run: Any, choice: Choice | None) -> dict[str, Any] | None:
+    """A choice with its items to show."""
+    if choice is None:
+        return None
+    steps = [
+        {
+            "entropy": step.entropy,
+            "best": [
+                (view.loaded.card(run, choice.pool[place]), step.probabilities[place], place == step.taken)
+                for place in step.best()
+            ],
+        }
+        for step in choice.steps
+    ]
+    beams = [
+        ([view.loaded.card(run, demo) for demo in beam.demos], beam.probability, beam.demos == choice.demos)
+        for beam in choice.beams
+    ]
+    return {"steps": steps, "beams": beams, "size": len(choice.pool)}
+
+
+def _add_try(app: FastAPI, view: View) -> None:
+    def form(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+        run = view.loaded.run(view.runs.folder(name))
+        items = [Card.of(item) for item in run.task.items("test")[:SUGGESTED]]
+        most = min(run.recipe.select.max_shots, run.recipe.pool.size)
+        shared = {"title": "Try it", "name": name, "items": items, "most": most, "message": "", "made": None}
+        return page("try", status, **{**shared, **values})
+
+    @app.get("/run/{name}/try")
+    def ask(name: str, item: str = "") -> HTMLResponse:
+        question = view.loaded.run(view.runs.folder(name)).task.item(ItemId(item)).question if item else ""
+        return form(name, item=item, question=question, shots=2)
+
+    @app.post("/run/{name}/try")
+    def answer(
+        name: str,
+        item: Annotated[str, Form()] = "",
+        question: Annotated[str, Form()] = "",
+        shots: Annotated[int, Form()] = 2,
+        image: Annotated[UploadFile | None, File()] = None,
+    ) -> HTMLResponse:
+        shared: dict[str, Any] = {"item": item, "question": question, "shots": shots}
+        try:
+            content = image.file.read() if image is not None else b""
+            picture = read_upload(content) if content else None
+            selector = view.loaded.selector(view.runs.folder(name))
+            task = selector.run.task
+            own: Item | None = task.item(ItemId(item.strip())) if item.strip() and picture is None else None
+            with view.loaded.lock:
+                made = attempt(selector, question=question, shots=shots, item=own, picture=picture)
+                seen = picture if picture is not None else task.image(own) if own else None
+        except LeverError as error:
+            return form(name, 422, **shared, message=str(error))
+        return form(
+            name,
+            **shared,
+            made=made,
+            seen=base64.b64encode(webp(seen)).decode() if seen is not None else "",
+            demos=[view.loaded.card(selector.run, demo) for demo in made.choice.demos],
+            choice=_cards(view, selector.run, made.choice),
+            figures=step_figures(made.choice),
+        )

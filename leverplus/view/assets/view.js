@@ -1,0 +1,43 @@
+"use strict";
+// Follows a training: asks for new epochs, redraws the charts in place, and loads the page again when its shape changes.
+(function () {
+  const own = document.currentScript.dataset;
+  const EVERY = 2000;
+  const latest = document.getElementById("latest");
+  let epochs = Number(own.epochs);
+
+  function redraw(figures) {
+    document.querySelectorAll("[data-figure]").forEach(function (place) {
+      const figure = figures[place.dataset.figure];
+      if (!figure || !window.Plotly) return;
+      const layout = Object.assign({}, place.layout, { shapes: figure.layout.shapes, annotations: figure.layout.annotations });
+      layout.xaxis = Object.assign({}, place.layout.xaxis, figure.layout.xaxis);
+      Plotly.react(place, figure.data, layout, { responsive: true, displayModeBar: false });
+    });
+  }
+
+  async function ask() {
+    try {
+      const answer = await fetch(own.live, { cache: "no-store" });
+      if (answer.ok) {
+        const now = await answer.json();
+        const reshaped = Object.keys(now.figures).join(" ") !== own.charts || String(now.findings) !== own.findings;
+        if (now.state === "finished" || reshaped) {
+          window.location.reload();
+          return;
+        }
+        document.getElementById("state").textContent = now.state;
+        if (now.epochs !== epochs) {
+          epochs = now.epochs;
+          latest.textContent = now.latest;
+          redraw(now.figures);
+        }
+      }
+    } catch (error) {
+      latest.textContent = "the page’s server does not answer; is `lever view` still running?";
+    }
+    window.setTimeout(ask, EVERY);
+  }
+  document.documentElement.dataset.following = "yes";
+  window.setTimeout(ask, EVERY);
+})();

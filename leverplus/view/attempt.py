@@ -1,0 +1,75 @@
+"""Try it: a question and a picture in; the demonstrations a selector picks and what its frozen model answers out."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leverplus.errors import LeverError
+from leverplus.types import Item
+from leverplus.view.choice import Choice, explain
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from leverplus.serving.selector import Selector
+
+MOST_WORDS = 2_000
+"""Characters of a question."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said; `accuracy` is None where the query has no references."""
+
+    text: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What was asked, what was picked, and the answers with the picks and with none."""
+
+    query: Item
+    choice: Choice
+    chosen: Answer
+    alone: Answer
+
+
+def attempt(
+    selector: Selector, *, question: str, shots: int, item: Item | None = None, picture: Image.Image | None = None
+) -> Attempt:
+    """Ask one query: an item as it is, an item's picture with another question, or a picture of one's own."""
+    asked = " ".join(question.split())
+    if len(asked) > MOST_WORDS:
+        raise LeverError(f"the question has {len(asked):,} characters; at most {MOST_WORDS:,} are taken")
+    if item is None and picture is None:
+        raise LeverError("choose a query of the task or a picture of your own")
+    with tempfile.TemporaryDirectory() as folder:
+        if item is not None and picture is None and asked in ("", item.question):
+            query = item
+        elif not asked:
+            raise LeverError("the question is empty; type what you want to ask about your picture")
+        else:
+            image = picture if picture is not None or item is None else selector.run.task.image(item)
+            query = selector.query(asked, image, Path(folder))
+        choice = explain(selector, query, shots)
+        chosen, alone = _ask(selector, query, choice)
+    return Attempt(query, choice, chosen, alone)
+
+
+def _ask(selector: Selector, query: Item, choice: Choice) -> tuple[Answer, Answer]:
+    from leverplus.backends.base import Request
+    from leverplus.metrics import metric_named, postprocess_named
+
+    task = selector.run.task
+    demos = tuple(task.item(demo) for demo in choice.demos)
+    # a backend weighs references with every prompt; without any of its own a query lends those of its demonstrations
+    references = tuple(dict.fromkeys(query.answers or tuple(demo.answer for demo in demos)))
+    replies = selector.run.backend.answer([Request(query, demos, references), Request(query, (), references)])
+    texts = [postprocess_named(task.postprocess)(reply.raw) for reply in replies]
+    metric = metric_named(task.metric)
+    first, second = (Answer(text, metric(text, list(query.answers)) if query.answers else None) for text in texts)
+    return first, second

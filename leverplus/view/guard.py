@@ -1,0 +1,127 @@
+"""What the page lets in: requests from this page only, small bodies, and uploads that really are pictures."""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import socket
+import warnings
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from leverplus.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+UPLOAD_BYTES = 2_000_000
+FORM_BYTES = 64_000
+"""What a form may hold besides its picture."""
+MAX_PIXELS = 16_000_000
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    # not no-referrer: with that a browser sends `Origin: null` with the page's own forms
+    "referrer-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Refuses other hosts (a foreign name that resolves to this machine), other origins and large bodies.
+
+    A page bound beyond this machine answers to the name it was given, the machine's own names and plain addresses: a
+    hostile site cannot put any of them into its visitors' requests.
+    """
+
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
+        self.app = app
+        self.local = host in LOOPBACK
+        self.names = LOOPBACK | ({host} if self.local else {host, socket.gethostname(), socket.getfqdn()})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        status, reason = self.refusal(scope)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                extra = [(key.encode(), value.encode()) for key, value in HEADERS.items() if key.encode() not in own]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        if status:
+            from starlette.responses import PlainTextResponse
+
+            await PlainTextResponse(reason, status)(scope, receive, send_with_headers)
+            return
+        await self.app(scope, receive, send_with_headers)
+
+    def refusal(self, scope: Scope) -> tuple[int, str]:
+        """A status and a sentence for what is not let in; (0, "") for what is."""
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if not self.knows(host):
+            return 403, "This page answers to its own address only; open it as printed by `lever view`."
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() != f"{scope.get('scheme', 'http')}://{host.lower()}":
+            return 403, "This request came from another page and was refused."
+        if headers.get("sec-fetch-site") == "cross-site" and scope["method"] not in ("GET", "HEAD"):
+            return 403, "This request came from another page and was refused."
+        if scope["method"] in ("GET", "HEAD"):
+            return 0, ""
+        length = headers.get("content-length", "")
+        if not length.isdigit():
+            return 411, "A form must say how long it is."
+        if int(length) > UPLOAD_BYTES + FORM_BYTES:
+            return 413, f"The picture is too large; at most {UPLOAD_BYTES // 1_000_000} MB are taken."
+        return 0, ""
+
+    def knows(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            return False
+        if name in {known.lower() for known in self.names}:
+            return True
+        return not self.local and _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def read_upload(content: bytes) -> Image.Image:
+    """An uploaded picture, checked before it is decoded; everything else is refused with a sentence."""
+    from PIL import Image
+
+    if len(content) > UPLOAD_BYTES:
+        raise DataError(f"the picture is too large; at most {UPLOAD_BYTES // 1_000_000} MB are taken")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is the stricter one
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise DataError(f"the picture has {width} x {height} pixels; at most {MAX_PIXELS:,} are taken")
+                image.verify()
+            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                return image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"the uploaded file is not a picture in {', '.join(FORMATS)}") from error

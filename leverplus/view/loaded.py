@@ -1,0 +1,151 @@
+"""Runs, tasks and selectors the page has loaded; one request at a time works with them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from leverplus.errors import DataError, LeverError, MissingFile
+from leverplus.types import Item, ItemId
+from leverplus.view.queries import QueryIndex, Traits
+from leverplus.view.runs import require_manifest
+
+if TYPE_CHECKING:
+    from leverplus.pipeline import Run
+    from leverplus.serving.selector import Selector
+
+PICTURE_SIDE = 512
+MOST_VALUES = 40
+"""A trait of items with more values than this is a text, nothing to filter by."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """An item where it is shown; `question` is "" where the task is out of reach."""
+
+    id: str
+    question: str = ""
+    answers: tuple[tuple[str, int], ...] = ()
+    picture: bool = False
+    meta: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, item: Item) -> Card:
+        counted = {answer: item.answers.count(answer) for answer in dict.fromkeys(item.answers)}
+        ranked = tuple(sorted(counted.items(), key=lambda pair: -pair[1]))
+        return cls(item.id, item.question, ranked, item.image is not None, tuple(item.meta.items()))
+
+    @property
+    def answer(self) -> str:
+        return self.answers[0][0] if self.answers else ""
+
+
+class Labels:
+    """What the task says of the items of a predictions file: their questions, and traits to filter by."""
+
+    def __init__(self, index: QueryIndex, run: Run | None) -> None:
+        known: dict[str, Item] = {}
+        if run is not None:
+            known = {item.id: item for split in ("test", "dev") for item in run.task.items(split)}
+        items = [known.get(item_id) for item_id in index.items.to_pylist()]
+        self.texts: Sequence[str] = [item.question if item else "" for item in items]
+        names = dict.fromkeys(name for item in items if item for name in item.meta)
+        values = {name: [str(item.meta.get(name, "")) if item else "" for item in items] for name in names}
+        self.traits: Traits = {name: own for name, own in values.items() if 2 <= len(set(own)) <= MOST_VALUES}
+
+    def choices(self) -> dict[str, list[str]]:
+        """The values of every trait; the relation a question asks about comes first."""
+        names = sorted(self.traits, key=lambda name: name != "relation")
+        return {name: sorted(set(self.traits[name])) for name in names}
+
+
+class Loaded:
+    """Keeps what was loaded for the run folders last used, until they change."""
+
+    KEPT = 3
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}
+
+    def _keep(self, kind: str, folder: Path, make: Any) -> Any:
+        stamp = tuple(_mtime(folder / name) for name in ("run.json", "resolved.toml", "checkpoints"))
+        with self.lock:
+            kept = self._kept.pop((kind, folder), None)
+            if kept is None or kept[0] != stamp:
+                try:
+                    kept = stamp, make()
+                except (ValueError, KeyError, TypeError, OSError) as error:
+                    said = f"it is not whole or another version made it ({type(error).__name__}: {error})"
+                    raise DataError(f"{folder.name} cannot be loaded: {said}") from error
+            self._kept[kind, folder] = kept
+            while len(self._kept) > 2 * self.KEPT:
+                del self._kept[next(iter(self._kept))]
+            return kept[1]
+
+    def run(self, folder: Path) -> Run:
+        """The run in a folder, its task reachable; a sentence where it is not."""
+        from leverplus.pipeline import load_run
+
+        def make() -> Run:
+            require_manifest(folder)
+            run = load_run(folder)
+            run.task.items("train")
+            return run
+
+        found: Run = self._keep("run", folder, make)
+        return found
+
+    def selector(self, folder: Path) -> Selector:
+        """The trained selector of a run."""
+        from leverplus.serving.selector import Selector
+
+        def make() -> Selector:
+            require_manifest(folder)
+            return Selector.load(folder)
+
+        found: Selector = self._keep("selector", folder, make)
+        return found
+
+    def reachable(self, folder: Path) -> tuple[Run | None, str]:
+        """The run, or None and the sentence that says why it cannot be loaded."""
+        try:
+            return self.run(folder), ""
+        except LeverError as error:
+            return None, f"The task's items cannot be reached, so they are shown by id without pictures: {error}"
+
+    def card(self, run: Run | None, item_id: str) -> Card:
+        """An item to show; by its id alone where the task is out of reach or does not know it."""
+        try:
+            return Card(item_id) if run is None else Card.of(run.task.item(ItemId(item_id)))
+        except LeverError:
+            return Card(item_id)
+
+    def picture(self, folder: Path, item_id: str) -> bytes:
+        """An item's picture as WebP."""
+        run = self.run(folder)
+        with self.lock:
+            image = run.task.image(run.task.item(ItemId(item_id)))
+        if image is None:
+            raise MissingFile(f"item {item_id[:80]} has no picture")
+        return webp(image)
+
+
+def webp(image: Any) -> bytes:
+    """A picture for the page, at most PICTURE_SIDE pixels wide and high."""
+    small = image.convert("RGB")
+    small.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    out = io.BytesIO()
+    small.save(out, "WEBP", quality=85)
+    return out.getvalue()
+
+
+def _mtime(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

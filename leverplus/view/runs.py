@@ -1,0 +1,162 @@
+"""A folder of runs as the page sees it: which there are, what each says of itself, and in which state it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leverplus import __version__
+from leverplus.errors import DataError, MissingFile
+from leverplus.report.data import RunFiles, read_run
+from leverplus.report.verdict import headline, verdict, within_noise
+
+LIVE_SECONDS = 300
+"""A run without results whose files changed in this time is called training; after it, stopped."""
+
+MARKS = ("run.json", "resolved.toml", "eval.json", "predictions.parquet", "log.jsonl")
+"""A folder with one of these is a run, perhaps a half-written one."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of the list of runs; None or "" where a run does not say."""
+
+    name: str
+    recipe: str
+    seed: str
+    n: int | None
+    learned: float | None
+    nearest: float | None
+    nearest_arm: str
+    verdict: str
+    claim: str
+    state: str
+
+    def matches(self, text: str, state: str) -> bool:
+        """Whether every word of `text` is somewhere in the line, and the state is the one wanted ("": any)."""
+        line = f"{self.name} {self.recipe} seed {self.seed} {self.verdict} {self.state}".lower()
+        return (not state or self.state == state) and all(word in line for word in text.lower().split())
+
+
+class RunsFolder:
+    """The runs directly inside a folder; a run folder itself is a folder of one."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise MissingFile(f"there is no folder {root}; type `lever run --out {root / 'world'}` to make a first run")
+        self.root = root.resolve()
+        self.single = _is_run(self.root)
+        self._summaries: dict[str, tuple[tuple[int, ...], Summary]] = {}
+
+    def names(self) -> list[str]:
+        if self.single:
+            return [self.root.name]
+        return sorted(entry.name for entry in self.root.iterdir() if not entry.name.startswith(".") and _is_run(entry))
+
+    def folder(self, name: str) -> Path:
+        """The folder of a run in the list; any other name, a path among them, is refused."""
+        if name not in self.names():
+            raise MissingFile(f"there is no run called '{name[:80]}' in {self.root}")
+        return self.root if self.single else self.root / name
+
+    def summaries(self) -> list[Summary]:
+        return [self.summary(name) for name in self.names()]
+
+    def summary(self, name: str) -> Summary:
+        """The line of a run, read again only when its files have changed."""
+        folder = self.folder(name)
+        stamp = tuple(_mtime(folder / mark) for mark in MARKS)
+        known = self._summaries.get(name)
+        if known is None or known[0] != stamp:
+            known = self._summaries[name] = stamp, summarise(name, read_files(folder))
+        found = known[1]
+        return Summary(**{**vars(found), "state": state_of(folder, finished=found.n is not None)})
+
+
+def read_files(folder: Path) -> RunFiles:
+    """What a run folder holds besides its predictions; results of an unknown form are left out with a sentence."""
+    files = read_run(folder, with_predictions=False)
+    try:
+        if files.results is not None:
+            verdict(files.results)
+            headline(files.results)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        files.results = None
+        files.missing["eval.json"] = "eval.json is not of a form this version knows; `lever eval` makes it again."
+    return files
+
+
+def summarise(name: str, files: RunFiles) -> Summary:
+    """What the list says of a run; its state is for `state_of` to say."""
+    results, manifest = files.results, files.manifest
+    row = headline(results) if results else None
+    nearest = str(row["baseline"]) if row else ""
+    claim = ""
+    if row is not None and not newer(manifest):
+        claim = "within noise" if within_noise(row) else "above" if row["diff"] > 0 else "below"
+    return Summary(
+        name=name,
+        recipe=str(manifest.get("recipe", "")),
+        seed=str(manifest.get("seed", "")),
+        n=results["n"] if results else None,
+        learned=_mean(results, "learned"),
+        nearest=_mean(results, nearest),
+        nearest_arm=nearest,
+        verdict=newer(manifest) or (verdict(results) if results else ""),
+        claim=claim,
+        state="",
+    )
+
+
+def state_of(folder: Path, *, finished: bool) -> str:
+    """finished: it has results. training: it has none yet and its files changed lately. stopped: neither."""
+    if finished:
+        return "finished"
+    latest = max(_mtime(folder / name) for name in (*MARKS, "checkpoints", "acquired"))
+    return "training" if time.time_ns() - latest < LIVE_SECONDS * 1_000_000_000 else "stopped"
+
+
+def newer(manifest: Mapping[str, Any]) -> str:
+    """A sentence for a run that a newer version made; "" otherwise."""
+    versions = manifest.get("versions")
+    made = str(versions.get("leverplus", "")) if isinstance(versions, Mapping) else ""
+    if _version(made) <= _version(__version__):
+        return ""
+    return (
+        f"This run was made by leverplus {made[:40]} and this is {__version__}, so it may not be read rightly; "
+        "type `pip install --upgrade leverplus`."
+    )
+
+
+def require_manifest(folder: Path) -> None:
+    """Refuse a half-written run where the run itself must be loaded."""
+    manifest = read_files(folder).manifest
+    known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
+    if not known or not isinstance(manifest.get("seed"), int):
+        raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")
+    if sentence := newer(manifest):
+        raise DataError(sentence)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split("+", maxsplit=1)[0].split(".")[:3]
+    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
+
+
+def _mean(results: Mapping[str, Any] | None, arm: str) -> float | None:
+    value = results["arms"].get(arm, {}).get("mean") if results else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _is_run(folder: Path) -> bool:
+    return folder.is_dir() and any((folder / mark).is_file() for mark in MARKS)
+
+
+def _mtime(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
