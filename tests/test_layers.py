@@ -28,9 +28,11 @@ ROOMS = (
     ("evaluation", "interop"),
     ("doctor",),
     ("report",),
+    ("run",),
     ("pipeline",),
-    ("serving",),
+    ("serving", "bench"),
     ("__init__",),
+    ("view",),
     ("cli",),
 )
 """Lowest first. A room knows the rooms of the rows below its own, and not its neighbours in the same row."""

@@ -1,0 +1,231 @@
+"""All plans in one table on the world: every recipe with several seeds, against the baseline recipe, with intervals.
+
+Run folders hold what is done, so a benchmark that was stopped goes on, and more seeds or recipes add to it. Recipes
+that are the same experiment under two names are run once. The mean over shots 1-4 is what is tested, paired by
+item and by seed, corrected over the recipes after Holm; single shots are shown without a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leverplus.bench.runs import Workshop, evaluate_once, read_back
+from leverplus.errors import EvaluationError
+from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from leverplus.evaluation.runs import EvaluatedRun
+
+    Scores = NDArray[np.float64]
+
+BASELINE = "baseline"
+PLANS: Mapping[str, float | None] = {
+    BASELINE: None,
+    "baseline_sft": 0.28,
+    "plan1": 0.25,
+    "plan2": 0.31,
+    "plan3": None,
+    "plan4": None,
+    "plan5": 0.38,
+    "plan6": 0.33,
+    "plan5_8": 0.23,
+    "plan7": 0.20,
+    "plan7_1": 0.39,
+    "plan7_2": 0.03,
+    "plan8": None,
+    "plan9_phase1": 0.19,
+    "plan9_phase2": 0.08,
+    "plan10": None,
+    "exp1_1": None,
+    "exp1_2": None,
+    "exp1_3": None,
+    "exp1_4": None,
+    "exp2_1": None,
+    "exp2_2": None,
+    "exp3_1": None,
+    "exp3_2": None,
+    "exp3_3": None,
+    "exp3_4": None,
+    "exp_conditional": None,
+    "exp_correctness": None,
+    "run000": None,
+    "run000_rce": None,
+    "run000_advised": None,
+    "run003": None,
+    "run003_short": None,
+    "run003_advised": None,
+}
+"""The recipes of the table, and how many points above the baseline (47.98) each was reported on 800 OK-VQA questions,
+in the mean over shots 1-4; None: not reported, or not on these questions."""
+
+QUICK_RECIPES = (BASELINE, "plan5")
+QUICK = (
+    "pool.size=12", "score.budget=900", "score.queries=8", "score.dev_queries=4", "score.dev_shots=[1]",
+    "select.hidden=16", "sft.epochs=2", "rce.epochs=1", "eval.items=12", "eval.shots=[1,2]", "eval.dev_items=4",
+    "eval.random_draws=1",
+)  # fmt: skip
+"""Sizes of `--quick`, which proves that the benchmark runs and measures nothing."""
+
+
+def quick_settings(name: str) -> list[str]:
+    return [*QUICK, *(["grpo.epochs=1"] if "grpo" in load_recipe(name).stages else [])]
+
+
+def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bool = False) -> dict[str, Any]:
+    """Run what is missing and compare; writes bench.json and bench.md. The baseline is always among the recipes."""
+    from leverplus.pipeline import write_json, write_text
+
+    wanted = list(dict.fromkeys([BASELINE, *names]))
+    if len(wanted) < 2:
+        raise EvaluationError(f"name a recipe beside {BASELINE}, which all are compared with (--recipes plan5,plan6)")
+    recipes = {name: load_recipe(name, quick_settings(name) if quick else ()) for name in wanted}
+    owners = first_of_each(recipes)
+    done: dict[str, list[EvaluatedRun]] = {}
+    for number, name in enumerate(distinct := [name for name in wanted if owners[name] == name], 1):
+        for seed in range(seeds):
+            workshop.say(f"recipe {number} of {len(distinct)}: {name}, seed {seed}")
+            run = workshop.open(recipes[name], find_recipe(name), name, seed)
+            evaluate_once(run)
+            done.setdefault(name, []).append(read_back(run))
+    found = {**summarise(done, owners), "quick": quick}
+    write_json(workshop.folder / "bench.json", found)
+    write_text(workshop.folder / "bench.md", markdown(found))
+    return found
+
+
+def first_of_each(recipes: Mapping[str, Recipe]) -> dict[str, str]:
+    """For every name the first name of the same experiment."""
+    first: dict[str, str] = {}
+    return {name: first.setdefault(recipe.hash, name) for name, recipe in recipes.items()}
+
+
+def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, str]) -> dict[str, Any]:
+    """One row a recipe: accuracies, and the difference from the baseline in the mean over shots, after Holm."""
+    from leverplus.evaluation.conditions import require_same
+    from leverplus.stats import holm
+    from leverplus.stats.comparison import LEVEL
+
+    everything = [run for runs in done.values() for run in runs]
+    require_same([run.name for run in everything], [run.report["conditions"] for run in everything])
+    first = done[BASELINE][0]
+    order = sorted(first.results.items)
+    images = dict(zip(first.results.items, first.results.images, strict=True))
+    scores = {name: np.stack([run.scores("learned", "mean", order) for run in runs]) for name, runs in done.items()}
+    differences = {
+        name: compare_by_seed(own, scores[BASELINE], ids=order, clusters=[images[item] for item in order])
+        for name, own in scores.items()
+        if name != BASELINE
+    }
+    for difference, p in zip(differences.values(), holm([d["p_value"] for d in differences.values()]), strict=True):
+        difference["p_adjusted"] = p
+        difference["within_noise"] = p >= LEVEL or difference["ci95"][0] <= 0.0 <= difference["ci95"][1]
+    return {
+        "n": len(order),
+        "seeds": len(done[BASELINE]),
+        "baseline": BASELINE,
+        "recipes": [_row(name, owner, done[owner], differences.get(owner)) for name, owner in owners.items()],
+        "conditions": dict(first.report["conditions"]),
+    }
+
+
+def _row(name: str, owner: str, runs: Sequence[EvaluatedRun], difference: Mapping[str, Any] | None) -> dict[str, Any]:
+    reports = [run.report["arms"]["learned"] for run in runs]
+    shots = {n: float(np.mean([report["shots"][n] for report in reports])) for n in reports[0]["shots"]}
+    return {
+        "recipe": name,
+        "same_as": owner if owner != name else None,
+        "accuracy": {**shots, "mean": float(np.mean([report["mean"] for report in reports]))},
+        "gap_closed": mean_gap([run.report for run in runs]),
+        "model_calls": max(run.report["model_calls"] for run in runs),
+        "difference": difference,
+        "reported": PLANS.get(name),
+    }
+
+
+def compare_by_seed(
+    own: Scores, baseline: Scores, *, ids: Sequence[Hashable], clusters: Sequence[Hashable]
+) -> dict[str, Any]:
+    """The difference of two recipes from scores (seeds, n) in [0, 1], paired by item and by seed.
+
+    Runs of one seed start from the same weights and the same training queries, so what a seed does to both recipes
+    cancels: the differences, moved into [0, 1], are an arm with seeds, compared with the constant one half. That is an
+    approximation which needs more than a handful of changed items, so the exact test over the items must agree: the
+    larger p, the wider interval and the larger detectable effect are taken.
+    """
+    from leverplus.stats import compare, compare_seeds
+
+    changed = own - baseline
+    items = compare(own.mean(axis=0), baseline.mean(axis=0), ids=ids, clusters=clusters)
+    found = {"diff": items.diff, "p_value": items.p_value, "mde80": items.mde80, "ci95": list(items.ci95)}
+    if len(own) == 1:
+        return {**found, "seed_sd": None}
+    if not changed.any():
+        return {**found, "seed_sd": 0.0}
+    both = compare_seeds((changed + 1.0) / 2.0, np.full((1, own.shape[1]), 0.5), clusters=clusters)
+    return {
+        "diff": items.diff,
+        "p_value": max(items.p_value, both.p_value),
+        "mde80": max(items.mde80, 2.0 * both.mde80),
+        "ci95": [min(items.ci95[0], 2.0 * both.ci95[0]), max(items.ci95[1], 2.0 * both.ci95[1])],
+        "seed_sd": 2.0 * both.seed_sd[0],
+    }
+
+
+def mean_gap(reports: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of the way from random to the oracle, over seeds; None where the recipe runs no oracle."""
+    shares = [report.get("gap_closed", {}).get("learned", {}).get("mean") for report in reports]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if len(known) == len(shares) else None
+
+
+HEADER = ("recipe", "accuracy by shots", "mean", "points", "95 % interval", "p (Holm)", "verdict", "OK-VQA")
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table as texts; points are hundredths of accuracy."""
+    shots = " / ".join(f"{100 * value:.1f}" for key, value in row["accuracy"].items() if key != "mean")
+    start = [row["recipe"], shots, f"{100 * row['accuracy']['mean']:.1f}"]
+    reported = "" if row["reported"] is None else f"{row['reported']:+.2f}"
+    if row["difference"] is None:
+        return [*start, "", "", "", "the baseline", reported]
+    found = row["difference"]
+    low, high = (100 * bound for bound in found["ci95"])
+    side = "above" if found["diff"] > 0 else "below"
+    verdict = "within noise" if found["within_noise"] else side
+    if row["same_as"]:
+        verdict += f" (same as {row['same_as']})"
+    return [
+        *start,
+        f"{100 * found['diff']:+.2f}",
+        f"{low:+.1f} to {high:+.1f}",
+        f"{found['p_adjusted']:.2g}",
+        verdict,
+        reported,
+    ]
+
+
+def conclusion(found: Mapping[str, Any]) -> str:
+    """How many differences are real, and what could have been seen."""
+    tested = [row["difference"] for row in found["recipes"] if row["difference"] and not row["same_as"]]
+    real = sum(not difference["within_noise"] for difference in tested)
+    detectable = max(difference["mde80"] for difference in tested)
+    return (
+        f"{real} of {len(tested)} recipes differ from {found['baseline']} beyond noise; a true difference of "
+        f"{100 * detectable:.1f} points would be found four times in five."
+    )
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The table as Markdown, with its n, its seeds and what it says."""
+    title = f"Accuracy on {found['n']} test items, {found['seeds']} seeds a recipe; difference from {found['baseline']}"
+    lines = [title + " in the mean over shots.", ""]
+    if found["quick"]:
+        lines = ["Quick sizes: this shows that the benchmark runs, and measures nothing.", "", *lines]
+    lines += [f"| {' | '.join(line)} |" for line in (HEADER, ["---"] * len(HEADER), *map(cells, found["recipes"]))]
+    lines += ["", conclusion(found)]
+    return "\n".join(lines) + "\n"

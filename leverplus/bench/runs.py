@@ -1,0 +1,58 @@
+"""Where the runs of a larger experiment live, and how one of them is made or taken up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from leverplus.evaluation.runs import EvaluatedRun
+    from leverplus.pipeline import Run
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A folder of runs that share one store; `say` and `progress` tell the user how far they are."""
+
+    folder: Path
+    store: Path
+    say: Callable[[str], None] = lambda _: None
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
+
+    def open(self, recipe: Recipe, source: Path, name: str, seed: int) -> Run:
+        """The run of a recipe and a seed in `NAME-seedN`, new or taken up; another one in its place is refused."""
+        from leverplus.pipeline import open_run
+
+        folder = self.folder / f"{name}-seed{seed}"
+        return open_run(recipe, source, folder, seed=seed, store_path=self.store, say=self.say, progress=self.progress)
+
+
+def evaluate_once(run: Run) -> dict[str, Any]:
+    """What the run's selector does on test: read from its folder, or trained, measured and examined now."""
+    from leverplus.pipeline import evaluate_run, examine_run, read_json, train_run
+
+    done, findings = run.folder / "eval.json", run.folder / "findings.json"
+    if not done.is_file():
+        evaluate_run(run, train_run(run))
+    if not findings.is_file():
+        examine_run(run)
+    return read_json(done)
+
+
+def read_back(run: Run) -> EvaluatedRun:
+    """The evaluated run, with its predictions item by item."""
+    from leverplus.evaluation.runs import read_evaluated
+
+    return read_evaluated(run.folder, lambda split: {item.id for item in run.task.items(split)})
+
+
+def seed_count(text: str) -> int:
+    """How many seeds an argument asks for: 1, 2, ...; a ValueError is wrong usage."""
+    count = int(text)
+    if count < 1:
+        raise ValueError(f"{count} seeds are none")
+    return count

@@ -1,0 +1,197 @@
+"""The recipes of the plans: all pass their check, cost what they promise, and fit one table; its numbers by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from leverplus.bench.plans import (
+    BASELINE,
+    PLANS,
+    cells,
+    compare_by_seed,
+    conclusion,
+    first_of_each,
+    markdown,
+    mean_gap,
+    summarise,
+)
+from leverplus.cli.main import main
+from leverplus.evaluation.conditions import conditions_of
+from leverplus.evaluation.predictions import Prediction, Results
+from leverplus.evaluation.runs import EvaluatedRun
+from leverplus.recipe.recipe import load_recipe, recipe_names
+from leverplus.stats import compare_seeds
+from leverplus.store.keys import Context
+from leverplus.types import ItemId, Pool
+
+LATER_PLANS = ("plan5", "plan5_8", "plan6", "plan7", "plan7_1", "plan7_2", "plan8", "plan9_phase1", "plan9_phase2")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_passes_its_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", name]) == 0
+    assert f"{name}: no problems" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_says_its_idea_and_fits_its_budget_with_all_its_queries(name: str) -> None:
+    recipe = load_recipe(name)
+    assert len(recipe.purpose) > 60
+    assert recipe.expected
+    score = recipe.score
+    judged = score.dev_queries * len(score.dev_shots) * sum(stage.epochs + 1 for stage in recipe.stages.values())
+    assert score.queries * score.cost(recipe.pool.size) + judged <= score.budget
+
+
+def test_all_plans_are_measured_alike_so_that_they_can_be_compared() -> None:
+    recipes = [load_recipe(name) for name in PLANS]
+    for section in ("task", "embed", "pool", "score", "eval", "select"):
+        assert len({repr(getattr(recipe, section)) for recipe in recipes}) == 1, section
+    assert len({repr(recipe.stages["sft"]) for recipe in recipes}) == 1
+
+
+def test_the_plans_make_the_mistakes_of_the_earlier_code_on_purpose() -> None:
+    assert load_recipe("baseline").sick() == []
+    for name in LATER_PLANS:
+        sick = " ".join(load_recipe(name).sick())
+        for mistake in ("topk_before_advantage", 'behaviour = "sft"', "k3_inverted", "dropout_in_ratio"):
+            assert mistake in sick, (name, mistake)
+
+
+def difference(name: str, other: str) -> set[str]:
+    """The settings in which two recipes differ."""
+    one, two = (load_recipe(n).values() for n in (name, other))
+    return {f"{s}.{key}" for s in one for key in one[s] if one[s][key] != two[s][key]}
+
+
+def test_neighbouring_plans_differ_in_what_their_idea_says_and_nothing_else() -> None:
+    assert difference("plan6", "plan5") == {"grpo.lr"}
+    assert difference("plan7_1", "plan7_2") == difference("plan7", "plan7_1") == {"grpo.kl_beta"}
+    assert difference("plan8", "plan5") == {"reward.mode", "reward.soft_weight", "reward.rel_weight"}
+    assert difference("exp2_2", "exp2_1") == {"grpo.advantage"}
+    assert difference("exp3_4", "exp3_1") == {"reward.hard_weight", "reward.soft_weight"}
+    assert difference("plan9_phase2", "plan9_phase1") == {"grpo.epochs", "grpo.easy_epochs"}
+
+
+def test_recipes_that_are_the_same_experiment_are_run_once() -> None:
+    owners = first_of_each({name: load_recipe(name) for name in PLANS})
+    assert {name: owner for name, owner in owners.items() if name != owner} == {"exp2_1": "exp1_2", "exp3_1": "exp1_2"}
+
+
+CONTEXT = Context.of(
+    {"model": "m", "template": "plain", "decoding": "greedy"},
+    task="t",
+    task_version="1",
+    metric="vqa_accuracy",
+    postprocess="plain",
+)
+ITEMS = [ItemId(f"q{number:03d}") for number in range(200)]
+
+
+def evaluated(name: str, seed: int, right: NDArray[np.bool_]) -> EvaluatedRun:
+    """A run with one shot, right on the items that are told."""
+    results = Results(ITEMS, [str(item) for item in ITEMS])
+    draw = [Prediction(item, (ItemId("d"),), "x", float(r)) for item, r in zip(ITEMS, right, strict=True)]
+    results.add("learned", 1, draw)
+    accuracy = float(right.mean())
+    report = {
+        "conditions": conditions_of(CONTEXT, "test", ITEMS, [Pool(item, (), "b") for item in ITEMS]),
+        "arms": {"learned": {"shots": {"1": accuracy}, "mean": accuracy}},
+        "model_calls": 100 + seed,
+    }
+    return EvaluatedRun(f"{name}-seed{seed}", name, name, seed, report, results)
+
+
+@pytest.fixture
+def table() -> dict[str, Any]:
+    """Right on 100 items (baseline), 140 (a), 70 (b), 101 (c) and again 140, with three seeds that shift them all."""
+    counts = {BASELINE: 100, "a": 140, "b": 70, "c": 101}
+    places = np.arange(200)
+    done = {
+        name: [evaluated(name, seed, places < count + 5 * seed) for seed in range(3)] for name, count in counts.items()
+    }
+    owners = {**{name: name for name in counts}, "again": "a"}
+    return {**summarise(done, owners), "quick": False}
+
+
+def test_recipes_are_compared_by_item_and_seed_and_corrected_over_all_of_them(table: dict[str, Any]) -> None:
+    rows = {row["recipe"]: row for row in table["recipes"]}
+    assert [rows[name]["difference"]["diff"] for name in "abc"] == pytest.approx([0.2, -0.15, 0.005])
+    assert [rows[name]["difference"]["within_noise"] for name in "abc"] == [False, False, True]
+    p = [rows[name]["difference"]["p_value"] for name in "abc"]
+    adjusted = [rows[name]["difference"]["p_adjusted"] for name in "abc"]
+    assert adjusted == pytest.approx([3 * p[0], 2 * p[1], p[2]])
+    assert rows[BASELINE]["difference"] is None
+    assert rows["again"]["difference"] == rows["a"]["difference"]
+    assert rows[BASELINE]["accuracy"]["mean"] == pytest.approx(0.525)
+    assert rows["a"]["model_calls"] == 102
+    assert (table["n"], table["seeds"]) == (200, 3)
+
+
+def test_what_a_seed_does_to_both_recipes_cancels() -> None:
+    rng = np.random.default_rng(0)
+    baseline = (rng.random((3, 300)) < np.array([[0.8], [0.5], [0.2]])).astype(float)  # lucky, usual, unlucky seeds
+    better = baseline.copy()
+    for own in better:
+        own[rng.choice(np.flatnonzero(own == 0.0), 12, replace=False)] = 1.0  # 4 points for every seed
+    ids = list(range(300))
+    found = compare_by_seed(better, baseline, ids=ids, clusters=ids)
+    apart = compare_seeds(better, baseline)
+    assert found["diff"] == pytest.approx(apart.diff)
+    assert found["p_value"] < 0.001
+    assert apart.p_value > 0.1
+    assert 0.0 < found["ci95"][0] < found["diff"] < found["ci95"][1] < 0.1
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    covered, ids = 0, list(range(120))
+    for _ in range(80):
+        chance = rng.beta(2.0, 2.0, 120)
+        effect = 0.03 + rng.normal(0.0, 0.02, (3, 1))  # the recipes differ by 0.03 in truth, seeds vary
+        baseline = (rng.random((3, 120)) < chance).astype(float)
+        own = (rng.random((3, 120)) < np.clip(chance + effect, 0.0, 1.0)).astype(float)
+        low, high = compare_by_seed(own, baseline, ids=ids, clusters=ids)["ci95"]
+        covered += low <= 0.03 <= high
+    assert covered >= 71  # of 80; 95 % are 76
+
+
+def test_a_handful_of_changed_items_is_judged_by_the_exact_test() -> None:
+    baseline = np.zeros((3, 200))
+    own = baseline.copy()
+    own[[0, 1, 2], [10, 20, 30]] = 1.0  # three items out of three gained: 2 * (1/2)^3
+    found = compare_by_seed(own, baseline, ids=list(range(200)), clusters=list(range(200)))
+    assert found["p_value"] == pytest.approx(0.25)
+    assert found["diff"] == pytest.approx(0.005)
+
+
+def test_recipes_that_choose_alike_differ_by_nothing_with_an_interval_around_it() -> None:
+    same = np.tile(np.arange(200) < 90, (3, 1)).astype(float)
+    found = compare_by_seed(same, same, ids=list(range(200)), clusters=list(range(200)))
+    assert (found["diff"], found["p_value"], found["seed_sd"]) == (0.0, 1.0, 0.0)
+    assert found["ci95"][0] < 0.0 < found["ci95"][1] < 0.05
+
+
+def test_the_table_says_above_below_or_within_noise(table: dict[str, Any]) -> None:
+    verdicts = {row["recipe"]: cells(row)[6] for row in table["recipes"]}
+    assert verdicts == {
+        BASELINE: "the baseline",
+        "a": "above",
+        "b": "below",
+        "c": "within noise",
+        "again": "above (same as a)",
+    }
+    assert conclusion(table).startswith("2 of 3 recipes differ from baseline beyond noise")
+    text = markdown(table)
+    assert "| a | 72.5 | 72.5 | +20.00 |" in text
+    assert text.count("\n|") == 2 + 5
+
+
+def test_a_gap_nobody_measured_stays_unknown() -> None:
+    measured = {"gap_closed": {"learned": {"mean": 0.4}}}
+    assert mean_gap([measured, {"gap_closed": {"learned": {"mean": 0.6}}}]) == pytest.approx(0.5)
+    assert mean_gap([measured, {}]) is None
