@@ -133,7 +133,7 @@ def train_run(run: Run) -> Policy:
                 )
             if number == 0:
                 preflight_run(run, policy, rows, groups, table)
-            watch = watched(run, judge)
+            watch = watched(run, judge, name, config.epochs)
             stage = StageRun(name, config, table, run.seed, run.folder, anchors, watch, refresh, recipe.hash, run.calls)
             result = run_stage(policy, rows, stage)
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
@@ -161,8 +161,10 @@ def preflight_run(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequenc
         refuse(findings)
 
 
-def watched(run: Run, judge: Callable[[Policy], Mapping[str, float]]) -> Callable[[Policy], Mapping[str, float]]:
-    """A judge that also says, once each, what the doctor finds in the log so far."""
+def watched(
+    run: Run, judge: Callable[[Policy], Mapping[str, float]], stage: str, epochs: int
+) -> Callable[[Policy], Mapping[str, float]]:
+    """A judge that also shows how far the stage is and says, once each, what the doctor finds in the log so far."""
     from leverplus.doctor.live import epoch_findings
     from leverplus.training.runlog import RunLog
 
@@ -174,6 +176,8 @@ def watched(run: Run, judge: Callable[[Policy], Mapping[str, float]]) -> Callabl
             if finding.code not in said:
                 said.add(finding.code)
                 run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
+        own = sum(line["stage"] == stage for line in lines)
+        run.progress(f"training, {stage}", min(own + 1, epochs), epochs)
         return judge(policy)
 
     return watch
