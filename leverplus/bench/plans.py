@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.bench.runs import Workshop, evaluate_once, read_back
-from leverplus.errors import EvaluationError
+from leverplus.errors import EvaluationError, LeverError
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -66,18 +66,22 @@ in the mean over shots 1-4; None: not reported, or not on these questions."""
 QUICK_RECIPES = (BASELINE, "plan5")
 QUICK = (
     "pool.size=12", "score.budget=900", "score.queries=8", "score.dev_queries=4", "score.dev_shots=[1]",
-    "select.hidden=16", "sft.epochs=2", "rce.epochs=1", "eval.items=12", "eval.shots=[1,2]", "eval.dev_items=4",
+    "select.hidden=16", "eval.items=12", "eval.shots=[1,2]", "eval.dev_items=4",
     "eval.random_draws=1",
 )  # fmt: skip
 """Sizes of `--quick`, which proves that the benchmark runs and measures nothing."""
 
 
 def quick_settings(name: str) -> list[str]:
-    return [*QUICK, *(["grpo.epochs=1"] if "grpo" in load_recipe(name).stages else [])]
+    """The sizes of `--quick` for a recipe: one epoch of each of its stages."""
+    return [*QUICK, *(f"{stage}.epochs=1" for stage in load_recipe(name).stages)]
 
 
 def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bool = False) -> dict[str, Any]:
-    """Run what is missing and compare; writes bench.json and bench.md. The baseline is always among the recipes."""
+    """Run what is missing and compare; writes bench.json and bench.md. The baseline is always among the recipes.
+
+    A recipe that cannot be run is named under `failed` with the sentence that says why; the others go on.
+    """
     from leverplus.pipeline import write_json, write_text
 
     wanted = list(dict.fromkeys([BASELINE, *names]))
@@ -86,16 +90,27 @@ def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bo
     recipes = {name: load_recipe(name, quick_settings(name) if quick else ()) for name in wanted}
     owners = first_of_each(recipes)
     done: dict[str, list[EvaluatedRun]] = {}
+    failed: dict[str, str] = {}
     for number, name in enumerate(distinct := [name for name in wanted if owners[name] == name], 1):
-        for seed in range(seeds):
-            workshop.say(f"recipe {number} of {len(distinct)}: {name}, seed {seed}")
-            run = workshop.open(recipes[name], find_recipe(name), name, seed)
-            evaluate_once(run)
-            done.setdefault(name, []).append(read_back(run))
-    found = {**summarise(done, owners), "quick": quick}
+        workshop.say(f"recipe {number} of {len(distinct)}: {name}")
+        try:
+            done[name] = [_evaluated(workshop, recipes[name], name, seed) for seed in range(seeds)]
+        except LeverError as error:
+            if name == BASELINE:
+                raise
+            failed[name] = str(error)
+            workshop.say(f"{name} failed: {error}")
+    kept = {name: owner for name, owner in owners.items() if owner in done}
+    found = {**summarise(done, kept), "failed": failed, "quick": quick}
     write_json(workshop.folder / "bench.json", found)
     write_text(workshop.folder / "bench.md", markdown(found))
     return found
+
+
+def _evaluated(workshop: Workshop, recipe: Recipe, name: str, seed: int) -> EvaluatedRun:
+    run = workshop.open(recipe, find_recipe(name), recipe.name, seed)
+    evaluate_once(run)
+    return read_back(run)
 
 
 def first_of_each(recipes: Mapping[str, Recipe]) -> dict[str, str]:
@@ -213,6 +228,8 @@ def conclusion(found: Mapping[str, Any]) -> str:
     """How many differences are real, and what could have been seen."""
     tested = [row["difference"] for row in found["recipes"] if row["difference"] and not row["same_as"]]
     real = sum(not difference["within_noise"] for difference in tested)
+    if not tested:
+        return f"No recipe could be compared with {found['baseline']}."
     detectable = max(difference["mde80"] for difference in tested)
     return (
         f"{real} of {len(tested)} recipes differ from {found['baseline']} beyond noise; a true difference of "
@@ -227,5 +244,5 @@ def markdown(found: Mapping[str, Any]) -> str:
     if found["quick"]:
         lines = ["Quick sizes: this shows that the benchmark runs, and measures nothing.", "", *lines]
     lines += [f"| {' | '.join(line)} |" for line in (HEADER, ["---"] * len(HEADER), *map(cells, found["recipes"]))]
-    lines += ["", conclusion(found)]
+    lines += ["", conclusion(found), *(f"\n{name} failed: {why}" for name, why in found["failed"].items())]
     return "\n".join(lines) + "\n"

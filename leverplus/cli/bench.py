@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         found = run_plans(names, args.seeds or (2 if args.quick else 3), workshop, quick=args.quick)
     if args.json:
         print(json.dumps(found))
-        return 0
+        return 1 if found["failed"] else 0
     from rich.table import Table
 
     table = Table(*HEADER, title=f"{found['n']} test items, {found['seeds']} seeds a recipe", title_justify="left")
@@ -37,5 +37,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(*cells(row))
     print_table(table)
     print(conclusion(found))
+    for name, why in found["failed"].items():
+        print(f"{name} failed: {why}")
     print(f"results in {folder}/bench.json, as Markdown in {folder}/bench.md")
-    return 0
+    return 1 if found["failed"] else 0

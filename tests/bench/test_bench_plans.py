@@ -115,7 +115,7 @@ def table() -> dict[str, Any]:
         name: [evaluated(name, seed, places < count + 5 * seed) for seed in range(3)] for name, count in counts.items()
     }
     owners = {**{name: name for name in counts}, "again": "a"}
-    return {**summarise(done, owners), "quick": False}
+    return {**summarise(done, owners), "failed": {"d": "it could not run"}, "quick": False}
 
 
 def test_recipes_are_compared_by_item_and_seed_and_corrected_over_all_of_them(table: dict[str, Any]) -> None:
@@ -189,6 +189,7 @@ def test_the_table_says_above_below_or_within_noise(table: dict[str, Any]) -> No
     text = markdown(table)
     assert "| a | 72.5 | 72.5 | +20.00 |" in text
     assert text.count("\n|") == 2 + 5
+    assert text.endswith("d failed: it could not run\n")
 
 
 def test_a_gap_nobody_measured_stays_unknown() -> None:

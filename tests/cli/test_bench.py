@@ -10,6 +10,7 @@ import pytest
 from leverplus.bench.plans import PLANS
 from leverplus.cli.main import main
 from leverplus.pipeline import read_json
+from leverplus.recipe.recipe import find_recipe
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,7 @@ def test_a_benchmark_is_taken_up_and_prints_one_json_object(quick: Path, capsys:
     words = ["bench", "plans", "--quick", "--json", "--out", str(quick / "runs"), "--store", str(quick / "s.db")]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == before
+    assert before["failed"] == {}
     assert weights.stat().st_mtime_ns == made
 
 
@@ -56,3 +58,16 @@ def test_an_unknown_recipe_or_the_baseline_alone_are_one_sentence(
         assert main(["bench", "plans", "--recipes", recipes, "--out", str(tmp_path), "--store", "x.db"]) == 1
         assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_that_cannot_run_is_named_and_the_others_are_compared(
+    quick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = quick / "broken.toml"
+    sound = find_recipe("baseline_sft").read_text()
+    broken.write_text(sound.replace("[sft]", '[sft]\nfreeze = ["nothing"]'))
+    where = ["--out", str(quick / "runs"), "--store", str(quick / "s.db")]
+    assert main(["bench", "plans", "--quick", "--json", "--recipes", f"plan5,{broken}", *where]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [row["recipe"] for row in found["recipes"]] == ["baseline", "plan5"]
+    assert "freeze names nothing" in found["failed"][str(broken)]
