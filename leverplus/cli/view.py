@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= 65535:
         raise LeverError(f"--port {args.port}: a port is a number from 0 to 65535")
     app = create_app(args.folder, args.host)
-    config = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning", server_header=False)
+    config = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning", ws="none", server_header=False)
     try:
         listening = _listen(args.host, args.port)
     except OSError as error:

@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from leverplus.errors import LeverError, MissingFile
+from leverplus.evaluation.conditions import require_same
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
 from leverplus.report import curves, figures
 from leverplus.report.data import RunFiles
@@ -178,6 +179,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
 
 def _usual(read: Sequence[EvaluatedRun]) -> str | None:
     """What to compare with unless told: the first run; seeds of one recipe alone, the baseline of their verdict."""
+    require_same([run.name for run in read], [run.report["conditions"] for run in read])
     row = headline(read[0].report)
     return str(row["baseline"]) if row and len(methods_of(read)) == 1 else None
 

@@ -50,7 +50,7 @@ class Labels:
     def __init__(self, index: QueryIndex, run: Run | None) -> None:
         known: dict[str, Item] = {}
         if run is not None:
-            known = {item.id: item for split in ("test", "dev") for item in run.task.items(split)}
+            known = {item.id: item for item in run.task.items("test")}
         items = [known.get(item_id) for item_id in index.items.to_pylist()]
         self.texts: Sequence[str] = [item.question if item else "" for item in items]
         names = dict.fromkeys(name for item in items if item for name in item.meta)
@@ -94,7 +94,7 @@ class Loaded:
         def make() -> Run:
             require_manifest(folder)
             run = load_run(folder)
-            run.task.items("train")
+            run.task.items("test")
             return run
 
         found: Run = self._keep("run", folder, make)

@@ -60,13 +60,14 @@ class QueryIndex:
 
         self.path = path
         try:
-            table = pq.read_table(path, columns=["item", "arm", "shots", "draw", "score"])
-            missing = [name for name in NEEDED if name not in pq.read_schema(path).names]
+            names = pq.read_schema(path).names
+            whole = all(name in names for name in NEEDED)
+            table = pq.read_table(path, columns=["item", "arm", "shots", "score"]) if whole else None
         except FileNotFoundError as error:
             raise MissingFile(f"{path.parent.name} has no predictions yet; `lever eval` makes them") from error
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path.name} cannot be read ({error}); `lever eval` makes it again") from error
-        if missing or len(table.column_names) < 5:
+        if table is None:
             raise DataError(f"{path.name} is not of a form this version knows; `lever eval` makes it again")
         if not len(table):
             raise DataError(f"{path.name} holds no predictions; `lever eval` makes them")
