@@ -129,7 +129,12 @@ def train_run(run: Run) -> Policy:
             else:
                 own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
                 rows = rows_from_groups(
-                    own, table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots
+                    own,
+                    table,
+                    recipe.reward,
+                    stops=policy.stops,
+                    max_shots=recipe.select.max_shots,
+                    whole=groups,
                 )
             if number == 0:
                 preflight_run(run, policy, rows, groups, table)

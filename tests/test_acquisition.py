@@ -75,3 +75,11 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp
     weights = "checkpoints/listwise/model.safetensors"
     assert (again.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
     assert again.calls() == whole.calls()
+
+
+def test_rewards_that_need_prefixes_reach_supervised_training(tmp_path: Path) -> None:
+    settings = ["score.queries=6", "score.dev_queries=4", "score.dev_shots=[1]", "sft.epochs=1", "rce.epochs=1"]
+    recipe = load_recipe("exp1_1", [*settings, 'train.stages=["sft", "rce"]'])
+    run = open_run(recipe, find_recipe("exp1_1"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    train_run(run)
+    assert (run.folder / "checkpoints" / "rce").is_dir()

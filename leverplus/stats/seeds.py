@@ -114,7 +114,7 @@ class _Spread:
         if self.error == 0.0:
             return float(1.0 - 0.2 ** (1.0 / self.pieces))
         # The degrees of freedom are an estimate too; nine tenths of them make the effect be found as often as stated.
-        return min(1.0, self.error * _detectable_errors(float(f"{0.9 * self.freedom:.2g}")))
+        return min(1.0, self.error * _detectable_errors(max(1.0, float(f"{0.9 * self.freedom:.2g}"))))
 
 
 @lru_cache(maxsize=1024)

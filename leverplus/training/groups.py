@@ -101,14 +101,23 @@ def compete(group: Group, same_shots: bool) -> list[list[int]]:
 
 
 def rows_from_groups(
-    groups: Sequence[Group], table: ItemTable, reward: RewardConfig, *, stops: bool = False, max_shots: int = 8
+    groups: Sequence[Group],
+    table: ItemTable,
+    reward: RewardConfig,
+    *,
+    stops: bool = False,
+    max_shots: int = 8,
+    whole: Sequence[Group] | None = None,
 ) -> list[Row]:
-    """Rows of every group. With `stops`, a list shorter than `max_shots` ends in STOP and all lengths compete."""
+    """Rows of every group. With `stops`, a list shorter than `max_shots` ends in STOP and all lengths compete.
+
+    `whole` are the groups these were chosen from: the scores of prefixes are looked up there.
+    """
     same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and not stops)
     modes = reward.components or (reward.mode,)
     pending: list[tuple[Group, list[int], list[Array]]] = []
-    for group in groups:
-        known = {score.demos: score for score in group.scores}
+    for group, source in zip(groups, whole or groups, strict=True):
+        known = {score.demos: score for score in source.scores}
         for indices in compete(group, same_shots):
             members = [group.members[i] for i in indices]
             evidence = evidence_of(members, [group.scores[i] for i in indices], known)

@@ -59,3 +59,9 @@ def test_images_copied_fivefold_add_nothing() -> None:
     copied = compare_seeds(np.repeat(a, 5, axis=1), np.repeat(b, 5, axis=1), clusters=clusters)
     assert copied.p_value == pytest.approx(once.p_value)
     assert copied.mde80 == pytest.approx(once.mde80)
+
+
+def test_an_effect_is_stated_when_the_spread_over_seeds_is_hardly_known() -> None:
+    from leverplus.stats.seeds import _detectable_errors
+
+    assert _detectable_errors(1.0) > _detectable_errors(2.0) > _detectable_errors(30.0) > 2.8
