@@ -224,7 +224,7 @@ def _add_queries(app: FastAPI, view: View) -> None:
         own, other = index.scores(wanted.arm, wanted.shots), index.scores(wanted.baseline, wanted.shots)
         rows = [
             {
-                "card": view.loaded.card(run, item_id),
+                "card": labels.card(row),
                 "own": (answers[item_id, wanted.arm]["answer"], float(own[row])),
                 "other": (answers[item_id, wanted.baseline]["answer"], float(other[row])),
                 "fate": next((kind for kind in ("helped", "harmed") if fates[kind][row]), "same"),

@@ -51,11 +51,18 @@ class Labels:
         known: dict[str, Item] = {}
         if run is not None:
             known = {item.id: item for item in run.task.items("test")}
-        items = [known.get(item_id) for item_id in index.items.to_pylist()]
+        ids: list[str] = index.items.to_pylist()
+        items = [known.get(item_id) for item_id in ids]
+        self._ids, self._items = ids, items
         self.texts: Sequence[str] = [item.question if item else "" for item in items]
         names = dict.fromkeys(name for item in items if item for name in item.meta)
         values = {name: [str(item.meta.get(name, "")) if item else "" for item in items] for name in names}
         self.traits: Traits = {name: own for name, own in values.items() if 2 <= len(set(own)) <= MOST_VALUES}
+
+    def card(self, row: int) -> Card:
+        """The item at a place of the index; by its id alone where the task does not know it."""
+        item = self._items[row]
+        return Card(self._ids[row]) if item is None else Card.of(item)
 
     def choices(self) -> dict[str, list[str]]:
         """The values of every trait; the relation a question asks about comes first."""
