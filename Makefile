@@ -2,11 +2,16 @@
 # make test  install into .venv and run the test suite
 # make lint  ruff and mypy
 #
-# TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm).
+# TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm); empty: none.
+#                  By default the CPU build, where pip was given no wheels of its own and the index answers.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
-INDEX   = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+ifeq ($(PIP_FIND_LINKS),)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+endif
+ANSWERS = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_INDEX)/torch/', timeout=5)" >/dev/null 2>&1
+INDEX   = $(if $(TORCH_INDEX),$(shell $(ANSWERS) && echo --extra-index-url $(TORCH_INDEX)))
 ARGS   ?=
 
 .PHONY: run test lint clean

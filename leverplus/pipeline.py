@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,13 +39,19 @@ __all__ = [
 ]
 
 
-def search_groups(run: Run) -> list[Group]:
-    """What training learns from at first: the scores of searched sequences, asked for once."""
+def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
+    """What training learns from: the scores of searched sequences, asked for once.
+
+    Sequences that are drawn from the selector wait until the first stage has trained one.
+    """
     from leverplus.scoring.plan import find_groups
 
+    section = run.recipe.score
+    if policy is None:
+        section = replace(section, samples=0, stochastic=0, selector_beams=0)
     queries = run.training_queries()
     pools, table = run.pools(queries)
-    groups = find_groups(run.scorer, pools, run.recipe.score, seed=run.seed, table=table)
+    groups = find_groups(run.scorer, pools, section, seed=run.seed, table=table, policy=policy)
     if not groups:
         raise TrainingError(
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
@@ -73,6 +81,15 @@ class Acquisition:
             self._ask(policy)
         return self.rows
 
+    def replay(self, policy: Policy) -> None:
+        """The rounds that were asked when the stage was trained, from the run folder."""
+        while self._path(self.done + 1).is_file():
+            self.done += 1
+            self._ask(policy)
+
+    def _path(self, number: int) -> Path:
+        return self.run.folder / "acquired" / f"round{number:02d}.json"
+
     def _ask(self, policy: Policy) -> None:
         from leverplus.scoring.acquire import propose
         from leverplus.scoring.search import scored_groups
@@ -83,7 +100,7 @@ class Acquisition:
         self.next += len(pools)
         if not pools:
             return
-        path = self.run.folder / "acquired" / f"round{self.done:02d}.json"
+        path = self._path(self.done)
         if not path.is_file():
             wanted = propose(policy, self.table, pools, best=section.best, chance=section.chance, seed=self.run.seed)
             path.parent.mkdir(exist_ok=True)
@@ -94,15 +111,20 @@ class Acquisition:
         self.rows = [*self.rows, *self._rows(groups)]
 
     def _rows(self, groups: Sequence[Group]) -> list[Row]:
+        from leverplus.scoring.mining import keep_groups
+        from leverplus.scoring.search import top_members
         from leverplus.training.groups import rows_from_groups
 
         recipe = self.run.recipe
-        stops = recipe.select.stop != "never"
-        return rows_from_groups(groups, self.table, recipe.reward, stops=stops, max_shots=recipe.select.max_shots)
+        kept = keep_groups(groups, recipe.score.keep, recipe.score.tiers)
+        own = top_members(kept, recipe.train.imitate) if recipe.train.stages[0] == "sft" else kept
+        stops, most = recipe.select.stop != "never", recipe.select.max_shots
+        return rows_from_groups(own, self.table, recipe.reward, stops=stops, max_shots=most, whole=kept)
 
 
 def train_run(run: Run) -> Policy:
     """Every stage of the recipe in order, each going on where it was stopped."""
+    from leverplus.evaluation.sweep import checkpoint_names
     from leverplus.policies.build import build_policy
     from leverplus.scoring.search import top_members
     from leverplus.training.checkpoint import load_checkpoint
@@ -116,12 +138,14 @@ def train_run(run: Run) -> Policy:
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     judge = dev_judge(run)
     judge(policy)
-    for folder in sorted(checkpoints.glob("*-epoch*")):
-        judge(load_checkpoint(folder)[0])  # asks the store only; counts the calls of epochs run before
+    for name in checkpoint_names(checkpoints, recipe.stages):
+        judge(load_checkpoint(checkpoints / name)[0])  # asks the store only; counts the calls of epochs run before
     acquisition = Acquisition(run, groups, table) if recipe.score.rounds else None
     anchors: dict[str, Policy] = {}
     for number, (name, config) in enumerate(recipe.stages.items()):
         done = checkpoints / name
+        if number == 1 and recipe.score.draws_from_selector:
+            groups = search_groups(run, policy)
         if not done.is_dir():
             refresh = acquisition if number == 0 else None
             if acquisition is not None:
@@ -143,7 +167,7 @@ def train_run(run: Run) -> Policy:
             result = run_stage(policy, rows, stage)
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
         elif acquisition is not None and number == 0:
-            acquisition(policy, config.epochs)  # asks the store only; what later stages learn from
+            acquisition.replay(policy)  # asks the store only; what later stages learn from
         policy = load_checkpoint(done)[0]
         anchors[name] = load_checkpoint(done)[0]
     return policy

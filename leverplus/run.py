@@ -201,6 +201,12 @@ def open_run(
                 f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
             )
     else:
+        leftovers = [name for name in ("checkpoints", "state", "acquired") if (folder / name).exists()]
+        if leftovers:
+            raise LeverError(
+                f"{folder} has {', '.join(leftovers)} but no run.json, so nobody knows which run they belong to; "
+                f"choose a new folder with --out DIR, or delete {folder}"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / "recipe.toml")
@@ -229,8 +235,8 @@ def load_run(
     manifest = read_json(folder / "run.json")
     recipe = replace(load_recipe(str(folder / "resolved.toml")), name=manifest["recipe"])
     # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
-    if digest_of((folder / "resolved.toml").read_text(encoding="utf-8")) != manifest["resolved_digest"]:
-        raise LeverError(f"{folder}/resolved.toml was changed after the run was made; restore it or start a new run")
+    if digest_of((folder / "resolved.toml").read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
+        raise LeverError(f"{folder}/resolved.toml is not the one this run was made with; start a new run")
     return Run(recipe, folder, manifest["seed"], store_path or default_store_path(), say, progress)
 
 

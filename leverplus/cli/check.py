@@ -12,7 +12,7 @@ from leverplus.recipe.recipe import load_recipe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a recipe's name or TOML file")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -75,7 +75,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default runs/RECIPE)")
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="seed of the run (default 0)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )
     add_ignore_option(parser)
     add_store_option(parser)

@@ -19,7 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--task", metavar="TASK", help="give items the ids they have in this task (okvqa, vqav2)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a value of [task], such as folder=data/okvqa"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a value of [task], such as folder=data/okvqa",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

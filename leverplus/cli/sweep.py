@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=seed_count, default=3, metavar="N", help="seeds 0 .. N-1 (default 3)")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default runs/sweep-RECIPE)")
     add_store_option(parser)

@@ -21,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="what a task found, what is missing and where to get it")
     check.add_argument("task", metavar="TASK", help=f"a task: {', '.join(catalog.TASKS)}")
     check.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a value of [task], such as folder=data/okvqa"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a value of [task], such as folder=data/okvqa",
     )
     check.add_argument("--quick", action="store_true", help="look at the head and the end of pictures only")
     check.add_argument("--json", action="store_true", help="print one JSON object")

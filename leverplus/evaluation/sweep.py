@@ -51,7 +51,7 @@ def guard_test(split: str, checkpoint: str | None, earlier: Mapping[str, Any] | 
     sweeping = checkpoint == "all"
     again = earlier is not None and earlier.get("split") == "test" and earlier.get("checkpoint") != checkpoint
     if not (sweeping or again):
-        return False
+        return earlier is not None and bool(earlier.get("chosen_on_test"))
     if not force:
         what = "trying all checkpoints" if sweeping else f"trying checkpoint '{checkpoint}' after another one"
         raise EvaluationError(

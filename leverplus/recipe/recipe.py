@@ -147,6 +147,7 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     sections["select"] = read_selection(tables["select"], problems)
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(_contradictions(sections))
+    problems.extend(_idle_rounds(sections, stages))
     order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
     problems.extend(
         f"[{key}]: this stage is not in train.stages, so it has no effect"
@@ -181,12 +182,32 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
         found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {eval_shots}")
     if select and select.max_shots < dev_shots:
         found.append(f"select.max_shots = {select.max_shots}: score.dev_shots asks for {dev_shots}")
+    train = sections["train"]
+    if score and train and score.draws_from_selector and len(train.stages) < 2:
+        found.append(
+            "score.samples, score.stochastic and score.selector_beams draw from the selector of the first stage: "
+            "train.stages must name a second one that learns from them"
+        )
+    if score and score.rounds and (score.mine or score.search == "mixed"):
+        found.append(f"score.rounds = {score.rounds}: needs score.search = dense or beam, and score.mine = 0")
     if pool and score and score.budget < score.cost(pool.size):
         found.append(
             f"score.budget = {score.budget}: one training query costs {score.cost(pool.size)} calls; "
             "raise the budget, or lower score.beam, score.shots or pool.size"
         )
     return found
+
+
+def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
+    """Rounds of acquisition that no epoch would follow."""
+    score, train = sections["score"], sections["train"]
+    first = stages.get(train.stages[0]) if train and train.stages else None
+    if score and first and score.rounds and score.rounds >= first.epochs:
+        return [
+            f"score.rounds = {score.rounds}: must be below {train.stages[0]}.epochs = {first.epochs}, "
+            "since a round is asked before an epoch other than the first"
+        ]
+    return []
 
 
 def _list_problems(sections: Mapping[str, Any]) -> list[str]:

@@ -98,6 +98,11 @@ class ScoreSection:
     dev_queries: int = setting(64, "dev queries on which every epoch is judged", low=1)
     dev_shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations judged there", low=1, high=8)
 
+    @property
+    def draws_from_selector(self) -> bool:
+        """Whether sequences come from the selector that the first stage trained."""
+        return self.search == "mixed" and bool(self.samples or self.stochastic or self.selector_beams)
+
     def cost(self, pool: int) -> int:
         """Most calls one training query needs."""
         calls = 1 + self.mine

@@ -72,9 +72,11 @@ def run_stage(policy: Policy, rows: Sequence[Row], run: StageRun) -> StageResult
     """
     trainer = _Trainer(policy, run)
     trainer.resume()
+    taken_up = True
     while not trainer.finished():
-        if run.refresh is not None and trainer.epoch % getattr(run.config, "inner_epochs", 1) == 0:
+        if run.refresh is not None and (taken_up or trainer.epoch % getattr(run.config, "inner_epochs", 1) == 0):
             rows = run.refresh(policy, trainer.epoch)
+        taken_up = False
         trainer.run_epoch(rows)
     trainer.restore_best()
     if run.folder is not None:
@@ -254,6 +256,7 @@ class _Trainer:
         """Go on from the saved state of this stage, if there is one."""
         folder = None if self.run.folder is None else self.run.folder / "state" / self.run.name
         if folder is None or not folder.is_dir():
+            self.log.rewind(self.run.name, 0)
             return
         tensors, numbers = checkpoint.load_state(folder)
         if numbers["identity"] != self.identity():
