@@ -18,7 +18,7 @@ import pytest
 from tiny_world import TINY, TinyRun, run_tiny, tiny_arguments
 
 from leverplus.errors import LeverError, MissingFile, TrainingError
-from leverplus.pipeline import load_run, open_run, read_json, run_all, write_json
+from leverplus.pipeline import load_run, open_run, read_json, run_all, train_run, write_json
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.store.db import ScoreStore
 
@@ -238,3 +238,19 @@ def test_a_budget_that_leaves_nothing_for_training_is_refused(tiny_run: TinyRun)
     poor = replace(run.recipe, score=replace(run.recipe.score, budget=40))
     with pytest.raises(TrainingError, match=r"score\.budget = 40: .*raise score\.budget"):
         replace(run, recipe=poor).training_queries()
+
+
+def test_a_checkpoint_half_written_when_the_run_was_killed_is_passed_over(tiny_run: TinyRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, folder)
+    (folder / "checkpoints" / ".sft-epoch002.4711.new").mkdir()
+    train_run(load_run(folder, tiny_run.store))
+
+
+def test_a_folder_without_its_manifest_is_not_taken_for_a_new_run(tiny_run: TinyRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, folder)
+    (folder / "run.json").unlink()
+    source = find_recipe("world")
+    with pytest.raises(LeverError, match=r"no run\.json"):
+        open_run(load_recipe("world"), source, folder, seed=0, store_path=tiny_run.store)

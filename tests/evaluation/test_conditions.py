@@ -7,6 +7,7 @@ from handmade import context, item_ids
 
 from leverplus.errors import EvaluationError
 from leverplus.evaluation.conditions import conditions_of, differing, require_same, require_unseen
+from leverplus.evaluation.sweep import guard_test
 from leverplus.types import Item, ItemId, Pool
 
 
@@ -53,3 +54,9 @@ def test_items_on_a_picture_that_a_demonstration_shows_are_refused() -> None:
         require_unseen([item("q1", "i3"), item("q2", "i2")], demonstrations)
     with pytest.raises(EvaluationError, match="such as d3"):
         require_unseen([item("d3", None)], demonstrations)
+
+
+def test_the_mark_of_a_choice_on_test_outlives_the_next_look() -> None:
+    marked = {"split": "test", "checkpoint": "sft-epoch002", "chosen_on_test": True}
+    assert guard_test("test", "sft-epoch002", marked, force=False) is True
+    assert guard_test("test", "sft-epoch002", {**marked, "chosen_on_test": False}, force=False) is False
