@@ -149,6 +149,16 @@ def results_table(report: Mapping[str, Any]) -> Any:
     return table
 
 
+def print_markdown(table: Any) -> None:
+    """A rich table as Markdown."""
+    header = [str(column.header) for column in table.columns]
+    rows = zip(*(list(column.cells) for column in table.columns), strict=True)
+    print(f"{table.title}\n")
+    for line in (header, ["---"] * len(header), *rows):
+        print(f"| {' | '.join(str(cell) for cell in line)} |")
+    print()
+
+
 def print_table(table: Any) -> None:
     from rich.console import Console
 

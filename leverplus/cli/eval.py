@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leverplus.cli.console import Bars, add_store_option, open_from_folder, print_table, results_table
+from leverplus.cli.console import Bars, add_store_option, open_from_folder, print_markdown, print_table, results_table
 from leverplus.report.verdict import verdict
 
 
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", metavar="NAME", help="a checkpoint of the run instead of its last, or `all` for a sweep"
     )
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--force", action="store_true", help="choose on test all the same; the result is marked")
     add_store_option(parser)
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.checkpoint == "all":
         print_sweep(report)
     else:
-        print_table(results_table(report))
+        (print_markdown if args.markdown else print_table)(results_table(report))
         print(verdict(report))
     if report["chosen_on_test"] and not args.json:
         print("This was chosen on test: the best of many is too good by luck. It is marked so in the result.")

@@ -5,7 +5,10 @@ It holds no times, dates or paths, so the same seed gives the same bytes.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from leverplus.evaluation.arms import Bench
 from leverplus.evaluation.behaviour import copied_table, harm_table, picks_table
@@ -14,9 +17,29 @@ from leverplus.evaluation.cost import call_cost
 from leverplus.evaluation.diagnose import diagnose, training_accuracy
 from leverplus.evaluation.evaluate import compared_pairs, comparisons, summary
 from leverplus.evaluation.predictions import Results
+from leverplus.metrics import CiderScores
 from leverplus.policies.base import Policy
 from leverplus.recipe.sections import EvalSection
 from leverplus.scoring.scorer import EVALUATION, TRAINING
+from leverplus.types import ItemId
+
+
+@runtime_checkable
+class JudgesCaptions(Protocol):
+    """A task whose metric judges all captions of a split together."""
+
+    def cider(self, captions: Mapping[ItemId, str]) -> CiderScores: ...
+
+
+def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[str, float]]:
+    """CIDEr-D (0 to 10) of every arm by shots, averaged over draws; search judges one caption alone."""
+    return {
+        arm: {
+            str(shots): float(np.mean([task.cider({p.item: p.answer for p in draw}).mean for draw in draws]))
+            for shots, draws in by_shots.items()
+        }
+        for arm, by_shots in results.draws.items()
+    }
 
 
 def report(
@@ -31,6 +54,8 @@ def report(
         "copied": copied_table(results, lambda demo: bench.task.item(demo).answer),
         "picks": picks_table(results),
     }
+    if isinstance(bench.task, JudgesCaptions):
+        hidden["cider"] = cider_table(results, bench.task)
     if policy is not None and section.diagnostics:
         hidden |= diagnose(bench, results, policy, section.diagnostic_items)
         if trained is not None:
