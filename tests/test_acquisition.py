@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.pipeline import Run, open_run, train_run
+from leverplus.pipeline import Run, open_run, search_groups, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 SETTINGS = [
@@ -83,3 +83,14 @@ def test_rewards_that_need_prefixes_reach_supervised_training(tmp_path: Path) ->
     run = open_run(recipe, find_recipe("exp1_1"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
     train_run(run)
     assert (run.folder / "checkpoints" / "rce").is_dir()
+
+
+def test_the_second_stage_learns_from_sequences_drawn_from_the_first(tmp_path: Path) -> None:
+    settings = ["score.search=mixed", "score.random=2", "score.retrieved=1", "score.samples=2", "score.queries=6"]
+    small = ["score.dev_queries=4", "score.dev_shots=[1]", "sft.epochs=1", "rce.epochs=1", "select.hidden=16"]
+    recipe = load_recipe("world", [*settings, *small, 'train.stages=["sft", "rce"]'])
+    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    policy = train_run(run)
+    groups = search_groups(run, policy)
+    assert {member.source.split("@")[0] for group in groups for member in group.members} > {"random", "retrieval"}
+    assert any(member.log_mu is not None for group in groups for member in group.members)
