@@ -5,6 +5,10 @@ class LeverError(Exception):
     """A problem the user can mend: one clear sentence, shown without a stack trace, exit code 1."""
 
 
+class WrongUsage(LeverError):
+    """Arguments that do not go together: one clear sentence, exit code 2."""
+
+
 class RecipeError(LeverError):
     """A recipe with problems; all of them are reported at once."""
 

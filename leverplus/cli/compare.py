@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.errors import EvaluationError
+from leverplus.errors import WrongUsage
 
 if TYPE_CHECKING:
     from leverplus.types import ItemId
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if bool(args.runs) == (args.from_summary is not None):
-        raise EvaluationError("name run folders, or one published table with --from-summary FILE (not both)")
+        raise WrongUsage("name run folders, or one published table with --from-summary FILE (not both)")
     return _published(args) if args.from_summary is not None else _runs(args)
 
 
@@ -87,22 +87,16 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def _print(args: argparse.Namespace, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table for the terminal, or Markdown; nothing in it is bold or arrowed."""
-    if args.markdown:
-        print(f"{title}\n")
-        for line in (header, ["---"] * len(header), *rows):
-            print(f"| {' | '.join(line)} |")
-        print()
-        return
     from rich.table import Table
 
-    from leverplus.cli.console import print_table
+    from leverplus.cli.console import print_markdown, print_table
 
     table = Table(title=title, title_justify="left")
     for name in header:
         table.add_column(name)
     for row in rows:
         table.add_row(*row)
-    print_table(table)
+    (print_markdown if args.markdown else print_table)(table)
 
 
 def _published(args: argparse.Namespace) -> int:

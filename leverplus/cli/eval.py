@@ -8,14 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leverplus.cli.console import Bars, add_store_option, open_from_folder, print_markdown, print_table, results_table
+from leverplus.cli.console import (
+    Bars,
+    add_store_option,
+    open_from_folder,
+    print_markdown,
+    print_table,
+    results_table,
+    whole_number,
+)
 from leverplus.report.verdict import verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--split", choices=("dev", "test"), default="test", help="which items (default test)")
-    parser.add_argument("--items", type=int, metavar="N", help="how many items, 0 for all (default: the recipe's)")
+    parser.add_argument(
+        "--items", type=whole_number, metavar="N", help="how many items, 0 for all (default: the recipe's)"
+    )
     parser.add_argument(
         "--checkpoint", metavar="NAME", help="a checkpoint of the run instead of its last, or `all` for a sweep"
     )
@@ -25,10 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.items is not None and args.items < 0:
-        from leverplus.errors import EvaluationError
-
-        raise EvaluationError(f"--items {args.items}: must be at least 0 (0: all)")
     with Bars() as bars:
         report = _sweep(args, bars) if args.checkpoint == "all" else _evaluate(args, bars)
     if args.json:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from leverplus import __version__
-from leverplus.errors import LeverError
+from leverplus.errors import LeverError, WrongUsage
 
 COMMANDS = {
     "run": "every stage of a recipe, resuming what is done",
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"lever: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WrongUsage) else 1
     except KeyboardInterrupt:
         print("\nlever: stopped; everything measured so far is kept. Type the same command to go on.", file=sys.stderr)
         return 130
