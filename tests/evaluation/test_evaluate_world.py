@@ -209,8 +209,10 @@ def test_the_command_refuses_a_sweep_on_test_in_one_sentence(
     captured = capsys.readouterr()
     assert "too good by luck" in captured.err
     assert captured.out == ""
-    assert main(["eval", folder, "--store", store, "--items", "-3"]) == 1
-    assert "--items -3" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["eval", folder, "--store", store, "--items", "-3"])
+    assert caught.value.code == 2
+    assert "'-3' is not a whole number" in capsys.readouterr().err
 
 
 def test_the_sweep_table_shows_every_checkpoint_with_its_interval(
