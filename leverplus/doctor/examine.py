@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 
 from leverplus import catalog
-from leverplus.doctor.findings import Finding, Text, ordered
+from leverplus.doctor.findings import Finding, Number, Text, ordered
 from leverplus.doctor.records import Record
+
+Check = Callable[[Record], list[Finding]]
 
 
 def examine(record: Record) -> list[Finding]:
-    """All findings of a record, root causes first."""
+    """All findings of a record, root causes first; those made in a training say when they could first be made."""
     found: list[Finding] = []
     for code in catalog.CHECKS:
-        found += catalog.load(catalog.CHECKS, code, "check")(record)
+        check: Check = catalog.load(catalog.CHECKS, code, "check")
+        found += [replace(f, evidence={**f.evidence, **fired(check, record)}) for f in check(record)]
     return ordered(found)
+
+
+def fired(check: Check, record: Record) -> dict[str, Number]:
+    """The stage and epoch after which a check first speaks; nothing where it needs no training, or a printed one."""
+    if not all(series.exact for series in record.series) or check(replace(record, series=())):
+        return {}
+    for stage, epoch, so_far in _growing(record):
+        if check(so_far):
+            return {"stage": stage, "epoch": epoch}
+    return {}
+
+
+def _growing(record: Record) -> Iterator[tuple[str, int, Record]]:
+    """The record as it was after every epoch, with the stage and the number of that epoch."""
+    for place, series in enumerate(record.series):
+        for count, line in enumerate(series.epochs, start=1):
+            under_way = replace(series, epochs=series.epochs[:count])
+            if line.epoch is not None:
+                yield series.stage, line.epoch, replace(record, series=(*record.series[:place], under_way))
 
 
 def text_of(code: str) -> Text:

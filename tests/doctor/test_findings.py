@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from doctor_cases import GRPO, SFT, WORLD, lines
+
+from leverplus.doctor.examine import examine
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Text, ordered
+from leverplus.doctor.records import Record
 
 
 def text(code, severity, *explains):
@@ -38,3 +42,26 @@ def test_findings_about_different_trainings_do_not_explain_each_other():
     assert ordered(cause + same)[0].consequences == ("symptom",)
     whole = text("symptom", ERROR).found("s", {})
     assert ordered(cause + whole)[0].consequences == ("symptom",)
+
+
+def evidence_of(record):
+    return {finding.code: finding.evidence for finding in examine(record)}
+
+
+def test_a_finding_in_a_training_says_the_stage_and_epoch_after_which_it_could_first_be_made():
+    dead = {**GRPO, "update/param_rel": 1e-5, "picks/changed_frac": 0.0}
+    broken = {**GRPO, "update/param_rel": 1e-5, "picks/changed_frac": 0.0, "loss/total": None}
+    stages = (lines("sft", SFT, SFT, SFT), lines("grpo", dead, dead, dead, broken))
+    found = evidence_of(Record(settings=WORLD, series=stages))
+    assert {code: (e["stage"], e["epoch"]) for code, e in found.items()} == {
+        "dead_updates": ("grpo", 2),  # two epochs make a rule, one does not
+        "identical_picks": ("grpo", 3),
+        "not_finite": ("grpo", 4),
+    }
+
+
+def test_what_a_recipe_alone_shows_and_what_a_text_prints_has_no_place_on_the_curves():
+    sick = Record(settings={**WORLD, "grpo.behaviour": "sft"}, series=(lines("grpo", GRPO),))
+    assert "epoch" not in evidence_of(sick)["stale_behaviour"]
+    printed = Record(series=(lines("grpo", {"adv/std": 0.006}, {"adv/std": 0.006}, exact=False),))
+    assert "epoch" not in evidence_of(printed)["advantage_std_tiny"]
