@@ -62,8 +62,9 @@ class Run:
 
     @cached_property
     def backend(self) -> Backend:
-        backend: Backend = catalog.load(catalog.BACKENDS, self.recipe.score.backend, "backend")(self.task)
-        return backend
+        from leverplus.engine.open import build_backend
+
+        return build_backend(self.recipe.score.backend, self.task, self.recipe.model)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -73,11 +74,13 @@ class Run:
         from leverplus.store.db import ScoreStore
 
         section = self.recipe.score
-        engine = open_engine(section, self.backend, BackendFactory(self.recipe.task, section.backend))
+        factory = BackendFactory(self.recipe.task, section.backend, self.recipe.model)
+        engine = open_engine(section, self.backend, factory)
         store = ScoreStore(self.store_path)
         scorer = Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
         if store.count(scorer.context) == 0:
-            self_test(self.task, self.backend)  # nothing of this model was believed before
+            # nothing of this model was believed before
+            self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
         return scorer
 
     @cached_property

@@ -8,20 +8,28 @@ from dataclasses import dataclass
 from leverplus import catalog
 from leverplus.backends.base import Backend
 from leverplus.engine.base import Engine
+from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import ScoreSection, TaskSection
 from leverplus.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class BackendFactory:
-    """Builds a backend in whichever process calls it: two small values that travel instead of a model."""
+    """Builds a backend in whichever process calls it: three small values that travel instead of a model."""
 
     task: TaskSection
     backend: str
+    model: ModelSection = ModelSection()
 
     def __call__(self) -> Backend:
-        backend: Backend = catalog.load(catalog.BACKENDS, self.backend, "backend")(build_task(self.task))
-        return backend
+        return build_backend(self.backend, build_task(self.task), self.model)
+
+
+def build_backend(name: str, task: Task, model: ModelSection) -> Backend:
+    """The backend of that name; the world brings its own model, the others read the `[model]` section."""
+    factory = catalog.load(catalog.BACKENDS, name, "backend")
+    backend: Backend = factory(task) if name == "world" else factory(task, model)
+    return backend
 
 
 def build_task(section: TaskSection) -> Task:

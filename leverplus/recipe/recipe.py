@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import MissingFile, RecipeError, UnknownName
+from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
 from leverplus.recipe.schema import read_section, sick_settings
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
@@ -25,6 +26,7 @@ PLAIN = {
     "task": TaskSection,
     "embed": EmbedSection,
     "pool": PoolSection,
+    "model": ModelSection,
     "score": ScoreSection,
     "reward": RewardConfig,
     "train": TrainSection,
@@ -43,6 +45,7 @@ class Recipe:
     task: TaskSection
     embed: EmbedSection
     pool: PoolSection
+    model: ModelSection
     score: ScoreSection
     select: PolicyConfig
     reward: RewardConfig
@@ -172,6 +175,9 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
     """Values that are allowed one by one but not together."""
     pool, score, evaluation, select = (sections[key] for key in ("pool", "score", "eval", "select"))
     found = _list_problems(sections) + (pool.problems() if pool else [])
+    if sections["model"] and score:
+        found.extend(sections["model"].problems(score.backend))
+    found += sections["embed"].problems() if sections["embed"] else []
     eval_shots = max(evaluation.shots, default=0) if evaluation else 0
     dev_shots = max(score.dev_shots, default=0) if score else 0
     if pool and pool.size < eval_shots:
