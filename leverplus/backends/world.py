@@ -17,16 +17,18 @@ from leverplus.world.reader import ItemTable, read_prompts
 from leverplus.world.weights import MODEL, digest, load_model
 from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
-BATCH = 256
-"""Prompts read together: what they pass from layer to layer still fits a core's cache."""
+BATCH = {"cpu": 256, "cuda": 8192}
+"""Prompts read together: what they pass from layer to layer still fits a core's cache, or fills a GPU."""
 
 
 class WorldBackend:
-    """Answers up to eight demonstrations and a query; greedy over the 48 names."""
+    """Answers up to eight demonstrations and a query; greedy over the 48 names; on a GPU where there is one."""
 
     def __init__(self, task: WorldTask) -> None:
         self.task = task
-        self.model = load_model()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.batch = BATCH[self.device.type]
+        self.model = load_model().to(self.device)
         self._rows: dict[ItemId, int] = {}
         self._table: ItemTable | None = None
 
@@ -46,8 +48,8 @@ class WorldBackend:
             by_shots[len(request.demos)].append(place)
         replies: dict[int, Reply] = {}
         for places in by_shots.values():
-            for start in range(0, len(places), BATCH):
-                batch = places[start : start + BATCH]
+            for start in range(0, len(places), self.batch):
+                batch = places[start : start + self.batch]
                 replies.update(zip(batch, self._read([requests[place] for place in batch]), strict=True))
         return [replies[place] for place in range(len(requests))]
 
@@ -63,7 +65,8 @@ class WorldBackend:
             [[self._rows[demo.id] for demo in request.demos] for request in requests], dtype=torch.long
         )
         references = torch.tensor([_padded(request.references, width) for request in requests])
-        reading = read_prompts(self.model, self._table, query, demos.view(len(requests), -1), references)
+        prompts = (part.to(self.device) for part in (query, demos.view(len(requests), -1), references))
+        reading = read_prompts(self.model, self._table, *prompts)
         tokens = reading.tokens // len(requests)
         answers, logprobs = reading.answer.tolist(), reading.logprobs.tolist()
         return [
@@ -82,11 +85,11 @@ class WorldBackend:
             return
         items = list(fresh.values())
         with torch.inference_mode():
-            pictures = normalise_pictures(self.task.pictures(items))
-            seen = torch.cat([self.model.see(part) for part in torch.split(pictures, BATCH)])
+            pictures = normalise_pictures(self.task.pictures(items).to(self.device))
+            seen = torch.cat([self.model.see(part) for part in torch.split(pictures, self.batch)])
         question = torch.tensor([question_tokens(item.question) for item in items])
         answer = torch.tensor([answer_tokens(item.answer if item.answers else "") for item in items])
-        added = ItemTable(seen, question, answer)
+        added = ItemTable(seen, question.to(self.device), answer.to(self.device))
         self._rows.update({item.id: len(self._rows) + place for place, item in enumerate(items)})
         self._table = added if self._table is None else _joined(self._table, added)
 
