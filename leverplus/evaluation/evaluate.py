@@ -41,13 +41,18 @@ def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: f
         results.add("majority", n, arms.majority_arm(bench.task, bench.queries, retrieved[n]))
     results.add("label_vote", 0, arms.label_vote_arm(bench, share, section.vote_neighbours))
     if policy is not None:
-        run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, shots))
-        if policy.stops:
-            own = arms.learned(policy, bench.pools, bench.table, shots, allow_stop=True)
-            run_arm(results, bench, "learned_auto", own)
+        run_learned(results, bench, policy, shots)
     if section.oracle:
         run_oracles(results, bench, section)
     return results
+
+
+def run_learned(results: Results, bench: Bench, policy: Policy, shots: Sequence[int]) -> None:
+    """The arms of a selector: forced to n demonstrations, and with its own count where it may stop or show none."""
+    run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, shots))
+    if policy.stops:
+        own = arms.learned(policy, bench.pools, bench.table, shots, allow_stop=True)
+        run_arm(results, bench, "learned_auto", own)
 
 
 def run_arm(results: Results, bench: Bench, arm: str, choices: Choices) -> None:
