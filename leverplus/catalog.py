@@ -21,6 +21,7 @@ REWARDS: Table = {
     "hard_only": "leverplus.rewards:hard_only",
     "soft_only": "leverplus.rewards:soft_only",
     "gt_prob": "leverplus.rewards:gt_prob",
+    "choice_prob": "leverplus.rewards:choice_prob",
     "hard_plus_gtprob": "leverplus.rewards:hard_plus_gtprob",
     "hard01_plus_gtprob": "leverplus.rewards:hard_plus_gtprob",
     "hard01_plus_gtprob_separated": "leverplus.rewards:hard01_plus_gtprob_separated",

@@ -115,6 +115,11 @@ def gt_prob(evidence: Evidence, weights: Weights) -> float:
     return _clip(weights.soft * evidence.score.gt_prob)
 
 
+def choice_prob(evidence: Evidence, weights: Weights) -> float:
+    """w_s q, q the probability of the true label among all labels: what a classification is decided by."""
+    return _clip(weights.soft * evidence.score.choice_prob)
+
+
 def hard_plus_gtprob(evidence: Evidence, weights: Weights) -> float:
     """w_h h + w_s p."""
     return _clip(weights.hard * evidence.score.correct + weights.soft * evidence.score.gt_prob)

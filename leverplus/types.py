@@ -72,7 +72,8 @@ class Pool:
 class Reference:
     """A distinct reference answer (normalised), how many annotators gave it, and its log-probability (nats).
 
-    `logprob` is the sum over the answer's tokens, end marker included; None when the backend does not offer it.
+    `logprob` is the sum over the answer's tokens, end marker included; None when the backend does not offer it. A label
+    that nobody gave is weighed beside the true one with count 0.
     """
 
     answer: str
@@ -116,6 +117,26 @@ class Score:
                 )
             total += math.exp(reference.logprob) * min(reference.count / 3.0, 1.0)
         return min(total, 1.0)
+
+    @cached_property
+    def choices(self) -> Mapping[str, float]:
+        """The log-probability of every label, where all labels of the task were weighed; else nothing."""
+        if all(reference.count for reference in self.references):
+            return {}
+        return {r.answer: r.logprob for r in self.references if r.logprob is not None}
+
+    @cached_property
+    def choice_prob(self) -> float:
+        """The probability of the given labels among all labels of the task; raises if these were not weighed."""
+        if not self.choices:
+            raise NotMeasured(
+                f"query {self.query}: the other labels were not weighed, so the true one has no share among them; "
+                "use reward.mode = 'gt_prob', or a task with labels and a backend that offers log-probabilities"
+            )
+        most = max(self.choices.values())
+        weights = {label: math.exp(logprob - most) for label, logprob in self.choices.items()}
+        given = sum(weights[reference.answer] for reference in self.references if reference.count)
+        return given / sum(weights.values())
 
 
 @dataclass(frozen=True)

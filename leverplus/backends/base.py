@@ -13,12 +13,14 @@ from leverplus.types import Item
 class Request:
     """One prompt: the demonstrations in order with their answers, then the query; and the answers to be weighed.
 
-    `references` are distinct answers whose log-probabilities are wanted after this prompt.
+    `references` are distinct answers whose log-probabilities are wanted after this prompt. With `choose` they are all
+    the labels there are and the likeliest is the answer: a backend that offers log-probabilities need not generate.
     """
 
     query: Item
     demos: tuple[Item, ...]
     references: tuple[str, ...]
+    choose: bool = False
 
 
 @dataclass(frozen=True)

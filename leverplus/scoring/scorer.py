@@ -19,7 +19,7 @@ from leverplus.errors import ScoringError
 from leverplus.metrics import edit_similarity, metric_named, normalise_answer, postprocess_named, token_f1
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import Context, Role, item_digest, score_key
-from leverplus.tasks.base import Task
+from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 
 Prompt = tuple[ItemId, Demos]
@@ -130,9 +130,26 @@ class Scorer:
         if self.progress is not None:
             self.progress(what, done, total)
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Every label of a classification task, normalised; empty where answers are free."""
+        known = self.task.labels if isinstance(self.task, HasLabels) else ()
+        return tuple(dict.fromkeys(normalise_answer(label) for label in known))
+
+    def weighed(self, query: Item) -> Mapping[str, int]:
+        """The answers whose log-probabilities are wanted: all labels, or the query's references, with their counts."""
+        counts = reference_counts(query)
+        if not self.labels:
+            return counts
+        strange = [answer for answer in counts if answer not in self.labels]
+        if strange:
+            raise ScoringError(f"item {query.id} has the label '{strange[0]}'; known: {', '.join(self.labels)}")
+        return {label: counts.get(label, 0) for label in self.labels}
+
     def _request(self, prompt: Prompt) -> Request:
         query = self.task.item(prompt[0])
-        return Request(query, tuple(self.task.item(demo) for demo in prompt[1]), tuple(reference_counts(query)))
+        demos = tuple(self.task.item(demo) for demo in prompt[1])
+        return Request(query, demos, tuple(self.weighed(query)), choose=bool(self.labels))
 
     def _judge_all(self, requests: Sequence[Request], replies: Sequence[Reply], seconds: float) -> list[Score]:
         if len(replies) != len(requests):
@@ -141,17 +158,22 @@ class Scorer:
         return [self.judge(request, reply, share) for request, reply in zip(requests, replies, strict=True)]
 
     def judge(self, request: Request, reply: Reply, seconds: float) -> Score:
-        """A score from a reply: the answer cut out, the official metric, the references weighed."""
+        """A score from a reply: the answer cut out, the official metric, the references weighed.
+
+        Among labels the likeliest is the answer, whatever the model would have written.
+        """
         query = request.query
-        verdict = _verdict(self.task.postprocess, self.task.metric, reply.raw, query.answers)
-        counts = reference_counts(query)
+        raw, counts = reply.raw, self.weighed(query)
+        if self.labels and reply.logprobs is not None:
+            raw = self.labels[max(range(len(reply.logprobs)), key=reply.logprobs.__getitem__)]
+        verdict = _verdict(self.task.postprocess, self.task.metric, raw, query.answers)
         logprobs = reply.logprobs if reply.logprobs is not None else [None] * len(counts)
         if len(logprobs) != len(counts):
             raise ScoringError(f"query {query.id}: {len(counts)} references but {len(logprobs)} log-probabilities")
         return Score(
             query=query.id,
             demos=tuple(demo.id for demo in request.demos),
-            raw=reply.raw,
+            raw=raw,
             answer=verdict.answer,
             accuracy=verdict.accuracy,
             correct=verdict.accuracy > 0,

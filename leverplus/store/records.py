@@ -85,14 +85,16 @@ def _reference_problem(references: Sequence[Reference]) -> str | None:
         return "its query has no reference answers; run `lever task check` to find items without answers"
     if len({reference.answer for reference in references}) != len(references):
         return "a reference answer is listed twice; list each once with its count"
+    if not any(reference.count for reference in references):
+        return "all of its references have count 0, so nobody gave any of them; give the query an answer"
     unmeasured = sum(reference.logprob is None for reference in references)
     if unmeasured not in (0, len(references)):
         return f"{unmeasured} of {len(references)} references have no log-probability; measure all of them or none"
     for answer, count, logprob in ((r.answer, r.count, r.logprob) for r in references):
         if not answer:
             return "a reference answer is empty; run `lever task check` to find items with empty answers"
-        if count < 1:
-            return f"reference '{answer}' has count {count}, expected at least 1"
+        if count < 0:
+            return f"reference '{answer}' has count {count}, expected at least 0"
         if logprob is not None and not -math.inf < logprob <= 0.0:
             return (
                 f"the log-probability of '{answer}' is {logprob}, expected a finite number at most 0; "

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from PIL import Image
 
 from leverplus.types import Item, ItemId
 
 SPLITS = ("train", "dev", "test")
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """A classification task: `labels` are all answers there are; none where answers are free."""
+
+    labels: tuple[str, ...]
 
 
 class Task(Protocol):
