@@ -88,6 +88,7 @@ POLICIES: Table = {
 }
 EMBEDDERS: Table = {
     "world": "leverplus.embedders.world:WorldEmbedder",
+    "sentence": "leverplus.embedders.sentence:SentenceEncoder",
 }
 BACKENDS: Table = {
     "world": "leverplus.backends.world:WorldBackend",

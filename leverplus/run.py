@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leverplus import catalog
 from leverplus.errors import LeverError, MissingFile, TrainingError
 from leverplus.recipe.recipe import Recipe, load_recipe
 
@@ -57,8 +56,9 @@ class Run:
 
     @cached_property
     def embedder(self) -> Embedder:
-        embedder: Embedder = catalog.load(catalog.EMBEDDERS, self.recipe.embed.name, "embedder")()
-        return embedder
+        from leverplus.embedders.cached import open_embedder
+
+        return open_embedder(self.recipe.embed, self.store_path.parent / "vectors", self.progress)
 
     @cached_property
     def backend(self) -> Backend:
@@ -120,6 +120,10 @@ class Run:
             seed=POOL_SEED,
             fingerprint=self.embedder.fingerprint(),
         )
+        if self.recipe.mistakes.any:
+            from leverplus.training.mistakes import spoil_pools
+
+            pools = spoil_pools(self.recipe.mistakes, pools, queries, demos)
         ids = [item.id for item in demos] + [item.id for item in strangers]
         blocks = {
             name: block if not strangers else np.concatenate([block, getattr(fresh, name)])
@@ -147,7 +151,7 @@ class Run:
 
     def shuffled_queries(self) -> list[Item]:
         """Every training item in the order of the run's seed; training takes them from the front."""
-        items = self.task.items("train")
+        items = self.task.items(self.recipe.mistakes.queries)
         return [items[int(row)] for row in np.random.default_rng([self.seed, 31]).permutation(len(items))]
 
     def training_queries(self) -> list[Item]:

@@ -1,10 +1,10 @@
-"""What an embedder is: items in, unit vectors out, one row an item."""
+"""What an embedder is: items in, unit vectors out, one row an item; and the encoder of texts and pictures inside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor, nn
+
 Array = NDArray[np.float32]
+Progress = Callable[[str, int, int], None]
+"""(what, done, total), called as embedding goes on."""
 
 
 @dataclass(frozen=True)
@@ -36,3 +42,19 @@ class Embedder(Protocol):
     def fingerprint(self) -> Mapping[str, str]: ...
 
     def embed(self, items: Sequence[Item], task: Task) -> Vectors: ...
+
+
+class Encoder(Protocol):
+    """A pretrained network: texts and pictures in, unit vectors (N, D) out, on its device, gradients where asked for.
+
+    `sees` says whether it encodes pictures; one that does not is never given any.
+    """
+
+    sees: bool
+    network: nn.Module
+
+    def fingerprint(self) -> Mapping[str, str]: ...
+
+    def texts(self, texts: Sequence[str]) -> Tensor: ...
+
+    def pictures(self, pictures: Sequence[Image.Image]) -> Tensor: ...

@@ -53,6 +53,21 @@ class EmbedSection:
     """`[embed]`: what turns items into vectors."""
 
     name: str = setting("world", "the embedder", choices=_embedders)
+    model: str = setting("", 'its weights: a folder, an installed package, a name on a hub; "": the usual ones')
+    device: str = setting("auto", "where it runs: auto, cpu, cuda, cuda:1, ...")
+    batch: int = setting(64, "texts or pictures embedded together", low=1)
+    mean: bool = setting(False, "one vector for picture and question, their mean, instead of two (clip, siglip)")
+
+    def problems(self, prefix: str = "embed.") -> list[str]:
+        """Values that are allowed one by one but not together."""
+        given = [
+            key for key in ("model", "device", "batch", "mean") if getattr(self, key) != getattr(EmbedSection, key)
+        ]
+        if self.name == "world" and given:
+            return [f"{prefix}{key}: the world's embedder has no such choice" for key in given]
+        if self.name == "sentence" and self.mean:
+            return [f"{prefix}mean = true: a sentence encoder sees no pictures; use clip or siglip"]
+        return []
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""Finding and loading pretrained networks: a folder, an installed package that carries weights, or a name on a hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leverplus.errors import LeverError, MissingFile
+
+PLACES = ("", "model")
+"""Where a package that carries weights has its config.json."""
+
+
+def locate(name: str) -> str:
+    """The folder of a model given as a path or as the name of an installed package; any other name is a hub's."""
+    if (Path(name).expanduser() / "config.json").is_file():
+        return str(Path(name).expanduser())
+    module = name.replace("-", "_")
+    # a package is only looked at, never imported: some need libraries that are not wanted here
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for place in PLACES:
+            if (Path(folder) / place / "config.json").is_file():
+                return str(Path(folder) / place)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise MissingFile(
+            f"embed.model = '{name}' is neither a folder with a config.json nor an installed package that carries "
+            "weights; give a folder, or a name such as openai/clip-vit-base-patch32"
+        )
+    return name
+
+
+def load(loader: Callable[..., Any], source: str, **options: Any) -> Any:
+    """What a transformers loader makes of a folder or a hub's name; a sentence when there is nothing."""
+    try:
+        return loader(source, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise MissingFile(
+            f"embed.model: {source} cannot be loaded ({reason}); download it on a machine with a network and give "
+            "its folder as embed.model"
+        ) from error
+
+
+def require_transformers() -> Any:
+    """The transformers package, which the extra `embed` installs."""
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise LeverError("this embedder needs transformers; type `pip install 'leverplus[embed]'`") from error
+    transformers.utils.logging.disable_progress_bar()  # loading is quick; the run shows its own progress
+    return transformers
+
+
+def device_named(name: str) -> torch.device:
+    """The device of `embed.device`; auto is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA answers with an assertion
+        raise LeverError(f'embed.device = "{name}" is not there ({error}); use "auto" or "cpu"') from error
+    return device
+
+
+def digest_of(network: torch.nn.Module, *texts: str) -> str:
+    """16 hex digits over all weights and some texts (tokenizer, preprocessing): the content of a model."""
+    content = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        content.update(name.encode())
+        content.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    for text in texts:
+        content.update(text.encode())
+    return content.hexdigest()[:16]
