@@ -19,6 +19,7 @@ from leverplus.policies.base import Policy, StepLogprobs
 from leverplus.recipe.training import GrpoConfig
 from leverplus.schedules import BetaRule
 from leverplus.training.groups import GroupBatch
+from leverplus.training.measures import by_position
 from leverplus.training.stages import Progress, Stage, fixed_logprobs, frozen_copy, policy_logprobs
 
 
@@ -62,13 +63,13 @@ class Grpo(Stage[GrpoConfig]):
         kl = row_mean(member_mean(self.kl(new, reference), taking_part), rows)
         entropy = row_mean(member_mean(step_mean(divergences.entropy(new.table), new.valid), taking_part), rows)
         beta = 0.0 if config.clip_only else self.numbers["kl_beta"]
-        total = surrogate.total + beta * kl - config.entropy_bonus * entropy
+        parts = {"pg": surrogate.total, "kl": beta * kl, "entropy": -config.entropy_bonus * entropy}
         diagnostics = {**group_diagnostics(batch), **surrogate.diagnostics, "kl_coef": beta}
         diagnostics |= advantage_diagnostics(advantage, batch.mask, taking_part)
         diagnostics |= distance_diagnostics(new, prox, reference, batch.mask)
         diagnostics |= importance_diagnostics(prox, batch)
         self._watch(new, old, diagnostics, float(kl.detach()))
-        return LossParts(total, {"pg": surrogate.total, "kl": beta * kl, "entropy": entropy}, diagnostics)
+        return LossParts(parts["pg"] + parts["kl"] + parts["entropy"], parts, diagnostics)
 
     def advantage(self, batch: GroupBatch, epoch: int) -> tuple[Tensor, Tensor]:
         """Advantages (B, G) over the whole group, and which members take part in the update."""
@@ -157,15 +158,18 @@ def distance_diagnostics(
     def total(values: Tensor) -> float:
         return float(torch.where(new.valid, values, torch.zeros_like(values)).sum(-1)[mask].mean())
 
-    entropy = divergences.entropy(new.table)
+    entropy, kl = divergences.entropy(new.table), divergences.categorical_kl(new.table, reference.table)
+    exists = new.valid & mask.unsqueeze(-1)
     most = (new.table > -torch.inf).sum(-1).clamp(min=2).log()
     return {
-        "kl": total(divergences.categorical_kl(new.table, reference.table)),
+        "kl": total(kl),
         "kl_prox": total(divergences.categorical_kl(new.table, prox.table)),
         "kl_k3": float(divergences.k3(new.total, reference.total)[mask].mean()),
         "tv_prox": float(step_mean(divergences.total_variation(new.table, prox.table), new.valid)[mask].mean()),
         "entropy": float(step_mean(entropy, new.valid)[mask].mean()),
         "entropy/norm": float(step_mean(entropy / most, new.valid)[mask].mean()),
+        **by_position("kl", kl, exists),
+        **by_position("entropy", entropy, exists),
     }
 
 

@@ -25,7 +25,7 @@ from leverplus.recipe.training import StageConfig
 from leverplus.schedules import learning_rate
 from leverplus.training import checkpoint
 from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
-from leverplus.training.measures import Meter, compare_picks, moved
+from leverplus.training.measures import Meter, compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed
 from leverplus.training.stages import Progress, Stage
@@ -122,6 +122,7 @@ class _Trainer:
         probe = collate(kept[:PROBES], self.run.table)
         before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
         metrics = self._pass(shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order")))
+        metrics |= term_gradients(self.stage, self.policy, probe, Progress(self.epoch, self.step, self.total))
         self.stage.end_epoch(metrics)
         metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
         metrics |= compare_picks(picks, self._picks(probe), probe)

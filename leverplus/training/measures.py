@@ -1,15 +1,21 @@
-"""Measures of training: means over batches, how far the weights moved, how many picks changed."""
+"""Measures of training: means over batches, values by place, gradients of terms, how far weights and picks moved."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from leverplus.policies.base import Policy
 from leverplus.training.groups import GroupBatch
+from leverplus.training.stages import Progress, Stage
+
+TERMS = {"pg": "policy"}
+"""Terms whose gradient has another name than their loss."""
 
 
 class Meter:
@@ -45,3 +51,28 @@ def compare_picks(before: Tensor, after: Tensor, probe: GroupBatch) -> dict[str,
         "picks/changed_frac": float((before != after).any(-1).float().mean()),
         "picks/unique_demos": float(len(torch.unique(rows))),
     }
+
+
+@torch.no_grad()
+def by_position(name: str, values: Tensor, exists: Tensor) -> dict[str, float]:
+    """Means of (B, G, S) at each place of the list over the members that have it: name/step1, name/step2, ..."""
+    counts = exists.sum((0, 1))
+    sums = torch.where(exists, values, torch.zeros_like(values)).sum((0, 1))
+    means = (sums / counts.clamp(min=1)).tolist()
+    return {f"{name}/step{step}": means[step - 1] for step, count in enumerate(counts.tolist(), 1) if count}
+
+
+def term_gradients(stage: Stage[Any], policy: Policy, batch: GroupBatch, progress: Progress) -> dict[str, float]:
+    """Norm of the gradient of each weighted term of a loss, without dropout; the stage itself is left as it was."""
+    aside = copy.copy(stage)
+    aside.numbers = dict(stage.numbers)
+    parts = aside.loss(policy.eval(), batch, progress).parts
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    found = {}
+    for name, part in parts.items():
+        if part.requires_grad:
+            slopes = torch.autograd.grad(part, trained, retain_graph=True, allow_unused=True)
+            found[f"grad/{TERMS.get(name, name)}"] = math.sqrt(
+                sum(float(slope.square().sum()) for slope in slopes if slope is not None)
+            )
+    return found

@@ -13,6 +13,9 @@ from leverplus.errors import TrainingError
 CONTEXT = ("stage", "epoch", "step", "lvlm_calls")
 """Keys that say where a line belongs; every other key is a metric."""
 
+STEPS = range(1, 18)
+"""Places of a list that may be logged: the longest has 16 demonstrations and a STOP."""
+
 METRICS: Mapping[str, str] = {
     "reward": "mean reward of all members",
     "reward_std": "mean over groups of the standard deviation inside a group",
@@ -54,11 +57,18 @@ METRICS: Mapping[str, str] = {
     "loss/total": "what is minimised",
     "loss/pg": "clipped policy-gradient term",
     "loss/kl": "KL term with its weight",
-    "loss/entropy": "mean entropy of a step, before its weight",
+    "loss/entropy": "entropy bonus, minus the mean entropy of a step with its weight",
     "loss/nll": "likelihood term",
     "loss/rce": "reward-weighted cross-entropy",
     "loss/pair": "pairwise term",
     "loss/listwise": "listwise term",
+    "grad/policy": "norm of the gradient of the clipped policy-gradient term after the epoch",
+    "grad/kl": "norm of the gradient of the KL term with its weight",
+    "grad/entropy": "norm of the gradient of the entropy bonus with its weight",
+    "grad/nll": "norm of the gradient of the likelihood term with its weight",
+    "grad/rce": "norm of the gradient of the reward-weighted cross-entropy",
+    "grad/pair": "norm of the gradient of the pairwise term",
+    "grad/listwise": "norm of the gradient of the listwise term",
     "grad_norm": "norm of the gradient before clipping",
     "frac_clipped_steps": "share of optimiser steps whose gradient was clipped",
     "lr": "learning rate of the last step",
@@ -66,6 +76,8 @@ METRICS: Mapping[str, str] = {
     "update/param_rel": "norm of the change of the weights in an epoch / norm of the weights",
     "picks/changed_frac": "share of probe queries whose greedy picks changed in the epoch",
     "picks/unique_demos": "different demonstrations among the greedy picks of the probe queries",
+    **{f"kl/step{step}": f"exact KL to the reference at place {step} of the list, nats" for step in STEPS},
+    **{f"entropy/step{step}": f"entropy of the choice at place {step} of the list, nats" for step in STEPS},
 }
 """Every metric a stage may log under `train/`, with what it means."""
 

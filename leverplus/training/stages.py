@@ -150,10 +150,9 @@ class Pairwise(Stage[PairwiseConfig]):
             scores, batch.rewards, batch.mask, margin=config.margin, beta=config.beta, weighting=config.weighting
         )
         best = best_member(batch) & live_groups(batch.rewards, batch.mask).unsqueeze(-1)
-        nll = losses.cross_entropy(logprobs.steps, logprobs.valid, best.to(scores.dtype)).total
-        total = result.total + config.nll_best * nll
+        nll = config.nll_best * losses.cross_entropy(logprobs.steps, logprobs.valid, best.to(scores.dtype)).total
         diagnostics = {**result.diagnostics, **sequence_nll(logprobs, batch.mask)}
-        return LossParts(total, {**result.parts, "nll": nll}, diagnostics)
+        return LossParts(result.total + nll, {**result.parts, "nll": nll}, diagnostics)
 
 
 class Listwise(Stage[ListwiseConfig]):
