@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from leverplus.backends.base import Reply, Request
 from leverplus.errors import ScoringError
@@ -60,11 +61,9 @@ class WorldBackend:
     def _read(self, requests: Sequence[Request]) -> list[Reply]:
         assert self._table is not None
         width = max(len(request.references) for request in requests)
-        query = torch.tensor([self._rows[request.query.id] for request in requests])
-        demos = torch.tensor(
-            [[self._rows[demo.id] for demo in request.demos] for request in requests], dtype=torch.long
-        )
-        references = torch.tensor([_padded(request.references, width) for request in requests])
+        query = self._tensor([self._rows[request.query.id] for request in requests])
+        demos = self._tensor([[self._rows[demo.id] for demo in request.demos] for request in requests])
+        references = self._tensor([_padded(request.references, width) for request in requests])
         prompts = (part.to(self.device) for part in (query, demos.view(len(requests), -1), references))
         reading = read_prompts(self.model, self._table, *prompts)
         tokens = reading.tokens // len(requests)
@@ -73,6 +72,9 @@ class WorldBackend:
             Reply(answer_text(answer), tuple(min(lp, 0.0) for lp in row[: len(request.references)]), tokens)
             for request, answer, row in zip(requests, answers, logprobs, strict=True)
         ]
+
+    def _tensor(self, ids: Sequence[object]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
 
     def _learn(self, requests: Sequence[Request]) -> None:
         """See the pictures of items that were not asked about before."""
