@@ -64,8 +64,7 @@ class WorldBackend:
         query = self._tensor([self._rows[request.query.id] for request in requests])
         demos = self._tensor([[self._rows[demo.id] for demo in request.demos] for request in requests])
         references = self._tensor([_padded(request.references, width) for request in requests])
-        prompts = (part.to(self.device) for part in (query, demos.view(len(requests), -1), references))
-        reading = read_prompts(self.model, self._table, *prompts)
+        reading = read_prompts(self.model, self._table, query, demos.view(len(requests), -1), references)
         tokens = reading.tokens // len(requests)
         answers, logprobs = reading.answer.tolist(), reading.logprobs.tolist()
         return [
@@ -89,9 +88,9 @@ class WorldBackend:
         with torch.inference_mode():
             pictures = normalise_pictures(self.task.pictures(items).to(self.device))
             seen = torch.cat([self.model.see(part) for part in torch.split(pictures, self.batch)])
-        question = torch.tensor([question_tokens(item.question) for item in items])
-        answer = torch.tensor([answer_tokens(item.answer if item.answers else "") for item in items])
-        added = ItemTable(seen, question.to(self.device), answer.to(self.device))
+        question = self._tensor([question_tokens(item.question) for item in items])
+        answer = self._tensor([answer_tokens(item.answer if item.answers else "") for item in items])
+        added = ItemTable(seen, question, answer)
         self._rows.update({item.id: len(self._rows) + place for place, item in enumerate(items)})
         self._table = added if self._table is None else _joined(self._table, added)
 
