@@ -89,6 +89,8 @@ POLICIES: Table = {
 EMBEDDERS: Table = {
     "world": "leverplus.embedders.world:WorldEmbedder",
     "sentence": "leverplus.embedders.sentence:SentenceEncoder",
+    "clip": "leverplus.embedders.dual:clip",
+    "siglip": "leverplus.embedders.dual:siglip",
 }
 BACKENDS: Table = {
     "world": "leverplus.backends.world:WorldBackend",

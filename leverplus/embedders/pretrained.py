@@ -79,3 +79,11 @@ def digest_of(network: torch.nn.Module, *texts: str) -> str:
     for text in texts:
         content.update(text.encode())
     return content.hexdigest()[:16]
+
+
+def tokenizer_text(tokenizer: Any) -> str:
+    """Everything that decides how a tokenizer cuts a text, as a text."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is not None:
+        return str(fast.to_str())
+    return repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))

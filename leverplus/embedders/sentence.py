@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leverplus.embedders.pretrained import device_named, digest_of, load, locate, require_transformers
+from leverplus.embedders.pretrained import (
+    device_named,
+    digest_of,
+    load,
+    locate,
+    require_transformers,
+    tokenizer_text,
+)
 from leverplus.errors import LeverError
 from leverplus.recipe.sections import EmbedSection
 
@@ -43,7 +50,7 @@ class SentenceEncoder:
 
     def fingerprint(self) -> Mapping[str, str]:
         usage = f"{self.pooling} {self.longest}"
-        revision = digest_of(self.network, self.tokenizer.backend_tokenizer.to_str(), usage)
+        revision = digest_of(self.network, tokenizer_text(self.tokenizer), usage)
         return {"embedder": "sentence", "revision": revision, "pooling": self.pooling}
 
     def texts(self, texts: Sequence[str]) -> Tensor:

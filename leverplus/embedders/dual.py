@@ -1,0 +1,78 @@
+"""CLIP and SigLIP: pictures and texts in one space, so that their mean is a vector too.
+
+Pictures are prepared by Pillow: torchvision is not needed, and its presence does not change a vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leverplus.embedders.pretrained import (
+    device_named,
+    digest_of,
+    load,
+    locate,
+    require_transformers,
+    tokenizer_text,
+)
+from leverplus.errors import LeverError
+from leverplus.recipe.sections import EmbedSection
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DEFAULTS = {"clip": "openai/clip-vit-base-patch32", "siglip": "google/siglip-base-patch16-224"}
+
+
+def clip(section: EmbedSection) -> DualEncoder:
+    """A CLIP: texts are padded as they need."""
+    return DualEncoder(section, ("clip",), pad="longest")
+
+
+def siglip(section: EmbedSection) -> DualEncoder:
+    """A SigLIP: it was trained on texts padded to one length, with no mask, and must be asked so."""
+    return DualEncoder(section, ("siglip", "siglip2"), pad="max_length")
+
+
+class DualEncoder:
+    """Unit vectors of pictures and texts, of one width."""
+
+    sees = True
+
+    def __init__(self, section: EmbedSection, kinds: Sequence[str], *, pad: str) -> None:
+        transformers = require_transformers()
+        source = locate(section.model or DEFAULTS[section.name])
+        found = load(transformers.AutoConfig.from_pretrained, source).model_type
+        if found not in kinds:
+            raise LeverError(
+                f"embed.model: {source} is a {found}, but embed.name = {section.name} reads {' or '.join(kinds)}"
+            )
+        self.name, self.pad = section.name, pad
+        self.network: Any = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
+        self.network.eval().requires_grad_(False).to(device_named(section.device))
+        self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
+        self.processor = load(transformers.AutoImageProcessor.from_pretrained, source, backend="pil")
+        self.longest = int(self.network.config.text_config.max_position_embeddings)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        preparation = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
+        revision = digest_of(self.network, tokenizer_text(self.tokenizer), preparation, str(self.longest))
+        return {"embedder": self.name, "revision": revision, "pictures": "pillow"}
+
+    def texts(self, texts: Sequence[str]) -> Tensor:
+        tokens = self.tokenizer(
+            list(texts), padding=self.pad, truncation=True, max_length=self.longest, return_tensors="pt"
+        )
+        wanted = {"input_ids"} if self.pad == "max_length" else {"input_ids", "attention_mask"}
+        inputs = {name: tokens[name].to(self.network.device) for name in wanted}
+        return F.normalize(self.network.get_text_features(**inputs).pooler_output, dim=-1)
+
+    def pictures(self, pictures: Sequence[Image.Image]) -> Tensor:
+        inputs = self.processor([picture.convert("RGB") for picture in pictures], return_tensors="pt")
+        return F.normalize(self.network.get_image_features(**inputs.to(self.network.device)).pooler_output, dim=-1)
