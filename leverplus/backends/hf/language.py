@@ -1,0 +1,138 @@
+"""The text side of a transformers model: embeddings in, hidden states and next-token logits out, keys and values kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leverplus.backends.hf.tree import Codes
+from leverplus.errors import ScoringError
+
+KeysValues = list[tuple[Tensor, Tensor]]
+"""Keys and values (B, heads, T, head_dim) of every layer."""
+
+Insert = Callable[[Codes, Tensor], tuple[Tensor, dict[str, Any]]]
+"""Puts pictures into embeddings (B, L, D) at the negative codes (B, L); also what the decoder must be told of them."""
+
+KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class Language:
+    """The decoder and the head of a causal or image-text model, asked without the model's own bookkeeping."""
+
+    def __init__(self, model: Any, insert: Insert | None = None) -> None:
+        self.model = model
+        self.decoder: Any = model.get_decoder()
+        self.output: Any = model.get_output_embeddings()
+        self.embed_table: Any = model.get_input_embeddings()
+        self.insert = insert
+        self.config = model.config.get_text_config(decoder=True)
+        self.device: torch.device = next(self.decoder.parameters()).device
+        layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        if not layers <= KNOWN_LAYERS:
+            raise ScoringError(
+                f"the model has layers of kind {', '.join(sorted(layers - KNOWN_LAYERS))}, whose state cannot be shared "
+                "between prompts; use a model with attention layers only"
+            )
+        self.mixed = len(layers) > 1
+        window = getattr(self.config, "sliding_window", None)
+        slides = "sliding_attention" in layers or (not getattr(self.config, "layer_types", None) and window)
+        self.window: int | None = int(window) if slides and window else None
+
+    def embed_tokens(self, ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        embedded: Tensor = self.embed_table(ids)
+        return embedded, {}
+
+    def embed(self, codes: Codes) -> tuple[Tensor, dict[str, Any]]:
+        """Embeddings (B, L, D) of tokens and pictures."""
+        ids = torch.from_numpy(np.maximum(codes, 0)).to(self.device)
+        embedded, extras = self.embed_tokens(ids)
+        if self.insert is not None and (codes < 0).any():
+            return self.insert(codes, embedded)
+        return embedded, extras
+
+    def run(
+        self,
+        embedded: tuple[Tensor, dict[str, Any]],
+        positions: Tensor,
+        mask: Tensor | None,
+        distance: Tensor | None,
+        past: KeysValues | None,
+    ) -> tuple[Tensor, KeysValues]:
+        """Hidden states of new places, and keys and values of all. Without `mask` a place sees all before it."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for number, (keys, values) in enumerate(past or ()):
+            cache.update(keys, values, number)
+        if positions.shape[0] == 1:
+            positions = positions[0]
+        out = self.decoder(
+            inputs_embeds=embedded[0],
+            attention_mask=self._masks(mask, distance, embedded[0]),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **embedded[1],
+        )
+        return out.last_hidden_state, [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _masks(self, mask: Tensor | None, distance: Tensor | None, embedded: Tensor) -> Any:
+        if self.window is None or distance is None:
+            return self._as_asked(mask)
+        if mask is None:
+            length = embedded.shape[1]
+            mask = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()[None, None]
+            mask = mask.expand(embedded.shape[0], 1, length, length)
+        near = mask & (distance < self.window)
+        if not self.mixed:
+            return self._as_asked(near)
+        return {"full_attention": self._as_asked(mask), "sliding_attention": self._as_asked(near)}
+
+    def _as_asked(self, mask: Tensor | None) -> Tensor | None:
+        """Attention written out in the model's own code adds the mask to its weights."""
+        if mask is None or self.decoder.config._attn_implementation == "sdpa":
+            return mask
+        dtype = self.output.weight.dtype
+        return torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Next-token logits (N, V) of hidden states (N, D)."""
+        logits: Tensor = self.output(hidden)
+        scale = getattr(self.config, "logit_scale", None)
+        if scale is not None:
+            logits = logits * scale
+        divisor = getattr(self.config, "logits_scaling", None)
+        if divisor is not None:
+            logits = logits / divisor
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return torch.tanh(logits / cap) * cap if cap is not None else logits
+
+    @torch.inference_mode()
+    def verify(self, codes: Codes, positions: Codes, tolerance: float, **inputs: Any) -> float:
+        """The largest difference to the model's own logits at the last place of one prompt, in standard deviations.
+
+        `inputs` are what the model itself is given for the same prompt; ScoringError where it is more than `tolerance`.
+        """
+        own = self.model(**inputs, use_cache=False).logits[0, -1].float()
+        rotary = torch.from_numpy(positions[:, None]).to(self.device)
+        hidden, _ = self.run(self.embed(codes[None]), rotary, None, _ages(codes, self), None)
+        ours = self.head(hidden[:, -1])[0].float()
+        gap = float((own - ours).abs().max() / own.std().clamp_min(1e-9))
+        if not gap <= tolerance:
+            raise ScoringError(
+                f"reading this model in parts differs from reading it whole by {gap:.2g} standard deviations of its "
+                f"logits (allowed {tolerance:g}), so its kind ({type(self.model).__name__}) is not supported"
+            )
+        return gap
+
+
+def _ages(codes: Codes, language: Language) -> Tensor | None:
+    if not language.window:
+        return None
+    places = torch.arange(len(codes), device=language.device)
+    return (places[:, None] - places[None, :])[None, None]

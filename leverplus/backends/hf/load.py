@@ -1,0 +1,82 @@
+"""Loading a transformers model from its folder, without torchvision where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leverplus.errors import LeverError, MissingFile
+from leverplus.recipe.model import ModelSection
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode, its tokenizer, and its processor if it sees pictures."""
+
+    model: Any
+    tokenizer: Any
+    processor: Any | None
+    dtype: str
+
+
+def load_model(folder: Path, section: ModelSection) -> Loaded:
+    """The model in a folder, on the device and in the number format that a `[model]` section asks for."""
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        from transformers.utils.logging import disable_progress_bar
+    except ImportError as error:
+        raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`") from error
+    disable_progress_bar()
+    device = pick_device(section.device)
+    dtype = section.dtype if section.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
+    config = AutoConfig.from_pretrained(folder)
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
+    except ValueError as error:
+        if "scaled_dot_product_attention" not in str(error):
+            raise MissingFile(f"{folder} cannot be loaded as a model that answers questions ({error})") from error
+        model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager")
+    processor = load_processor(folder) if sees else None
+    tokenizer = processor.tokenizer if processor is not None else AutoTokenizer.from_pretrained(folder)
+    return Loaded(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
+
+
+def pick_device(wanted: str) -> str:
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise LeverError('model.device = "cuda": this machine has no GPU that torch can use; set it to "cpu"')
+    return "cuda" if available and wanted != "cpu" else "cpu"
+
+
+def load_processor(folder: Path) -> Any:
+    """The processor of a vision-language model.
+
+    The video processors of many models need torchvision, which nothing here uses; without it they are left out.
+    """
+    from transformers import AutoConfig, AutoProcessor
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+
+    if find_spec("torchvision") is not None:
+        return AutoProcessor.from_pretrained(folder)
+    name = PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
+    return image_only(processor_class_from_name(name)).from_pretrained(folder)
+
+
+def image_only(cls: Any) -> Any:
+    """A processor class without its video processor; the same name, so that saved files say what they were."""
+    if "video_processor" not in cls.get_attributes():
+        return cls
+    sub: Any = None
+    attributes = classmethod(lambda c: [name for name in super(sub, c).get_attributes() if name != "video_processor"])
+    body = {"get_attributes": attributes, "__init__": cls.__init__, "__module__": cls.__module__}
+    sub = type(cls.__name__, (cls,), body)
+    return sub
