@@ -36,7 +36,15 @@ Choices = Mapping[int, Sequence[Demos]]
 MODEL_FREE = ("majority", "label_vote")
 """Arms that answer without asking the model."""
 
+CALIBRATED = "_calibrated"
+"""What the name of an arm ends in whose answers were calibrated after the model was asked."""
+
 POOLS_AT_ONCE = 128
+
+
+def asks_model(arm: str) -> bool:
+    """Whether an arm's answers are the model's own, as they came."""
+    return arm not in MODEL_FREE and not arm.endswith(CALIBRATED)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.errors import EvaluationError
-from leverplus.evaluation.arms import MODEL_FREE
+from leverplus.evaluation.arms import asks_model
 from leverplus.evaluation.evaluate import baselines
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.metrics import normalise_answer
@@ -63,7 +63,7 @@ def copied_table(results: Results, shown: Shown) -> dict[str, dict[str, Any]]:
             if shots > 0
         }
         for arm, by_shots in results.draws.items()
-        if arm not in MODEL_FREE and any(by_shots)
+        if asks_model(arm) and any(by_shots)
     }
 
 
@@ -114,7 +114,7 @@ def picks_table(results: Results) -> dict[str, dict[str, Any]]:
             if shots > 0
         }
         for arm, by_shots in results.draws.items()
-        if arm not in MODEL_FREE and any(by_shots)
+        if asks_model(arm) and any(by_shots)
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.evaluation import arms
-from leverplus.evaluation.arms import MODEL_FREE, Bench
+from leverplus.evaluation.arms import Bench, asks_model
 from leverplus.evaluation.evaluate import run_arm
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.evaluation.regret import mean_regret, orders, regret
@@ -49,7 +49,7 @@ def lists_measured(results: Results) -> Measured:
     """Everything the arms tried, item by item."""
     measured: Measured = defaultdict(dict)
     for arm, _, draw in results:
-        if arm not in MODEL_FREE:
+        if asks_model(arm):
             for own in draw:
                 measured[own.item][own.demos] = own.accuracy
     return measured

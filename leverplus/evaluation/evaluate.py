@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from leverplus.evaluation import arms
-from leverplus.evaluation.arms import Bench, Choices
+from leverplus.evaluation.arms import CALIBRATED, Bench, Choices
+from leverplus.evaluation.calibration import add_calibrated
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
 from leverplus.recipe.sections import EvalSection
@@ -44,6 +45,8 @@ def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: f
         run_learned(results, bench, policy, shots)
     if section.oracle:
         run_oracles(results, bench, section)
+    if section.calibrate and results.draws["zero_shot"][0][0][0].choices:  # labels, and a backend that weighs them
+        add_calibrated(results, bench.task)
     return results
 
 
@@ -142,7 +145,7 @@ def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         return {}
     closed: dict[str, dict[str, float]] = {}
     for arm, values in table.items():
-        if arm in ("zero_shot", "random", "label_vote") or arm.startswith("oracle"):
+        if arm in ("random", "label_vote") or arm.startswith(("zero_shot", "oracle")):
             continue
         own = {}
         for key in (*values["shots"], "mean"):
@@ -184,6 +187,8 @@ def comparisons(results: Results, pairs: Sequence[tuple[str, str]]) -> list[dict
 def compared_pairs(results: Results) -> list[tuple[str, str]]:
     """What eval.json compares: the selector with every baseline, and its own choice of count with being forced."""
     pairs = [("learned", baseline) for baseline in baselines(results) if "learned" in results.draws]
+    own = f"learned{CALIBRATED}"
+    pairs += [(own, arm) for arm in baselines(results) if own in results.draws and arm.endswith(CALIBRATED)]
     if "learned_auto" in results.draws:
         pairs += [("learned_auto", "zero_shot"), ("learned_auto", "learned")]
     return pairs

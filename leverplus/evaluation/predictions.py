@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ COLUMNS = ("item", "image", "arm", "shots", "draw", "demos", "answer", "score", 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What an arm's demonstrations led to on one item; an arm that asks no model has no tokens and no seconds."""
+    """What an arm's demonstrations led to on one item; an arm that asks no model has no tokens and no seconds.
+
+    `choices` holds the log-probability of every label of a classification; it is not written to a file.
+    """
 
     item: ItemId
     demos: Demos
@@ -28,10 +31,11 @@ class Prediction:
     accuracy: float
     tokens: int = 0
     seconds: float = 0.0
+    choices: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, score: Score) -> Prediction:
-        return cls(score.query, score.demos, score.answer, score.accuracy, score.tokens, score.seconds)
+        return cls(score.query, score.demos, score.answer, score.accuracy, score.tokens, score.seconds, score.choices)
 
 
 @dataclass

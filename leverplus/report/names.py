@@ -22,7 +22,9 @@ ARM_NAMES = {
 
 def arm_name(arm: str) -> str:
     """The readable name of an arm; one that is not known here keeps its own."""
-    return ARM_NAMES.get(arm, arm.replace("_", " "))
+    plain = arm.removesuffix("_calibrated")
+    name = ARM_NAMES.get(plain, plain.replace("_", " "))
+    return name if plain == arm else f"{name}, calibrated"
 
 
 def shots_name(shots: int) -> str:
