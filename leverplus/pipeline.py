@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.errors import TrainingError
+from leverplus.oversight import examine_run, judge_handover, preflight_run, watched
 from leverplus.run import POOL_SEED, Run, load_run, open_run, read_json, write_json, write_text
 
 if TYPE_CHECKING:
-    from leverplus.doctor.findings import Finding
     from leverplus.evaluation.arms import Bench
     from leverplus.policies.base import Policy
     from leverplus.training.groups import ItemTable, Row
@@ -45,6 +45,7 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
     Sequences that are drawn from the selector wait until the first stage has trained one.
     """
     from leverplus.scoring.plan import find_groups
+    from leverplus.training.mistakes import spoil_groups
 
     section = run.recipe.score
     if policy is None:
@@ -57,7 +58,7 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
         )
     run.say(f"searched {len(queries)} training queries with {run.calls():,} calls")
-    return groups
+    return groups if not run.recipe.mistakes.any else spoil_groups(run.recipe.mistakes, groups)
 
 
 class Acquisition:
@@ -130,6 +131,7 @@ def train_run(run: Run) -> Policy:
     from leverplus.training.checkpoint import load_checkpoint
     from leverplus.training.groups import rows_from_groups
     from leverplus.training.loop import StageRun, run_stage
+    from leverplus.training.mistakes import convert_checkpoint, spoil_rows
     from leverplus.training.seeds import derive_seed
 
     recipe, checkpoints = run.recipe, run.folder / "checkpoints"
@@ -160,56 +162,21 @@ def train_run(run: Run) -> Policy:
                     max_shots=recipe.select.max_shots,
                     whole=groups,
                 )
+            if name == "sft":
+                rows = spoil_rows(recipe.mistakes, rows)
             if number == 0:
                 preflight_run(run, policy, rows, groups, table)
             watch = watched(run, judge, name, config.epochs)
             stage = StageRun(name, config, table, run.seed, run.folder, anchors, watch, refresh, recipe.hash, run.calls)
             result = run_stage(policy, rows, stage)
+            convert_checkpoint(recipe.mistakes, done)
+            judge_handover(run, policy, done, rows, table)
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
         elif acquisition is not None and number == 0:
             acquisition.replay(policy)  # asks the store only; what later stages learn from
         policy = load_checkpoint(done)[0]
         anchors[name] = load_checkpoint(done)[0]
     return policy
-
-
-def preflight_run(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Group], table: ItemTable) -> None:
-    """What the doctor says before the first step; an error stops the training of a strict run."""
-    from leverplus.doctor.live import preflight, refuse
-    from leverplus.doctor.probes import merged, probe_policy, probe_pools
-    from leverplus.doctor.quality import stats_of
-
-    dev, test = (run.chosen_items(split, 64) for split in ("dev", "test"))
-    pools = {"train": [group.pool for group in groups], "dev": run.pools(dev)[0], "test": run.pools(test)[0]}
-    items = {str(item.id): item for item in (*run.demonstrations, *dev, *test)}
-    probe = merged(probe_pools(pools, items), probe_policy(policy, rows, table))
-    findings = preflight(run.recipe.values(), probe, stats_of(groups))
-    for finding in findings:
-        run.say(f"{finding.severity} before training: {finding.title} [{finding.code}]")
-    if run.strict:
-        refuse(findings)
-
-
-def watched(
-    run: Run, judge: Callable[[Policy], Mapping[str, float]], stage: str, epochs: int
-) -> Callable[[Policy], Mapping[str, float]]:
-    """A judge that also shows how far the stage is and says, once each, what the doctor finds in the log so far."""
-    from leverplus.doctor.live import epoch_findings
-    from leverplus.training.runlog import RunLog
-
-    said: set[str] = set()
-
-    def watch(policy: Policy) -> Mapping[str, float]:
-        lines = RunLog(run.folder / "log.jsonl").lines()
-        for finding in epoch_findings(lines, run.recipe.values()) if lines else ():
-            if finding.code not in said:
-                said.add(finding.code)
-                run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
-        own = sum(line["stage"] == stage for line in lines)
-        run.progress(f"training, {stage}", min(own + 1, epochs), epochs)
-        return judge(policy)
-
-    return watch
 
 
 def dev_judge(run: Run) -> Callable[[Policy], Mapping[str, float]]:
@@ -322,13 +289,3 @@ def run_all(run: Run) -> dict[str, Any]:
     examine_run(run)
     build_report(run)
     return report
-
-
-def examine_run(run: Run) -> list[Finding]:
-    """What the doctor finds in the run folder; writes findings.json."""
-    from leverplus.doctor.examine import examine
-    from leverplus.doctor.runfolder import read_run
-
-    findings = examine(read_run(run.folder))
-    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})
-    return findings

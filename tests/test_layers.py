@@ -29,6 +29,7 @@ ROOMS = (
     ("doctor",),
     ("report",),
     ("run",),
+    ("oversight",),
     ("pipeline",),
     ("serving", "bench"),
     ("__init__",),

@@ -73,9 +73,10 @@ TEXTS = table(
     Text(
         "reward_fights_metric",
         WARNING,
-        "Inside a query, members with more gt_prob are not the more accurate ones.",
-        "mean correlation of gt_prob and accuracy inside queries (under 0.1)",
-        "Check how gt_prob locates the answer tokens; else reward accuracy.",
+        "Inside a query, members with more reward, or more gt_prob, are not the more accurate ones.",
+        "mean correlation of the reward, or of gt_prob, with accuracy inside queries (under 0.1)",
+        "Leave out the part of the reward that fights; check how gt_prob locates the answer tokens; else reward "
+        "accuracy.",
         ("reward_falls",),
     ),
     Text(
@@ -114,11 +115,12 @@ TEXTS = table(
     Text(
         "unmeasured_labels",
         ERROR,
-        "Some labels were not measured for their query: estimated by string matching, or carried over from another "
-        "query.",
-        "members scored by a fallback, and members taken over from other queries",
+        "Some labels were not measured for their query: estimated by string matching, carried over from another query, "
+        "or moved to another place of the pool (an id taken modulo the pool).",
+        "members scored by a fallback or taken over from other queries, and labels without the accuracy measured for "
+        "them",
         "Measure every label with the official metric on its own query.",
-        ("reward_fights_metric", "worse_than_random"),
+        ("reward_fights_metric", "worse_than_random", "nothing_learnt"),
     ),
     Text(
         "filtered_by_outcome",
@@ -300,7 +302,11 @@ def components_duplicate(record: Record) -> list[Finding]:
 
 
 def reward_fights_metric(record: Record) -> list[Finding]:
-    """gt_prob does not rank members as accuracy does."""
+    """The reward, or gt_prob, does not rank members as accuracy does."""
+    agreement = None if record.probe is None else record.probe.reward_agreement
+    if agreement is not None and agreement < 0.1:
+        title = f"Among sequences of a query the reward and accuracy correlate by {agreement:+.2f}"
+        return TEXTS["reward_fights_metric"].found(title, {"reward_agreement": agreement})
     groups = record.groups
     if groups is None or groups.within is None or groups.within >= 0.1:
         return []
@@ -348,7 +354,10 @@ def missing_rewards(record: Record) -> list[Finding]:
 
 def unmeasured_labels(record: Record) -> list[Finding]:
     """Labels that nobody measured on their query."""
-    groups = record.groups
+    groups, probe = record.groups, record.probe
+    if probe is not None and probe.mislabelled and probe.labels:
+        title = f"{probe.mislabelled} of {probe.labels} labels do not have the accuracy that was measured for them"
+        return TEXTS["unmeasured_labels"].found(title, {"mislabelled": probe.mislabelled, "labels": probe.labels})
     if groups is None or groups.estimated + groups.borrowed == 0:
         return []
     title = f"{groups.estimated} members were scored by a fallback and {groups.borrowed} were taken over from others"

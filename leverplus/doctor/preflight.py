@@ -103,7 +103,7 @@ TEXTS = table(
         ERROR,
         "Scoring the same prompt again gives another answer: sampling, batch-dependent kernels or a key that misses "
         "something.",
-        "scores measured again that flipped (over 1 %)",
+        "scores measured again that flipped (over 1 %, and more than one)",
         "Decode greedily; put everything that changes an answer into the key.",
         ("reward_fights_metric",),
     ),
@@ -274,7 +274,7 @@ def split_overlap(record: Record) -> list[Finding]:
 def scores_not_reproducible(record: Record) -> list[Finding]:
     """The frozen model changes its mind."""
     probe = record.probe
-    if probe is None or not probe.rescored or probe.flipped is None or probe.flipped <= 0.01 * probe.rescored:
+    if probe is None or not probe.rescored or not probe.flipped or probe.flipped <= max(1.0, 0.01 * probe.rescored):
         return []
     title = f"{probe.flipped} of {probe.rescored} scores changed when they were measured again"
     return TEXTS["scores_not_reproducible"].found(title, {"rescored": probe.rescored, "flipped": probe.flipped})

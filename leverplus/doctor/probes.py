@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leverplus.policies.items import ItemTable
     from leverplus.scoring.scorer import Prompt, Scorer
     from leverplus.training.groups import Row
-    from leverplus.types import Item, Pool
+    from leverplus.types import Group, Item, Pool
 
 PROBES = 64
 
@@ -72,6 +72,35 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
 def _outside(row: Row) -> int:
     """Sequences of a row that name a position beyond its pool."""
     return int((row.sequences >= len(row.pool_rows)).any(-1).sum())
+
+
+def probe_labels(rows: Sequence[Row], groups: Sequence[Group]) -> Probe:
+    """How many of the sequences a stage is about to learn from do not have the accuracy that was measured for them."""
+    from leverplus.policies.base import STOP
+
+    pools = {group.query: group.pool for group in groups}
+    known = {(group.query, score.demos): score.accuracy for group in groups for score in group.scores}
+    labels = wrong = 0
+    for row in rows:
+        candidates = pools[row.query].candidates
+        for sequence, accuracy in zip(row.sequences.tolist(), row.accuracy.tolist(), strict=True):
+            demos = tuple(candidates[place] for place in sequence if 0 <= place < len(candidates) and place != STOP)
+            measured = known.get((row.query, demos))
+            labels += 1
+            wrong += measured is None or abs(measured - accuracy) > 1e-6
+    return Probe(labels=labels, mislabelled=wrong)
+
+
+def probe_rewards(rows: Sequence[Row]) -> Probe:
+    """The mean correlation of reward and accuracy among sequences that compete, where both of them differ."""
+    import numpy as np
+
+    found = []
+    for row in rows:
+        reward, accuracy = row.rewards.double().numpy(), row.accuracy.double().numpy()
+        if np.ptp(reward) > 1e-6 and np.ptp(accuracy) > 1e-6:
+            found.append(float(np.corrcoef(reward, accuracy)[0, 1]))
+    return Probe(reward_agreement=sum(found) / len(found) if found else None)
 
 
 def probe_checkpoint(policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable) -> Probe:

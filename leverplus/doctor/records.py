@@ -127,7 +127,9 @@ class Probe:
     and recomputed logits, `builders` the pool builders of training, dev and test, `leaked` the queries whose pool holds
     them or their image, `overlap` images that training and test share, `rescored` and `flipped` scores measured again,
     `nll` and `chance` the loss of the start and of a uniform policy, `order_agreement` the share of picks that
-    stay when pools are shuffled, `unreachable` the labels outside their pool.
+    stay when pools are shuffled, `unreachable` the labels outside their pool, `mislabelled` the labels that do not have
+    the accuracy measured for them, out of `labels`; `reward_agreement` the mean correlation of reward and accuracy
+    among sequences that compete.
     """
 
     log_ratio: float | None = None
@@ -144,6 +146,9 @@ class Probe:
     chance: float | None = None
     order_agreement: float | None = None
     unreachable: int | None = None
+    labels: int | None = None
+    mislabelled: int | None = None
+    reward_agreement: float | None = None
 
 
 @dataclass(frozen=True)

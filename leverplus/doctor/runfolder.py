@@ -7,10 +7,11 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from leverplus.doctor.records import Epoch, Picks, Record, Series
+from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
 from leverplus.training.runlog import CONTEXT
 
@@ -22,15 +23,42 @@ def read_run(folder: Path) -> Record:
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
     settings = flat(tomllib.loads(resolved.read_text(encoding="utf-8"))) if resolved.is_file() else {}
     manifest = _json(folder / "run.json")
+    probe, groups = read_probe(folder)
     return Record(
         source=str(folder),
         settings=settings,
         series=series_of(read_lines(log), settings) if log.is_file() else (),
+        groups=groups,
+        probe=probe,
         report=_json(folder / "eval.json"),
         picks=tuple(read_picks(folder / "predictions.parquet")),
         seed=None if manifest is None else manifest.get("seed"),
         manifest=manifest is not None,
     )
+
+
+def probe_json(probe: Probe, groups: GroupStats | None) -> dict[str, Any]:
+    """What was measured before and between stages, as probe.json holds it."""
+    return {"probe": asdict(probe), "groups": None if groups is None else asdict(groups)}
+
+
+def read_probe(folder: Path) -> tuple[Probe | None, GroupStats | None]:
+    """What probe.json holds; None where it, or a part of it, is absent."""
+    path = folder / "probe.json"
+    values = _json(path)
+    if values is None:
+        return None, None
+    try:
+        probe, stats = Probe(**values["probe"]), values["groups"]
+        if stats is None:
+            return probe, None
+        stats["sources"] = {name: SourceStats(**own) for name, own in stats["sources"].items()}
+        stats["lengths"] = {int(length): count for length, count in stats["lengths"].items()}
+        for key in ("size_quartiles", "positive_quartiles"):
+            stats[key] = tuple(stats[key])
+        return probe, GroupStats(**stats)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is not of a form this version knows ({error}); delete it") from error
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import MissingFile, RecipeError, UnknownName
+from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
 from leverplus.recipe.schema import read_section, sick_settings
@@ -31,6 +32,7 @@ PLAIN = {
     "reward": RewardConfig,
     "train": TrainSection,
     "eval": EvalSection,
+    "mistakes": MistakesSection,
 }
 TEXTS = ("purpose", "expected")
 
@@ -51,6 +53,7 @@ class Recipe:
     reward: RewardConfig
     train: TrainSection
     eval: EvalSection
+    mistakes: MistakesSection
     stages: Mapping[str, StageConfig]
 
     def values(self) -> dict[str, Any]:
@@ -94,17 +97,36 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by name or path, with `key=value` overrides; raises RecipeError with every problem."""
     path = find_recipe(name)
     problems: list[str] = []
+    values = read_values(path)
+    for override in overrides:
+        apply_override(values, override, problems)
+    if any(override.partition("=")[0].strip() == "train.stages" for override in overrides):
+        values = _only_stages(values)
+    return build_recipe(path.stem, values, str(path), problems)
+
+
+def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a recipe file; with `extends = "NAME"` those of that recipe, where the file gives no others."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
     except OSError as error:
         raise MissingFile(f"the recipe file {path} cannot be read ({error.strerror})") from error
-    for override in overrides:
-        apply_override(values, override, problems)
-    if any(override.partition("=")[0].strip() == "train.stages" for override in overrides):
-        values = _only_stages(values)
-    return build_recipe(path.stem, values, str(path), problems)
+    name = values.pop("extends", None)
+    if name is None:
+        return values
+    if not isinstance(name, str):
+        raise RecipeError(str(path), ["extends: must be the name or file of a recipe"])
+    base = find_recipe(str(path.parent / name) if name.endswith(".toml") else name)
+    if base.resolve() in {heir.resolve() for heir in (*heirs, path)}:
+        raise RecipeError(str(path), [f'extends = "{name}": recipes extend each other in a circle'])
+    merged = read_values(base, (*heirs, path))
+    for key, part in values.items():
+        both = isinstance(part, dict) and isinstance(merged.get(key), dict)
+        merged[key] = {**merged[key], **part} if both else part
+    kept = _only_stages(merged)  # inherited sections of stages that are not run here stay behind
+    return {key: part for key, part in merged.items() if key in kept or key in values}
 
 
 def _only_stages(values: dict[str, Any]) -> dict[str, Any]:

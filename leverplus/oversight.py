@@ -1,0 +1,115 @@
+"""The doctor beside a run: before the first step, after every epoch, after every stage, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leverplus.run import Run, write_json
+
+if TYPE_CHECKING:
+    from leverplus.doctor.findings import Finding
+    from leverplus.doctor.records import Probe
+    from leverplus.policies.base import Policy
+    from leverplus.training.groups import ItemTable, Row
+    from leverplus.types import Group
+
+JUDGED_GROUPS, ASKED_AGAIN, HELD_OUT = 200, 32, 64
+"""How much the preflight looks at: groups whose rewards are compared, scores asked again, queries of dev and test."""
+
+
+def preflight_run(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Group], table: ItemTable) -> None:
+    """What the doctor says before the first step; an error stops the training of a strict run. Writes probe.json."""
+    from leverplus.doctor.live import preflight
+    from leverplus.doctor.quality import stats_of
+    from leverplus.doctor.runfolder import probe_json
+
+    probe, stats = measure(run, policy, rows, groups, table), stats_of(groups)
+    write_json(run.folder / "probe.json", probe_json(probe, stats))
+    _tell(run, preflight(run.recipe.values(), probe, stats), "before training")
+
+
+def measure(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Group], table: ItemTable) -> Probe:
+    """Everything that can be measured before the first step."""
+    from leverplus.doctor import probes
+    from leverplus.training.groups import rows_from_groups
+
+    recipe = run.recipe
+    dev, test = (run.chosen_items(split, HELD_OUT) for split in ("dev", "test"))
+    dev_pools, dev_table = run.pools(dev)
+    pools = {"train": [group.pool for group in groups], "dev": dev_pools, "test": run.pools(test)[0]}
+    items = {str(item.id): item for item in (*run.demonstrations, *dev, *test)}
+    items |= {str(item.id): item for item in run.training_queries()}
+    scored = rows_from_groups(
+        groups[:JUDGED_GROUPS], table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots
+    )
+    measured = [
+        probes.probe_pools(pools, items),
+        probes.probe_policy(policy, rows, table),
+        probes.probe_labels(rows, groups),
+        probes.probe_rewards(scored),
+        probes.probe_order(policy, dev_pools, dev_table),
+    ]
+    if recipe.score.engine == "local":  # the model of another engine is not in this process
+        asked = [(group.query, member.demos) for group in groups for member in group.members[-1:]][:ASKED_AGAIN]
+        measured.append(probes.probe_scorer(run.scorer, asked))
+    return probes.merged(*measured)
+
+
+def judge_handover(run: Run, policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable) -> None:
+    """Whether what a stage wrote answers as what it trained; if not, an error that stops a strict run."""
+    from leverplus.doctor.live import preflight
+    from leverplus.doctor.probes import merged, probe_checkpoint
+    from leverplus.doctor.runfolder import probe_json, read_probe
+
+    known, stats = read_probe(run.folder)
+    probe = probe_checkpoint(policy, folder, rows, table)
+    if known is not None:
+        worse = (known.logit_gap or 0.0) > (probe.logit_gap or 0.0)
+        probe = merged(known, probe) if worse else merged(probe, known)
+    write_json(run.folder / "probe.json", probe_json(probe, stats))
+    found = [finding for finding in preflight({}, probe) if finding.code == "checkpoint_not_whole"]
+    _tell(run, found, f"after {folder.name}")
+
+
+def _tell(run: Run, findings: Sequence[Finding], when: str) -> None:
+    """Say every finding; stop a strict run on the first error."""
+    from leverplus.doctor.live import refuse
+
+    for finding in findings:
+        run.say(f"{finding.severity} {when}: {finding.title} [{finding.code}]")
+    if run.strict:
+        refuse(findings)
+
+
+def watched(
+    run: Run, judge: Callable[[Policy], Mapping[str, float]], stage: str, epochs: int
+) -> Callable[[Policy], Mapping[str, float]]:
+    """A judge that also shows how far the stage is and says, once each, what the doctor finds in the log so far."""
+    from leverplus.doctor.live import epoch_findings
+    from leverplus.training.runlog import RunLog
+
+    said: set[str] = set()
+
+    def watch(policy: Policy) -> Mapping[str, float]:
+        lines = RunLog(run.folder / "log.jsonl").lines()
+        for finding in epoch_findings(lines, run.recipe.values()) if lines else ():
+            if finding.code not in said:
+                said.add(finding.code)
+                run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
+        own = sum(line["stage"] == stage for line in lines)
+        run.progress(f"training, {stage}", min(own + 1, epochs), epochs)
+        return judge(policy)
+
+    return watch
+
+
+def examine_run(run: Run) -> list[Finding]:
+    """What the doctor finds in the run folder; writes findings.json."""
+    from leverplus.doctor.examine import examine
+    from leverplus.doctor.runfolder import read_run
+
+    findings = examine(read_run(run.folder))
+    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})
+    return findings
