@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from leverplus.errors import LeverError
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
-from leverplus.report import curves, figures, tables
+from leverplus.report import curves, figures, groups, tables
+from leverplus.report.checkpoints import Pooled, agreement_figure
 from leverplus.report.data import RunFiles, read_run
 from leverplus.report.examples import examples, fates, most_used, picks_table
 from leverplus.report.figures import Figure
@@ -27,7 +28,7 @@ ASSETS = resources.files("leverplus.report") / "assets"
 SCRIPTS = ("plotly-basic.min.js", "report.js")
 
 
-class ReportedRun(Protocol):
+class ReportedRun(Pooled, Protocol):
     """What the report asks of a run (`pipeline.Run` has it)."""
 
     @property
@@ -72,6 +73,7 @@ def render(run: ReportedRun, files: RunFiles) -> str:
         **results_part(files),
         **training_part(files),
         **examples_part(files, pictures),
+        "agreement": agreement_part(run, files),
         **origin_part(run, files),
     }
     drawn = [figure for value in sections.values() for figure in _figures(value)]
@@ -124,10 +126,11 @@ def training_part(files: RunFiles) -> dict[str, Any]:
     found = files.findings or []
     return {
         "curves": curves.curve_figures(curves.TRAINING, files.log, found),
-        "curve_table": curves.log_table(curves.TRAINING, files.log),
+        "histograms": groups.group_figures(files.groups),
+        "group_table": groups.group_table(files.groups) if files.groups else None,
         "rewards": curves.curve_figures(curves.REWARDS, files.log, found),
-        "reward_table": curves.log_table(curves.REWARDS, files.log),
         "findings": files.findings,
+        "fired": [curves.fired_at(finding, files.log) for finding in found],
         "stages": list(curves.stage_starts(files.log).values()),
     }
 
@@ -145,6 +148,26 @@ def examples_part(files: RunFiles, pictures: Pictures) -> dict[str, Any]:
         "examples": examples(predictions, pictures, row),
         "fate_counts": {kind: fate.count(kind) for kind in ("helped", "harmed", "same")} if fate else {},
     }
+
+
+def agreement_part(run: ReportedRun, files: RunFiles) -> Figure | None:
+    """How the picks settled from checkpoint to checkpoint, on evaluated queries; a sentence where it cannot be told."""
+    from leverplus.evaluation.sweep import checkpoint_names
+
+    if files.predictions is None or files.results is None or "learned" not in files.predictions.draws:
+        return None
+    folder, stages = run.folder / "checkpoints", list(run.recipe.stages)
+    chosen = files.results.get("checkpoint") or (stages[-1] if stages else "")
+    try:
+        items = [run.task.item(item) for item in files.predictions.items]
+        shots = max(files.predictions.shots("learned"))
+        found = agreement_figure(run, folder, checkpoint_names(folder, stages), items, chosen=str(chosen), shots=shots)
+    except (LeverError, OSError, ValueError) as error:
+        files.missing["checkpoints"] = f"The picks of the checkpoints cannot be compared: {error}"
+        return None
+    if found is None:
+        files.missing["checkpoints"] = "There are not two checkpoints whose picks could be compared."
+    return found
 
 
 def origin_part(run: ReportedRun, files: RunFiles) -> dict[str, Any]:

@@ -27,13 +27,17 @@ REWARDS = {
     ),
     "advantages": ("Advantages", ("train/adv/max", "train/adv/std", "train/adv/frac_active")),
 }
+FIRED = "#c62828"
 COLOURS = (ACCENT, "#2f7fc1", "#2a9d8f", "#8f6bc4", "#c79a1b", GREY, *SPARE)
 
 
 def curve_figures(
     groups: Mapping[str, tuple[str, Sequence[str]]], log: Sequence[Line], findings: Sequence[Line]
 ) -> list[Figure]:
-    """One chart a group of metrics that the log holds; a chart that would repeat another's curve is left out."""
+    """One chart a group of metrics that the log holds, with their numbers; one that would repeat another is left out.
+
+    A finding is marked by its number in the list of findings, at the epoch it fired.
+    """
     figures: list[Figure] = []
     drawn: list[list[float | None]] = []
     for name, (title, keys) in groups.items():
@@ -42,52 +46,53 @@ def curve_figures(
         columns = {key: column for key, column in columns.items() if column not in drawn}
         if columns:
             drawn.extend(columns.values())
-            figures.append(_curves(name, title, columns, log, findings))
+            data = [_curve(place, key, column, log) for place, (key, column) in enumerate(columns.items())]
+            layout = {
+                "xaxis": {"title": {"text": "epoch"}, "zeroline": False, "range": [0.5, len(log) + 0.5]},
+                "yaxis": {},
+                **_marks(log, findings),
+            }
+            figures.append(Figure(f"curve-{name}", title, data, layout, log_table(list(columns), log), height=290))
     return figures
 
 
-def _curves(
-    name: str, title: str, columns: Mapping[str, list[float | None]], log: Sequence[Line], findings: Sequence[Line]
-) -> Figure:
-    epochs = list(range(1, len(log) + 1))
+def _curve(place: int, key: str, column: Sequence[float | None], log: Sequence[Line]) -> dict[str, Any]:
     starts = stage_starts(log)
-    data = []
-    for place, (key, column) in enumerate(columns.items()):
-        x: list[float | None] = []
-        y: list[float | None] = []
-        for epoch, value in zip(epochs, column, strict=True):
-            if epoch > 1 and epoch - 1 in starts:  # a gap between stages
-                x.append(None)
-                y.append(None)
-            x.append(epoch)
-            y.append(value)
-        data.append(
-            {
-                "name": key.removeprefix("train/").removeprefix("val/"),
-                "x": x,
-                "y": y,
-                "mode": "lines+markers" if len(log) < 60 else "lines",
-                "line": {"color": COLOURS[place % len(COLOURS)], "width": 2 if place == 0 else 1.3},
-                "marker": {"size": 4},
-            }
-        )
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for row, value in enumerate(column):
+        if row > 0 and row in starts:  # a gap between stages
+            x.append(None)
+            y.append(None)
+        x.append(row + 1)
+        y.append(value)
+    return {
+        "name": key.removeprefix("train/").removeprefix("val/"),
+        "x": x,
+        "y": y,
+        "mode": "lines+markers" if len(log) < 60 else "lines",
+        "line": {"color": COLOURS[place % len(COLOURS)], "width": 2 if place == 0 else 1.3},
+        "marker": {"size": 4},
+    }
+
+
+def _marks(log: Sequence[Line], findings: Sequence[Line]) -> dict[str, Any]:
+    """Lines at the beginnings of stages, and at the epochs at which findings fired."""
     shapes, notes = [], []
+    starts = stage_starts(log)
     if len(starts) > 1:
         for row, stage in starts.items():
             shapes.append(_upright(row + 0.5, GREY, "dot"))
             notes.append(_note(row + 0.5, plain(stage), "left", 1.0))
-    for finding in findings:
-        fired = finding_row(finding, log)
-        if fired is not None:
-            shapes.append(_upright(fired + 1, "#c62828", "dash"))
-            notes.append(_note(fired + 1, plain(str(finding.get("code", "finding"))), "right", 0.9))
-    layout = {
-        "xaxis": {"title": {"text": "epoch"}, "zeroline": False, "range": [0.5, len(log) + 0.5]},
-        "yaxis": {},
-        "shapes": shapes,
-        "annotations": notes,
-    }
-    return Figure(f"curve-{name}", title, data, layout, height=290)
+    fired: dict[int, list[str]] = {}
+    for place, finding in enumerate(findings, 1):
+        row_fired = finding_row(finding, log)
+        if row_fired is not None:
+            fired.setdefault(row_fired, []).append(str(place))
+    for row, numbers in sorted(fired.items()):
+        shapes.append(_upright(row + 1, FIRED, "dash"))
+        notes.append({**_note(row + 1, ", ".join(numbers), "center", 0.9), "bgcolor": FIRED, "font": {"color": "#fff"}})
+    return {"shapes": shapes, "annotations": notes}
 
 
 def _upright(x: float, colour: str, dash: str) -> dict[str, Any]:
@@ -125,9 +130,14 @@ def finding_row(finding: Line, log: Sequence[Line]) -> int | None:
     return None
 
 
-def log_table(groups: Mapping[str, tuple[str, Sequence[str]]], log: Sequence[Line]) -> Table:
-    """The numbers behind the curves, an epoch a row."""
-    keys = [key for _, names in groups.values() for key in names if any(number(line, key) is not None for line in log)]
+def fired_at(finding: Line, log: Sequence[Line]) -> str:
+    """Where a finding fired, in words; "" if it names no epoch of the log."""
+    row = finding_row(finding, log)
+    return "" if row is None else f"{log[row].get('stage', '')}, epoch {log[row].get('epoch', row + 1)}"
+
+
+def log_table(keys: Sequence[str], log: Sequence[Line]) -> Table:
+    """The numbers behind curves, an epoch a row; empty where there is none."""
     rows = []
     for line in log:
         values = (number(line, key) for key in keys)

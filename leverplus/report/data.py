@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ class RunFiles:
     results: dict[str, Any] | None
     predictions: Results | None
     log: list[dict[str, Any]]
+    groups: dict[str, dict[str, Any]]
+    """What each stage learnt from, in the order of the log."""
     findings: list[dict[str, Any]] | None
     missing: dict[str, str]
 
@@ -44,12 +46,14 @@ def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
     if findings is not None and not isinstance(listed, list):
         missing["findings.json"] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
     resolved = folder / "resolved.toml"
+    log = _read_log(folder / "log.jsonl", missing)
     return RunFiles(
         manifest=_read_json(folder / "run.json", missing, "`lever run` makes it") or {},
         resolved=resolved.read_text(encoding="utf-8") if resolved.is_file() else "",
         results=results,
         predictions=predictions,
-        log=_read_log(folder / "log.jsonl", missing),
+        log=log,
+        groups=_read_groups(folder, list(dict.fromkeys(str(line.get("stage", "")) for line in log)), missing),
         findings=[{**UNSAID, **entry} for entry in listed if isinstance(entry, dict)]
         if isinstance(listed, list)
         else None,
@@ -109,6 +113,25 @@ def _read_log(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
     if damaged:
         missing[path.name] = f"{damaged} damaged line(s) of {path.name} were left out."
     return lines
+
+
+def _read_groups(folder: Path, stages: Sequence[str], missing: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The counts every stage made of its groups; a run of an earlier version has none."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("groups-*.json")):
+        value = _read_json(path, missing, "`lever train` makes it")
+        if value is not None and not all(_is_histogram(value.get(key)) for key in ("rewards", "spread")):
+            missing[path.name] = f"{path.name} is not of a form this version knows."
+        elif value is not None:
+            found[path.stem.removeprefix("groups-")] = value
+    return {stage: found[stage] for stage in sorted(found, key=lambda s: stages.index(s) if s in stages else -1)}
+
+
+def _is_histogram(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    edges, counts = value.get("edges"), value.get("counts")
+    return isinstance(edges, list) and isinstance(counts, list) and len(edges) == len(counts) + 1 > 1
 
 
 def _read_predictions(path: Path, missing: dict[str, str]) -> Results | None:

@@ -47,10 +47,14 @@ class ArmRow:
 
 @dataclass(frozen=True)
 class Example:
-    """A query, how the learned arm fared on it against the headline's baseline, and every arm by shots."""
+    """A query, how the learned arm fared on it against the headline's baseline, and every arm by shots.
+
+    `gist` is what the two answered where they are compared.
+    """
 
     query: Card
     fate: str
+    gist: Sequence[ArmRow]
     shots: Sequence[tuple[str, Sequence[ArmRow]]]
 
 
@@ -100,10 +104,14 @@ def examples(results: Results, pictures: Pictures, headline: Mapping[str, Any] |
     fate = fates(results, headline)
     shots = sorted({n for arm in results.draws for n in results.shots(arm)} - {0}) or [0]
     rows: dict[str, int] = {item: row for row, item in enumerate(results.items)}
+    compared = ("learned", headline["baseline"]) if headline else ()
     found = []
     for item in chosen_items(results.items, fate):
-        by_shots = [(shots_name(n), arm_rows(results, pictures, rows[item], n)) for n in shots]
-        found.append(Example(card(pictures, item, QUESTION), fate.get(item, ""), by_shots))
+        by_shots = {n: arm_rows(results, pictures, rows[item], n) for n in shots}
+        decisive = by_shots.get(headline["shots"], []) if headline else []
+        gist = [row for name in compared for row in decisive if row.arm == name]
+        shown = [(shots_name(n), own) for n, own in by_shots.items()]
+        found.append(Example(card(pictures, item, QUESTION), fate.get(item, ""), gist, shown))
     return found
 
 

@@ -30,6 +30,8 @@ STYLES = {
 """Colour and line of the arms that every run has; the colours are readable on white and on dark grey."""
 HIDDEN = ("majority", "label_vote", "oracle_any", "oracle_exhaustive")
 """Arms of the accuracy chart that appear when their name is clicked; their numbers are in its table."""
+LABEL = 30
+"""Characters of a name beside a chart."""
 SPARE = ("#c05780", "#5b8c3a", "#a0664a", "#4a6fa5", "#7a9a01", "#b07aa1", "#6c757d")
 
 
@@ -152,7 +154,8 @@ def accuracy_figure(measured: Estimates, n: int) -> Figure:
 
 def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
     """Paired differences with their intervals; those inside the noise are grey."""
-    labels = [f"{plain(rival(r))} · {r['shots']}" for r in comparisons]
+    names = [f"{rival(r)} · {r['shots']}" for r in comparisons]
+    labels = [plain(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
     data = []
     for name, colour, noise in (("clear", ACCENT, False), ("inside the noise", GREY, True)):
         picked = [k for k, row in enumerate(comparisons) if within_noise(row) is noise]
@@ -161,8 +164,8 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
             {
                 "name": name,
                 "x": [100 * r["diff"] for r in rows],
-                "y": [labels[k] for k in picked],
-                "text": [f"{labels[k]}<br>{difference(comparisons[k])}" for k in picked],
+                "y": picked,
+                "text": [f"{plain(names[k])}<br>{difference(comparisons[k])}" for k in picked],
                 "hoverinfo": "text",
                 "mode": "markers",
                 "marker": {"color": colour, "size": 8, "symbol": "circle-open" if noise else "circle"},
@@ -179,7 +182,15 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
         )
     layout = {
         "xaxis": {"rangemode": "tozero", "zeroline": True, "zerolinewidth": 2},
-        "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "range": [-0.7, len(labels) - 0.3]},
+        "yaxis": {
+            "tickvals": list(range(len(labels))),
+            "ticktext": labels,
+            "range": [len(labels) - 0.3, -0.7],
+            "zeroline": False,
+            "automargin": False,
+        },
+        # a margin that is found by drawing again and again does not settle beside long names on a narrow screen
+        "margin": {"l": 12 + 7 * max(map(len, labels), default=0), "r": 12, "t": 10, "b": 36},
     }
     rows_shown = [
         (

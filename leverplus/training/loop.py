@@ -24,6 +24,7 @@ from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import StageConfig
 from leverplus.schedules import learning_rate
 from leverplus.training import checkpoint
+from leverplus.training.distributions import describe, first_advantages, write_distributions
 from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
 from leverplus.training.measures import Meter, compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
@@ -121,7 +122,11 @@ class _Trainer:
         self.stage.begin_epoch(self.policy, self.epoch)
         probe = collate(kept[:PROBES], self.run.table)
         before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
-        metrics = self._pass(shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order")))
+        order = shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order"))
+        if self.epoch == 0 and self.run.folder is not None:
+            advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
+            write_distributions(self.run.folder, name, describe(order, advantages))
+        metrics = self._pass(order)
         metrics |= term_gradients(self.stage, self.policy, probe, Progress(self.epoch, self.step, self.total))
         self.stage.end_epoch(metrics)
         metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}

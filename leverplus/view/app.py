@@ -136,6 +136,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
             curves=drawn,
             figures=[*drawn, *([forest] if forest else [])],
             findings=files.findings,
+            fired=[curves.fired_at(finding, files.log) for finding in files.findings or ()],
             epochs=len(files.log),
             latest=_latest(files),
             report=(folder / "report.html").is_file(),
@@ -144,13 +145,15 @@ def _add_runs(app: FastAPI, view: View) -> None:
     @app.get("/run/{name}/live.json")
     def live(name: str) -> JSONResponse:
         files = read_files(view.runs.folder(name))
+        drawn = _curves(files)
         return JSONResponse(
             {
                 "state": view.runs.summary(name).state,
                 "epochs": len(files.log),
                 "latest": _latest(files),
                 "findings": len(files.findings or ()),
-                "figures": figure_values(_curves(files)),
+                "figures": figure_values(drawn),
+                "tables": {figure.id: figure.table.rows for figure in drawn if figure.table},
             }
         )
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -78,6 +79,9 @@ class Made:
     seed: int
     task: HostileTask
 
+    def pools(self, queries: Sequence[Item]) -> NoReturn:
+        raise DataError("these items have no vectors")
+
 
 def make_results(task: HostileTask) -> Results:
     """Five arms at two numbers of shots; an arm is right with a fixed chance."""
@@ -132,6 +136,12 @@ def write_run(folder: Path, task: HostileTask) -> Made:
     (folder / "eval.json").write_text(json.dumps(report))
     write_predictions(results, folder / "predictions.parquet")
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in make_log()))
+    bins = {"edges": [0.0, 0.5, 1.0], "counts": [30, 42]}
+    counted = {"groups": 12, "sequences": 72, "flat": 3, "all_wrong": 2, "all_right": 1}
+    for stage in ("sft", "grpo"):
+        own = {"advantages": {"edges": [-2.0, 0.0, 2.0], "counts": [20, 22]}} if stage == "grpo" else {}
+        found = {**counted, "rewards": bins, "spread": {**bins, "counts": [9, 3]}, **own}
+        (folder / f"groups-{stage}.json").write_text(json.dumps(found))
     finding = {
         "code": "flat<script>",
         "severity": "warning",

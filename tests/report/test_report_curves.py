@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from leverplus.report.curves import REWARDS, TRAINING, curve_figures, finding_row, log_table, stage_starts
+from leverplus.report.curves import REWARDS, TRAINING, curve_figures, finding_row, fired_at, log_table, stage_starts
 from leverplus.report.data import number
 
 LOG = [
@@ -28,7 +28,10 @@ def test_stages_follow_each_other_with_a_gap_between() -> None:
 def test_a_metric_nobody_logged_or_that_repeats_a_curve_has_no_chart() -> None:
     assert [figure.id for figure in curve_figures(TRAINING, LOG, [])] == ["curve-loss", "curve-dev"]
     assert curve_figures(REWARDS, LOG, []) == []
-    assert "nll" in log_table(TRAINING, LOG).head  # its numbers stay
+    assert [figure.table.head for figure in curve_figures(TRAINING, LOG, [])] == [
+        ("epoch", "loss/total"),
+        ("epoch", "val/reward"),
+    ]
 
 
 def test_a_finding_is_marked_where_it_fired() -> None:
@@ -37,10 +40,15 @@ def test_a_finding_is_marked_where_it_fired() -> None:
     assert finding_row({"stage": "grpo", "step": 1}, LOG) == 2
     assert finding_row({"evidence": {"stage": "sft", "epoch": 9}}, LOG) is None
     assert finding_row({"evidence": {"kl": 3.0}}, LOG) is None
-    figure = curve_figures(TRAINING, LOG, [{"code": "<b>x", "evidence": {"stage": "grpo", "epoch": 2}}])[0]
-    marks = [shape for shape in figure.layout["shapes"] if shape["line"]["dash"] == "dash"]
-    assert [mark["x0"] for mark in marks] == [4]
-    assert figure.layout["annotations"][-1]["text"] == "&lt;b&gt;x"
+
+
+def test_findings_are_marked_by_their_numbers_and_those_of_one_epoch_share_a_line() -> None:
+    found = [{"evidence": {"stage": "grpo", "epoch": 2}}, {"evidence": {}}, {"stage": "grpo", "epoch": 2}]
+    for figure in curve_figures(TRAINING, LOG, found):
+        marks = [shape for shape in figure.layout["shapes"] if shape["line"]["dash"] == "dash"]
+        assert [mark["x0"] for mark in marks] == [4]
+        assert figure.layout["annotations"][-1]["text"] == "1, 3"
+    assert [fired_at(finding, LOG) for finding in found] == ["grpo, epoch 2", "", "grpo, epoch 2"]
 
 
 def test_a_missing_number_is_no_zero() -> None:
@@ -48,4 +56,4 @@ def test_a_missing_number_is_no_zero() -> None:
     assert number({}, "a") is None
     assert number({"a": True}, "a") is None
     assert number({"a": 0}, "a") == 0.0
-    assert log_table(TRAINING, LOG).rows[-1][1] == ""
+    assert log_table(["train/loss/total"], LOG).rows[-1][1] == ""

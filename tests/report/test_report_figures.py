@@ -94,3 +94,11 @@ def test_the_gap_table_keeps_its_columns_where_an_arm_lacks_one() -> None:
 
 def test_text_in_a_chart_is_no_markup() -> None:
     assert figures.plain('<a href="x">&') == '&lt;a href="x"&gt;&amp;'
+
+
+def test_long_names_beside_the_forest_are_cut_and_stay_apart(rows) -> None:
+    long = [{**rows[0], "arm": "learned_auto", "baseline": "nearest_both"}, {**rows[1], "arm": "learned_auto"}]
+    figure = figures.forest_figure(long)
+    assert all(len(label) <= figures.LABEL for label in figure.layout["yaxis"]["ticktext"])
+    assert sorted(place for trace in figure.data for place in trace["y"]) == [0, 1]
+    assert "learned, own count against nearest by both" in figure.data[0]["text"][0]

@@ -6,13 +6,30 @@
   const latest = document.getElementById("latest");
   let epochs = Number(own.epochs);
 
-  function redraw(figures) {
+  // The numbers behind a chart, cell by cell as text.
+  function refill(place, rows) {
+    const body = place.closest("figure").querySelector("tbody");
+    if (!body || !rows) return;
+    body.replaceChildren(...rows.map(function (cells) {
+      const row = document.createElement("tr");
+      cells.forEach(function (text, column) {
+        const cell = document.createElement(column ? "td" : "th");
+        if (!column) cell.scope = "row";
+        cell.textContent = text;
+        row.append(cell);
+      });
+      return row;
+    }));
+  }
+
+  function redraw(figures, tables) {
     document.querySelectorAll("[data-figure]").forEach(function (place) {
       const figure = figures[place.dataset.figure];
       if (!figure || !window.Plotly) return;
       const layout = Object.assign({}, place.layout, { shapes: figure.layout.shapes, annotations: figure.layout.annotations });
       layout.xaxis = Object.assign({}, place.layout.xaxis, figure.layout.xaxis);
       Plotly.react(place, figure.data, layout, { responsive: true, displayModeBar: false });
+      refill(place, tables[place.dataset.figure]);
     });
   }
 
@@ -30,7 +47,7 @@
         if (now.epochs !== epochs) {
           epochs = now.epochs;
           latest.textContent = now.latest;
-          redraw(now.figures);
+          redraw(now.figures, now.tables);
         }
       }
     } catch (error) {

@@ -1,0 +1,69 @@
+"""What a stage learns from, in counts: rewards, how far they spread inside a group, and the advantages made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leverplus.advantages import FLAT
+from leverplus.policies.items import ItemTable
+from leverplus.training.groups import Row, collate
+from leverplus.training.stages import Stage
+
+BINS = 20
+
+
+def histogram(values: Tensor) -> dict[str, Any]:
+    """Counts in even bins: over [0, 1] where all values lie there, else from the smallest to the largest."""
+    numbers = values.double().numpy()
+    unit = numbers.min() >= 0.0 and numbers.max() <= 1.0
+    counts, edges = np.histogram(numbers, BINS, (0.0, 1.0) if unit else None)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def describe(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str, Any]:
+    """Counts over rows (groups) and their sequences.
+
+    `flat` groups have equal rewards, in `all_wrong` and `all_right` ones every answer has accuracy 0 or 1. `spread` is
+    the best minus the worst reward of a group. `advantages` are left out where the stage makes none.
+    """
+    spread = torch.stack([row.rewards.max() - row.rewards.min() for row in rows])
+    found = {
+        "groups": len(rows),
+        "sequences": sum(len(row.rewards) for row in rows),
+        "flat": int((spread <= FLAT).sum()),
+        "all_wrong": sum(bool((row.accuracy <= FLAT).all()) for row in rows),
+        "all_right": sum(bool((row.accuracy >= 1.0 - FLAT).all()) for row in rows),
+        "rewards": histogram(torch.cat([row.rewards for row in rows])),
+        "spread": histogram(spread),
+    }
+    if advantages is not None and len(advantages):
+        found["advantages"] = histogram(advantages)
+    return found
+
+
+def first_advantages(stage: Stage[Any], rows: Sequence[Row], table: ItemTable, size: int) -> Tensor | None:
+    """The advantages of an epoch's members that move the policy, batch by batch; None if the stage makes none."""
+    advantage = getattr(stage, "advantage", None)
+    if advantage is None:
+        return None
+    values = []
+    for start in range(0, len(rows), size):
+        value, moving = advantage(collate(rows[start : start + size], table), 0)
+        values.append(value[moving])
+    return torch.cat(values)
+
+
+def write_distributions(folder: Path, stage: str, found: dict[str, Any]) -> None:
+    """`groups-<stage>.json` in a run folder, replaced at once."""
+    path = folder / f"groups-{stage}.json"
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
