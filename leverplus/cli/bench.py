@@ -1,41 +1,117 @@
-"""`lever bench plans`: every plan on the world in one table, with intervals."""
+"""`lever bench`: methods at several call budgets, ablations and curves of `best`, or every plan in one table."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from leverplus.bench.plans import HEADER, PLANS, QUICK_RECIPES, cells, conclusion, run_plans
 from leverplus.bench.runs import Workshop, seed_count
 from leverplus.cli.console import Bars, add_store_option, print_table
+from leverplus.errors import WrongUsage
 from leverplus.store.location import default_store_path
+
+WHAT = ("methods", "plans", "ablations", "curves")
+OURS = ("methods", "budgets", "worlds", "items", "jobs", "minutes", "runs")
+"""Options that `plans` does not have."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("plans",), help="plans: all recipes of the plans against their baseline")
-    parser.add_argument("--quick", action="store_true", help="two recipes at tiny sizes: does it run?")
-    parser.add_argument("--seeds", type=seed_count, metavar="N", help="seeds 0 .. N-1 (default 3, quick 2)")
-    parser.add_argument("--recipes", metavar="A,B,...", help="only these, and the baseline")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default runs/bench-plans)")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="methods",
+        choices=WHAT,
+        help="methods: ways to train at several call budgets (default); ablations, curves: of the recipe best; "
+        "plans: all recipes of the plans against their baseline",
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--seeds", type=seed_count, metavar="N", help="seeds 0 .. N-1 (default 5, plans 3, quick 2)")
+    parser.add_argument("--recipes", metavar="A,B,...", help="plans: only these, and the baseline")
+    parser.add_argument("--methods", type=words, metavar="A,B,...", help="only these methods (or ablations)")
+    parser.add_argument("--budgets", type=numbers, metavar="N,...", help="calls for training and dev selection")
+    parser.add_argument("--worlds", type=numbers, metavar="N,...", help="world seeds (default 100,101,102)")
+    parser.add_argument("--items", type=seed_count, metavar="N", help="test items of each world (default 1000)")
+    parser.add_argument("--jobs", type=seed_count, metavar="N", help="processes, one thread each (default 1)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; the important ones come first")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench-WHAT)")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of runs and stores (default OUT/runs)")
     add_store_option(parser)
 
 
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers separated by commas; a ValueError is wrong usage."""
+    return [int(word) for word in words(text)]
+
+
 def run(args: argparse.Namespace) -> int:
-    folder = args.out or Path("runs") / ("bench-plans-quick" if args.quick else "bench-plans")
-    names = args.recipes.split(",") if args.recipes else QUICK_RECIPES if args.quick else tuple(PLANS)
+    quick = "-quick" if args.quick else ""
+    folder = args.out or Path("runs") / (f"bench-{args.what}{quick}" if args.what == "plans" else f"bench{quick}")
+    if args.what == "plans":
+        strange = [name for name in OURS if getattr(args, name) is not None]
+        if strange:
+            raise WrongUsage(f"`lever bench plans` has no --{strange[0]}; leave it out")
+        return _plans(args, folder)
+    if args.recipes:
+        raise WrongUsage("--recipes belongs to `lever bench plans`; methods are chosen with --methods")
+    return _methods(args, folder)
+
+
+def _methods(args: argparse.Namespace, folder: Path) -> int:
+    from leverplus.bench.benchmark import Bench, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
+    from leverplus.bench.jobs import Place
+    from leverplus.bench.pages import PARTS, about
+
+    plans: dict[str, Callable[..., Plan]] = {"methods": Plan, "ablations": ablation_plan, "curves": curve_plan}
+    given = {name: getattr(args, name) for name in ("budgets", "worlds", "seeds", "items")}
+    if args.methods is not None:
+        given["ablations" if args.what == "ablations" else "methods"] = args.methods
+    sizes = quick_plan(args.what) if args.quick else {}
+    plan = plans[args.what](**sizes | {name: value for name, value in given.items() if value is not None})
     with Bars() as bars:
-        workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
-        found = run_plans(names, args.seeds or (2 if args.quick else 3), workshop, quick=args.quick)
+        place = Place(args.runs or folder / "runs", args.store)
+        found = run_benchmark(plan, Bench(folder, place, args.jobs or 1, args.minutes, bars.say))
     if args.json:
         print(json.dumps(found))
         return 1 if found["failed"] else 0
+    print(about(found))
+    for name, lines in PARTS:
+        _show(name, *lines(found))
+    for name, why in found["failed"].items():
+        print(f"{name} failed: {why}")
+    if found["left_out"]:
+        print(f"the time was up before {len(found['left_out'])} jobs; type the same command to go on")
+    print(f"results in {folder}: results.json.gz (all that was measured), bench.json, bench.md, bench.svg")
+    return 1 if found["failed"] else 0
+
+
+def _show(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
-    table = Table(*HEADER, title=f"{found['n']} test items, {found['seeds']} seeds a recipe", title_justify="left")
-    for row in found["recipes"]:
-        table.add_row(*cells(row))
-    print_table(table)
+    if rows:
+        table = Table(*head, title=name, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        print_table(table)
+
+
+def _plans(args: argparse.Namespace, folder: Path) -> int:
+    names = args.recipes.split(",") if args.recipes else QUICK_RECIPES if args.quick else tuple(PLANS)
+    with Bars() as bars:
+        workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
+        found: dict[str, Any] = run_plans(names, args.seeds or (2 if args.quick else 3), workshop, quick=args.quick)
+    if args.json:
+        print(json.dumps(found))
+        return 1 if found["failed"] else 0
+    title = f"{found['n']} test items, {found['seeds']} seeds a recipe"
+    _show(title, HEADER, [cells(row) for row in found["recipes"]])
     print(conclusion(found))
     for name, why in found["failed"].items():
         print(f"{name} failed: {why}")

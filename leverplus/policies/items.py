@@ -15,6 +15,9 @@ from leverplus.policies.base import Features, Policy
 from leverplus.policies.decode import greedy, sample, stochastic_beam
 from leverplus.types import Demos, ItemId, Member, Pool
 
+CANDIDATES = 1 << 15
+"""Most candidates that are read together: large pools are read a few at a time."""
+
 
 class ItemTable:
     """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D)."""
@@ -61,6 +64,7 @@ class ItemTable:
 
 def _batches(policy: Policy, table: ItemTable, pools: Sequence[Pool], size: int) -> Iterator[tuple[slice, Features]]:
     policy.eval()
+    size = max(1, min(size, CANDIDATES // max((len(pool) for pool in pools), default=1)))
     for start in range(0, len(pools), size):
         part = pools[start : start + size]
         yield (

@@ -44,7 +44,7 @@ def test_a_benchmark_is_taken_up_and_prints_one_json_object(quick: Path, capsys:
     assert weights.stat().st_mtime_ns == made
 
 
-@pytest.mark.parametrize("words", [[], ["methods"], ["plans", "--seeds", "0"]])
+@pytest.mark.parametrize("words", [["nothing"], ["--jobs", "0"], ["plans", "--seeds", "0"]])
 def test_wrong_usage_ends_with_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", *words])

@@ -1,0 +1,252 @@
+"""One piece of the benchmark: a selector trained in one world with one seed, or the arms of a world that need none.
+
+What a piece leaves is a record: accuracies item by item, calls, seconds and where it comes from. Arms without training
+are measured once a world; a trained selector is measured alone, on the same items and pools.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.bench.methods import Method
+from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.run import Run, commit, open_run, read_json, write_json
+
+if TYPE_CHECKING:
+    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.predictions import Results
+    from leverplus.types import Item
+
+Record = dict[str, Any]
+ARMS = "arms"
+"""The name of the job that measures a world's arms without training."""
+ORACLE_POOL = 64
+"""Largest pool in which the oracle is run: it asks about every candidate, once for every demonstration."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A method (None: the arms) at a budget, in a world, with a seed; `settings` are those of the whole benchmark.
+
+    `queries` limits the training questions (0: all); `pools` are sizes of pools to evaluate on instead of the recipe's.
+    """
+
+    name: str
+    method: Method | None
+    budget: int
+    world: int
+    seed: int
+    settings: tuple[str, ...] = ()
+    queries: int = 0
+    pools: tuple[int, ...] = ()
+
+    def recipe(self) -> Recipe:
+        own = (f"task.world_seed={self.world}", *self.settings)
+        return load_recipe("best", own) if self.method is None else self.method.at(self.budget, own)
+
+    @property
+    def stages(self) -> dict[str, str]:
+        """The methods that this training measures, by the stage after which they are finished."""
+        assert self.method is not None
+        last = load_recipe(self.method.recipe, self.method.changes).train.stages[-1]
+        return {**self.method.on_the_way, last: self.name}
+
+    @property
+    def folder(self) -> str:
+        few = f"-queries{self.queries}" if self.queries else ""
+        return f"{self.name}-{self.budget}{few}-world{self.world}-seed{self.seed}"
+
+    def marks(self) -> list[str]:
+        """The keys of the records that the job leaves."""
+        names = [ARMS] if self.method is None else list(self.stages.values())
+        return [self.key(name, size) for name in names for size in self.pools or (0,)]
+
+    def key(self, name: str, pool: int = 0) -> str:
+        parts = [name, str(self.budget), f"world{self.world}", f"seed{self.seed}"]
+        parts += [f"queries{self.queries}"] if self.queries else []
+        return "/".join(parts + ([f"pool{pool}"] if pool else []))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs and stores are kept; a world has its own store unless one is named."""
+
+    runs: Path
+    store: Path | None = None
+
+    def store_of(self, world: int) -> Path:
+        return self.store or self.runs / "stores" / f"world{world}.db"
+
+
+@dataclass
+class LimitedRun(Run):
+    """A run that trains on the first `most` questions only."""
+
+    most: int = 0
+
+    def shuffled_queries(self) -> list[Item]:
+        return super().shuffled_queries()[: self.most]
+
+
+def do_job(job: Job, place: Place) -> dict[str, Record]:
+    """The records of a job, by key; what its run folder holds already is taken up."""
+    return measure_arms(job, place) if job.method is None else train_and_measure(job, place)
+
+
+def measure_arms(job: Job, place: Place) -> dict[str, Record]:
+    """Every arm that needs no training, on the test items of a world."""
+    from leverplus.evaluation.evaluate import run_arms
+    from leverplus.pipeline import choose_text_share
+
+    records = {}
+    for size in job.pools or (0,):
+        run = Run(job.recipe(), place.runs / ARMS, job.seed, place.store_of(job.world))
+        _furnish(run)
+        _resize(run, size)
+        started = time.monotonic()
+        bench = _test_bench(run)
+        section = replace(run.recipe.eval, oracle=run.recipe.pool.size <= ORACLE_POOL)
+        share = choose_text_share(run)
+        results = run_arms(bench, section, None, share, run.recipe.pool.mmr_lambda)
+        records[job.key(ARMS, size)] = {
+            **_record(job, ARMS, run, bench, results),
+            "text_share": share,
+            "images": list(results.images),
+            "evaluation_seconds": time.monotonic() - started,
+        }
+    return records
+
+
+def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
+    """Train a selector, or take it up, and measure what it chooses; a record for every method it makes on the way."""
+    from leverplus.evaluation.evaluate import run_learned
+    from leverplus.evaluation.predictions import Results
+    from leverplus.training.checkpoint import load_checkpoint
+
+    assert job.method is not None
+    folder, store = place.runs / job.folder, place.store_of(job.world)
+    run = open_run(job.recipe(), find_recipe(job.method.recipe), folder, seed=job.seed, store_path=store)
+    if job.queries:
+        run = LimitedRun(**{own.name: getattr(run, own.name) for own in fields(run)}, most=job.queries)
+    _furnish(run)
+    trained = _train(run)
+    records = {}
+    for size in job.pools or (0,):
+        _resize(run, size)
+        bench = _test_bench(run)
+        for stage, name in job.stages.items():
+            started = time.monotonic()
+            results = Results.of(bench.queries)
+            run_learned(results, bench, load_checkpoint(folder / "checkpoints" / stage)[0], run.recipe.eval.shots)
+            records[job.key(name, size)] = {
+                **_record(job, name, run, bench, results),
+                "none_share": _none_share(results),
+                **trained[stage],
+                "evaluation_seconds": time.monotonic() - started,
+            }
+    _prune(folder)
+    return records
+
+
+def _train(run: Run) -> dict[str, Record]:
+    """Train the stages of a run; by stage the calls and seconds until its end and the groups it learnt from.
+
+    They are kept in run.json. A training that was stopped and taken up has no seconds: nobody measured them.
+    """
+    from leverplus.pipeline import train_run
+    from leverplus.training.runlog import RunLog
+
+    manifest = read_json(run.folder / "run.json")
+    if "trained" in manifest:
+        known: dict[str, Record] = manifest["trained"]
+        return known
+    checkpoints = run.folder / "checkpoints"
+    whole, started = not checkpoints.exists(), time.time()
+    train_run(run)
+    lines = RunLog(run.folder / "log.jsonl").lines()
+    trained = {}
+    for stage in run.recipe.stages:
+        last = [line for line in lines if line["stage"] == stage][-1]
+        ended = (checkpoints / stage / "config.json").stat().st_mtime
+        trained[stage] = {
+            "model_calls": last["lvlm_calls"],
+            "fresh_calls": run.scorer.meter.fresh if whole else None,
+            "groups": last["train/rows"],
+            "training_seconds": ended - started if whole else None,
+        }
+    write_json(run.folder / "run.json", {**manifest, "trained": trained})
+    return trained
+
+
+def _test_bench(run: Run) -> Bench:
+    from leverplus.evaluation.conditions import require_unseen
+    from leverplus.pipeline import bench_of
+    from leverplus.scoring.scorer import EVALUATION
+
+    run.scorer.meter.asked[EVALUATION].clear()
+    queries = run.chosen_items("test", run.recipe.eval.items)
+    require_unseen(queries, run.demonstrations)
+    return bench_of(run, queries)
+
+
+def _record(job: Job, name: str, run: Run, bench: Bench, results: Results) -> Record:
+    """What every record says: what was measured, on what, and the accuracy of every item by arm and shots."""
+    from leverplus.evaluation.conditions import conditions_of
+    from leverplus.scoring.scorer import EVALUATION
+
+    accuracy = {
+        arm: {str(n): [round(float(value), 6) for value in results.accuracy(arm, n)] for n in results.shots(arm)}
+        for arm in results.draws
+    }
+    return {
+        "method": name,
+        "budget": job.budget,
+        "world": job.world,
+        "seed": job.seed,
+        "queries": job.queries,
+        "pool": run.recipe.pool.size,
+        "n": len(results.items),
+        "recipe": run.recipe.hash,
+        "commit": commit(),
+        "conditions": conditions_of(run.scorer.context, "test", results.items, bench.pools)["hash"],
+        "accuracy": accuracy,
+        "eval_calls": run.scorer.meter.calls(EVALUATION),
+    }
+
+
+def _none_share(results: Results) -> dict[str, float]:
+    """How often a selector with its own count shows nothing, by the most it may show."""
+    own = results.draws.get("learned_auto", {})
+    return {str(n): sum(not one.demos for one in draws[0]) / len(draws[0]) for n, draws in own.items()}
+
+
+SHARED = ("task", "embedder", "backend", "demonstrations", "demonstration_vectors")
+_known: dict[Any, Mapping[str, Any]] = {}
+
+
+def _furnish(run: Run) -> None:
+    """Give a run what the last run of this process built for the same world; what it is does not depend on the run."""
+    recipe = run.recipe
+    key = (recipe.task, recipe.embed, recipe.score.backend)
+    if key not in _known:
+        _known.clear()
+        _known[key] = {name: getattr(run, name) for name in SHARED}
+    vars(run).update(_known[key])
+
+
+def _resize(run: Run, size: int) -> None:
+    """From here on the run draws pools of this size; 0 leaves them as they are."""
+    if size:
+        run.recipe = replace(run.recipe, pool=replace(run.recipe.pool, size=size))
+
+
+def _prune(folder: Path) -> None:
+    """Remove what only a training under way needs: the states and checkpoints of its epochs."""
+    shutil.rmtree(folder / "state", ignore_errors=True)
+    for epoch in (folder / "checkpoints").glob("*-epoch*"):
+        shutil.rmtree(epoch)

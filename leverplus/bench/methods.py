@@ -1,0 +1,181 @@
+"""What `lever bench` compares: ways to train a selector at several call budgets, and changes of `best`, one at a time.
+
+This is the one place where methods, budgets, worlds and ablations are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leverplus.errors import UnknownName
+from leverplus.recipe.recipe import Recipe, load_recipe
+
+BUDGETS = (8_000, 32_000, 128_000, 512_000)
+WORLDS = (100, 101, 102)
+SEEDS = 5
+ITEMS = 1000
+HEADLINE = 128_000
+"""The budget of the ablations and of the curves over pools and queries."""
+
+DEV_SHARE = 0.15
+"""Largest share of a budget that judging epochs on dev may take; recipes that plan for more judge fewer queries."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train: a recipe, what is changed in it, and what is changed at single budgets.
+
+    `on_the_way` names the methods that are finished when an earlier stage of the same training is.
+    """
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+    by_budget: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    on_the_way: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, budget: int, settings: Sequence[str] = ()) -> Recipe:
+        """The recipe at a budget, with further settings that win."""
+        wanted = [f"score.budget={budget}", *self.changes, *self.by_budget.get(budget, ()), *settings]
+        values = [*_without_dev(wanted), *_affordable_dev(self.recipe, wanted, budget)]
+        return load_recipe(self.recipe, values)
+
+
+def _without_dev(settings: Sequence[str]) -> list[str]:
+    return [text for text in settings if not text.startswith(("score.dev_queries=", "score.dev_shots="))]
+
+
+def _affordable_dev(recipe: str, settings: Sequence[str], budget: int) -> list[str]:
+    """Dev queries that fit their share of the budget; two shots stand for all where else too few would be left."""
+    planned = load_recipe(recipe, settings)
+    epochs = sum(stage.epochs + 1 for stage in planned.stages.values())
+    score, most = planned.score, int(DEV_SHARE * budget)
+    shots = list(score.dev_shots)
+    if most < 16 * epochs * len(shots):
+        shots = [min(2, max(shots))]
+    queries = min(score.dev_queries, max(1, most // (epochs * len(shots))))
+    return [f"score.dev_queries={queries}", f"score.dev_shots={shots}"]
+
+
+_STEPS_AS_PLANNED: Mapping[int, tuple[str, ...]] = {
+    32_000: ("rce.batch_size=4", "grpo.batch_size=4"),
+    128_000: ("sft.batch_size=32", "rce.batch_size=16", "grpo.batch_size=16"),
+    512_000: ("sft.batch_size=64", "rce.batch_size=64", "grpo.batch_size=64", "score.random=16", "score.retrieved=16"),
+}
+"""The plans take one step a query and were made for 200 queries, 8,000 calls. With more calls the batch grows, so that
+an epoch has as many steps as planned; with 512,000 each of the 8,000 questions is asked about twice as often."""
+
+METHODS: Mapping[str, Method] = {
+    "best": Method("best"),
+    "listwise": Method(
+        "world",
+        ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
+    ),
+    "sft_rce_grpo": Method(
+        "plan5", ("score.queries=0",), _STEPS_AS_PLANNED, on_the_way={"sft": "sft", "rce": "sft_rce"}
+    ),
+    "mended_grpo": Method(
+        "baseline_sft",
+        ("score.queries=0", 'train.stages=["sft","rce","grpo"]', "rce.epochs=5", "grpo.epochs=8"),
+        {
+            128_000: ("sft.batch_size=32",),
+            512_000: ("sft.batch_size=64", "score.random=16", "score.retrieved=16"),
+        },
+    ),
+}
+"""Trained methods. `sft_rce_grpo` is the training of the plans with every mistake in it; `mended_grpo` the same stages
+and data with the defaults instead of the mistakes."""
+
+TITLES: Mapping[str, str] = {
+    "sft": "SFT",
+    "sft_rce": "SFT + RCE",
+    "sft_rce_grpo": "SFT + RCE + GRPO (plans)",
+    "mended_grpo": "SFT + RCE + GRPO (mended)",
+    "listwise": "listwise",
+    "best": "best",
+}
+"""How methods are called where people read them; the order of the table."""
+
+ABLATIONS: Mapping[str, tuple[str, ...]] = {
+    "no_rounds": ("score.rounds=0",),
+    "rounds_by_chance": ("score.best=1", "score.chance=9"),
+    "no_chance": ("score.best=10", "score.chance=0"),
+    "accuracy_reward": ("reward.mode=soft_only",),
+    "logit_reward": ("reward.transform=logit", "listwise.temperature=0.7"),
+    "whole_pool": ("listwise.among=pool",),
+    "warm_targets": ("listwise.temperature=0.3",),
+    "cross_attention": ("select.preset=cross_attention",),
+    "no_answers": ('select.demo_fields=["image","text"]',),
+    "no_dropout": ("select.dropout=0.0",),
+    "no_decay": ("listwise.weight_decay=0.01",),
+}
+"""One-factor changes of `best`, as overrides; each is compared with `best` at the same budget."""
+
+POOL_SIZES = (16, 64, 256, 1024, 4096)
+QUERIES = (125, 250, 500, 1000, 2000, 4000, 8000)
+
+ORDER: Sequence[tuple[str, int]] = (
+    ("best", 128_000),
+    ("best", 32_000),
+    ("best", 8_000),
+    ("listwise", 128_000),
+    ("sft_rce_grpo", 128_000),
+    ("mended_grpo", 128_000),
+    ("listwise", 32_000),
+    ("listwise", 8_000),
+    ("sft_rce_grpo", 32_000),
+    ("mended_grpo", 32_000),
+    ("sft_rce_grpo", 8_000),
+    ("mended_grpo", 8_000),
+    ("best", 512_000),
+    ("listwise", 512_000),
+    ("sft_rce_grpo", 512_000),
+    ("mended_grpo", 512_000),
+)
+"""Which come first when the time is short."""
+
+
+def rank(name: str, budget: int) -> int:
+    """The place of a method at a budget in the order of work; what is not listed comes last."""
+    return ORDER.index((name, budget)) if (name, budget) in ORDER else len(ORDER)
+
+
+def owner_of(name: str) -> str:
+    """The training in which a method is measured."""
+    if name in METHODS:
+        return name
+    for owner, method in METHODS.items():
+        if name in method.on_the_way.values():
+            return owner
+    raise UnknownName(f"there is no method called '{name}'; known: {', '.join(TITLES)}")
+
+
+def ablation(name: str) -> Method:
+    """`best` with one thing changed."""
+    if name not in ABLATIONS:
+        raise UnknownName(f"there is no ablation called '{name}'; known: {', '.join(ABLATIONS)}")
+    best = METHODS["best"]
+    return Method(best.recipe, (*best.changes, *ABLATIONS[name]), best.by_budget)
+
+
+QUICK: Mapping[str, Any] = {
+    "budgets": (1_200,),
+    "worlds": (0,),
+    "seeds": 2,
+    "items": 12,
+    "methods": ("best", "listwise", "sft_rce_grpo"),
+    "ablations": ("no_dropout",),
+    "pools": (8, 12),
+    "queries": (4, 8),
+}
+"""Sizes of `--quick`, which proves that the benchmark runs and measures nothing."""
+
+QUICK_SETTINGS = ("pool.size=12", "select.hidden=16", "eval.shots=[1,2]", "eval.dev_items=4", "eval.random_draws=1")
+
+
+def quick_settings(method: Method) -> tuple[str, ...]:
+    """Tiny sizes for a method: two epochs of each stage, one round of asking where it asks in rounds."""
+    recipe = load_recipe(method.recipe, method.changes)
+    rounds = ("score.rounds=1",) if recipe.score.rounds else ()
+    return (*QUICK_SETTINGS, *(f"{stage}.epochs=2" for stage in recipe.stages), *rounds)
