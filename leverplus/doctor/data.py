@@ -16,7 +16,7 @@ TEXTS = table(
         "Use a dense reward (gt_prob), measure more varied members for these queries, and leave flat groups out of the "
         "policy gradient and the KL.",
         ("advantage_std_tiny", "dead_updates", "entropy_stuck", "kl_from_flat_groups", "kl_collapsed",
-         "learning_rate_without_signal", "identical_picks", "loss_falls_by_kl_only"),
+         "gradient_drowned", "learning_rate_without_signal", "identical_picks", "loss_falls_by_kl_only"),
     ),
     Text(
         "top_k_before_baseline",
@@ -26,7 +26,7 @@ TEXTS = table(
         "grpo.topk_before_advantage, or an advantage spread far below the share of groups whose rewards differ",
         "Take the baseline over the whole group; select queries, never members by reward.",
         ("advantage_std_tiny", "dead_updates", "entropy_stuck", "learning_rate_without_signal", "identical_picks",
-         "kl_collapsed", "loss_falls_by_kl_only"),
+         "gradient_drowned", "kl_collapsed", "loss_falls_by_kl_only"),
     ),
     Text(
         "advantage_std_tiny",

@@ -106,8 +106,23 @@ TEXTS = table(
         "share of the KL term in the fall of the loss (over 90 %)",
         "Do not read the loss; look at reward, KL and picks, each on its own.",
     ),
+    Text(
+        "gradient_drowned",
+        WARNING,
+        "Another term of the loss has nearly all of the gradient, so that what the rewards say hardly moves the "
+        "weights. The loss values do not show it: the policy-gradient term is near 0 by construction.",
+        "norm of the gradient of the term that learns from rewards, against the sum over all terms (under 10 % in 2 "
+        "epochs or more, and in the last)",
+        "Lower the weight of the other term; mend flat groups and advantages first.",
+        ("kl_collapsed", "dead_updates", "loss_falls_by_kl_only", "identical_picks"),
+    ),
 )  # fmt: skip
 RATES = {"grpo": 2e-4}
+LEARNS = {"grpo": "grad/policy", "pairwise": "grad/pair"}
+"""The gradient of the term that learns from rewards, by stage."""
+WEIGHTS = {"grad/kl": ("grpo.kl_beta", 0.01), "grad/entropy": ("grpo.entropy_bonus", 0.0),
+           "grad/nll": ("pairwise.nll_best", 0.1)}  # fmt: skip
+"""The setting that weighs a term, and its usual value."""
 
 
 def dead_updates(record: Record) -> list[Finding]:
@@ -315,4 +330,23 @@ def loss_falls_by_kl_only(record: Record) -> list[Finding]:
             return TEXTS["loss_falls_by_kl_only"].found(
                 title, {"share": share, "kl_term_first": terms[0]}, about=[series.label]
             )
+    return []
+
+
+def gradient_drowned(record: Record) -> list[Finding]:
+    """Another term has the gradient."""
+    for series in record.stages(*LEARNS):
+        own, drowned = LEARNS[series.stage], []
+        for line in series.epochs:
+            norms = {name: value for name, value in line.values.items() if name.startswith("grad/") and value}
+            if len(norms) > 1 and own in line.values:
+                drowned.append((norms.get(own, 0.0) / sum(norms.values()), max(norms, key=lambda name: norms[name])))
+        if sum(share < 0.1 for share, _ in drowned) < 2 or drowned[-1][0] >= 0.1:
+            continue
+        share, other = drowned[-1]
+        term = other.removeprefix("grad/")
+        key, usual = WEIGHTS.get(other, ("", 0.0))
+        fix = {key: usual} if (record.setting(key) or 0.0) > usual else None
+        title = f"{series.stage}: {share:.1%} of the gradient comes from the rewards, most from the {term} term"
+        return TEXTS["gradient_drowned"].found(title, {"share": share, "term": term}, fix=fix, about=[series.label])
     return []

@@ -51,7 +51,7 @@ TEXTS = table(
         "target that forbids learning.",
         "weight at a limit, or changed by more than a factor of 100 between epochs",
         "Fix it (0.005 to 0.02), or adapt it once an epoch by a fifth at most; aim at 0.3 to 2 nats a sequence.",
-        ("kl_collapsed", "loss_falls_by_kl_only"),
+        ("gradient_drowned", "kl_collapsed", "loss_falls_by_kl_only"),
     ),
     Text(
         "kl_collapsed",
@@ -68,7 +68,7 @@ TEXTS = table(
         "Groups without any spread in reward stay in the KL term, so that most of the gradient only pulls back.",
         "grpo.flat_groups = keep with more than half of the groups flat",
         "Leave flat groups out of both terms.",
-        ("kl_collapsed", "dead_updates"),
+        ("gradient_drowned", "kl_collapsed", "dead_updates"),
     ),
     Text(
         "over_optimised",

@@ -26,6 +26,15 @@ TEXTS = table(
         ("more_shots_hurt",),
     ),
     Text(
+        "later_steps_uniform",
+        WARNING,
+        "The first choice was learnt and the later ones were not: only whole lists are rewarded, or only single "
+        "demonstrations were measured.",
+        "entropy of a later step over 95 % of that of a uniform choice while the first is under 80 %",
+        "Measure and reward every prefix (score.prefixes, beam search), or use listwise, which compares next picks.",
+        ("more_shots_hurt", "beyond_trained_length"),
+    ),
+    Text(
         "shots_identical",
         WARNING,
         "Accuracy is the same to the last digit from some number of shots on: the longer lists were never made.",
@@ -95,6 +104,33 @@ def beyond_trained_length(record: Record) -> list[Finding]:
     evidence = {"trained": trained, "shots": worst["shots"], "diff": worst["diff"]}
     fix = {"score.shots": max(r["shots"] for r in beyond), "score.search": "beam"}
     return TEXTS["beyond_trained_length"].found(title, evidence, fix=fix)
+
+
+def later_steps_uniform(record: Record) -> list[Finding]:
+    """Only the first step decides."""
+    pool = record.setting("pool.size")
+    for series in record.series if pool else ():
+        shares: dict[int, float] = {}
+        for step in range(1, min(pool, 16)):
+            entropy = series.last(f"entropy/step{step}")
+            if entropy is not None:
+                shares[step] = entropy / math.log(pool - step + 1)
+        later = {step: share for step, share in shares.items() if step > 1}
+        if not later or shares.get(1, 1.0) >= 0.8 or max(later.values()) <= 0.95:
+            continue
+        step = max(later, key=lambda place: later[place])
+        title = (
+            f"{series.stage}: the choice at place {step} is {later[step]:.0%} as undecided as a uniform one, "
+            f"the first {shares[1]:.0%}"
+        )
+        evidence: dict[str, float | int | str] = {"place": step, "later": later[step], "first": shares[1]}
+        kl = series.last(f"kl/step{step}")
+        if kl is not None:
+            evidence["kl_later"] = kl
+        mixed = record.setting("score.search") == "mixed" and record.setting("score.prefixes") is False
+        fix = {"score.prefixes": True} if mixed else None
+        return TEXTS["later_steps_uniform"].found(title, evidence, fix=fix)
+    return []
 
 
 def shots_identical(record: Record) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from doctor_cases import HEALTHY, SICK
@@ -59,3 +60,17 @@ def test_a_fix_is_a_setting_that_a_recipe_accepts_and_that_mends_what_it_names(c
     if not record.series and record.report is None and record.groups is None:
         mended = type(record)(settings={**record.settings, **settings})
         assert catalog.load(catalog.CHECKS, code, "check")(mended) == []
+
+
+def test_a_term_that_takes_the_gradient_is_named_with_the_setting_that_weighs_it():
+    (finding,) = catalog.load(catalog.CHECKS, "gradient_drowned", "check")(SICK["gradient_drowned"])
+    assert finding.evidence["share"] == pytest.approx(0.02 / 1.42, rel=1e-4)
+    assert finding.evidence["term"] == "kl"
+    assert finding.fix == {"set": {"grpo.kl_beta": 0.01}}
+
+
+def test_a_later_step_is_measured_against_the_choices_that_are_left():
+    (finding,) = catalog.load(catalog.CHECKS, "later_steps_uniform", "check")(SICK["later_steps_uniform"])
+    assert finding.evidence["place"] == 2
+    assert finding.evidence["later"] == pytest.approx(4.12 / math.log(63), rel=1e-5)
+    assert finding.evidence["first"] == pytest.approx(1.9 / math.log(64), rel=1e-5)
