@@ -141,16 +141,9 @@ def probe_scorer(scorer: Scorer, prompts: Sequence[Prompt]) -> Probe:
 
     These calls are not counted and not stored.
     """
-    from leverplus.backends.base import Request
-    from leverplus.scoring.scorer import reference_counts
-
     known = scorer.store.get([scorer.key(prompt) for prompt in prompts])
     scores = list(reversed(known.values()))
-    item = scorer.task.item
-    requests = [
-        Request(item(score.query), tuple(map(item, score.demos)), tuple(reference_counts(item(score.query))))
-        for score in scores
-    ]
+    requests = [scorer.request((score.query, score.demos)) for score in scores]
     again = [
         scorer.judge(request, reply, 0.0)
         for request, reply in zip(requests, scorer.backend.answer(requests), strict=True)

@@ -110,7 +110,7 @@ class Scorer:
     def _measure(self, wanted: dict[bytes, Prompt], what: str) -> dict[bytes, Score]:
         ordered = sorted(wanted, key=lambda key: (len(wanted[key][1]), wanted[key][1], wanted[key][0]))
         chunks = [ordered[start : start + self.chunk] for start in range(0, len(ordered), self.chunk)]
-        requests = [[self._request(wanted[key]) for key in chunk] for chunk in chunks]
+        requests = [[self.request(wanted[key]) for key in chunk] for chunk in chunks]
         found: dict[bytes, Score] = {}
         self._tell(what, 0, len(ordered))
         for number, replies, seconds in self.engine.run(requests):
@@ -146,7 +146,8 @@ class Scorer:
             raise ScoringError(f"item {query.id} has the label '{strange[0]}'; known: {', '.join(self.labels)}")
         return {label: counts.get(label, 0) for label in self.labels}
 
-    def _request(self, prompt: Prompt) -> Request:
+    def request(self, prompt: Prompt) -> Request:
+        """What the backend is asked for a prompt."""
         query = self.task.item(prompt[0])
         demos = tuple(self.task.item(demo) for demo in prompt[1])
         return Request(query, demos, tuple(self.weighed(query)), choose=bool(self.labels))
