@@ -15,25 +15,30 @@ from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.load import load_model
 from leverplus.backends.hf.prompts import Prompts
 from leverplus.backends.hf.reader import Reader, Reading
-from leverplus.backends.hf.tree import Prompt
+from leverplus.backends.hf.sight import Sight
+from leverplus.backends.hf.tree import Codes, Prompt
 from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.tasks.base import Task
+from leverplus.types import Item
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
 """How far reading in parts may be from the model's own logits, in standard deviations of these."""
 
 
 class HfBackend:
-    """Answers requests with a model of transformers: greedy answers and log-probabilities of the exact answer tokens."""
+    """Answers with a model of transformers: greedy answers, log-probabilities of the exact answer tokens."""
 
     def __init__(self, task: Task, section: ModelSection) -> None:
         self.task = task
         self.section = section
         self.files = find_model(section)
         self.loaded = load_model(self.files.folder, section)
-        self.language = Language(self.loaded.model)
-        self.prompts = Prompts(self.loaded.tokenizer, section)
+        model, processor = self.loaded.model, self.loaded.processor
+        self.sight = Sight(task, processor, model, section) if processor is not None else None
+        self.language = self.sight.language if self.sight else Language(model)
+        marker = self.sight.marker if self.sight else ""
+        self.prompts = Prompts(self.loaded.tokenizer, section, renderer=processor, picture=marker)
         default = 65536 if self.language.device.type == "cuda" else 2048
         self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default)
         self.stops = self.prompts.stops(self.loaded.model)
@@ -43,6 +48,7 @@ class HfBackend:
         section = self.section
         shape = [section.prompt, section.instruction]
         shape.append(section.template if section.prompt == "plain" else str(self.prompts.renderer.chat_template))
+        sight = {"images": f"pil, at most {section.image_pixels or 'any number of'} pixels"} if self.sight else {}
         return {
             "model": self.files.name,
             "revision": self.files.digest,
@@ -50,6 +56,7 @@ class HfBackend:
             "decoding": f"greedy, at most {section.max_new_tokens} tokens",
             "dtype": self.loaded.dtype,
             "transformers": version("transformers"),
+            **sight,
         }
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
@@ -79,21 +86,43 @@ class HfBackend:
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
         text = self.prompts.text(request)
-        ids = self.prompts.tokens(text)
+        codes, positions = self._codes(
+            text, [item for item in (*request.demos, request.query) if item.image is not None]
+        )
         longest = getattr(self.language.config, "max_position_embeddings", None)
-        if longest is not None and len(ids) > longest:
+        if longest is not None and int(positions.max()) >= longest:
             raise ScoringError(
-                f"query {request.query.id} with {len(request.demos)} demonstrations has {len(ids)} tokens; the model "
-                f"reads at most {longest}: show fewer or shorter ones"
+                f"query {request.query.id} with {len(request.demos)} demonstrations takes {int(positions.max()) + 1} "
+                f"places; the model has {longest}: show fewer or shorter ones"
             )
         answers = tuple(self.prompts.answer(text, reference) for reference in request.references)
-        return Prompt(np.array(ids, dtype=np.int64), np.arange(len(ids), dtype=np.int64)[None], answers)
+        return Prompt(codes, positions, answers)
+
+    def _codes(self, text: str, shown: Sequence[Item]) -> tuple[Codes, Codes]:
+        """A prompt's codes and rotary positions."""
+        ids = np.array(self.prompts.tokens(text), dtype=np.int64)
+        if self.sight is None:
+            if shown:
+                raise ScoringError(
+                    f"item {shown[0].id} has a picture, but {self.files.name} is a language model; "
+                    "use a vision-language model, or a task whose questions carry captions"
+                )
+            return ids, np.arange(len(ids), dtype=np.int64)[None]
+        codes = self.sight.pictures.codes(ids, [self.sight.slot(item) for item in shown])
+        return codes, self.sight.pictures.positions(codes)
 
     def _verify(self) -> None:
-        """Reading in parts must give what the model itself gives."""
+        """Reading in parts must give what the model itself gives, with a picture if it sees any."""
         import torch
 
-        ids = self.prompts.tokens("Question: What is this?\nAnswer:")
-        inputs = torch.tensor([ids], device=self.language.device)
-        places = np.arange(len(ids), dtype=np.int64)[None]
-        self.language.verify(np.array(ids, dtype=np.int64), places, TOLERANCE[self.loaded.dtype], input_ids=inputs)
+        tolerance = TOLERANCE[self.loaded.dtype]
+        if self.sight is None:
+            ids = np.array(self.prompts.tokens("Question: What is this?\nAnswer:"), dtype=np.int64)
+            inputs = torch.from_numpy(ids)[None].to(self.language.device)
+            self.language.verify(ids, np.arange(len(ids), dtype=np.int64)[None], tolerance, input_ids=inputs)
+            return
+        text = f"{self.prompts.picture}What is this?"
+        own, slot = self.sight.probe(text)
+        ids = np.array(self.prompts.tokenizer(text)["input_ids"], dtype=np.int64)
+        codes = self.sight.pictures.codes(ids, [slot])
+        self.language.verify(codes, self.sight.pictures.positions(codes), tolerance, **own)

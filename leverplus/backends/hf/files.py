@@ -157,9 +157,9 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils import logging
 
-    disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where = {"gguf_file": packed.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
     model = AutoModelForCausalLM.from_pretrained(str(packed.parent), dtype=torch.float32, **where)

@@ -1,4 +1,4 @@
-"""The text side of a transformers model: embeddings in, hidden states and next-token logits out, keys and values kept."""
+"""The text side of a transformers model: embeddings in; hidden states, next-token logits, keys and values out."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Language:
         layers = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         if not layers <= KNOWN_LAYERS:
             raise ScoringError(
-                f"the model has layers of kind {', '.join(sorted(layers - KNOWN_LAYERS))}, whose state cannot be shared "
-                "between prompts; use a model with attention layers only"
+                f"the model has layers of kind {', '.join(sorted(layers - KNOWN_LAYERS))}, whose state prompts cannot "
+                "share; use a model with attention layers only"
             )
         self.mixed = len(layers) > 1
         window = getattr(self.config, "sliding_window", None)
@@ -66,7 +66,7 @@ class Language:
         """Hidden states of new places, and keys and values of all. Without `mask` a place sees all before it."""
         from transformers import DynamicCache
 
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         for number, (keys, values) in enumerate(past or ()):
             cache.update(keys, values, number)
         if positions.shape[0] == 1:

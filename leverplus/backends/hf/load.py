@@ -30,17 +30,17 @@ def load_model(folder: Path, section: ModelSection) -> Loaded:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
         from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        from transformers.utils.logging import disable_progress_bar
+        from transformers.utils import logging
     except ImportError as error:
         raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`") from error
-    disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device = pick_device(section.device)
     dtype = section.dtype if section.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
     config = AutoConfig.from_pretrained(folder)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
+        model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise MissingFile(f"{folder} cannot be loaded as a model that answers questions ({error})") from error
@@ -63,12 +63,13 @@ def load_processor(folder: Path) -> Any:
     The video processors of many models need torchvision, which nothing here uses; without it they are left out.
     """
     from transformers import AutoConfig, AutoProcessor
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+    from transformers.models.auto import processing_auto
 
+    names: Any = processing_auto
     if find_spec("torchvision") is not None:
-        return AutoProcessor.from_pretrained(folder)
-    name = PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
-    return image_only(processor_class_from_name(name)).from_pretrained(folder)
+        return AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    name = names.PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
+    return image_only(names.processor_class_from_name(name)).from_pretrained(folder)
 
 
 def image_only(cls: Any) -> Any:

@@ -1,0 +1,204 @@
+"""Pictures for a vision-language model: each is seen once, and its features stay on the device while there is room.
+
+A picture has a slot. In a prompt its places are codes of that slot (see tree.py), so prompts share a beginning only if
+they show the same pictures there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leverplus.backends.hf.tree import Codes, picture_codes, picture_places
+from leverplus.errors import ScoringError
+
+Inputs = Mapping[str, Tensor]
+"""What a processor makes of one picture: pixel_values and whatever else the model's vision side takes."""
+
+TOGETHER = 16
+"""Pictures encoded in one pass."""
+
+
+@dataclass(frozen=True)
+class Unfolded:
+    """A picture as it stands in a prompt: the tokens in its marker's place, and its grid (height, width) in tokens."""
+
+    ids: tuple[int, ...]
+    grid: tuple[int, int] | None
+    inputs: Inputs
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the model sees of a picture: (places, D), and the same for layers that get features of their own."""
+
+    first: Tensor
+    deeper: tuple[Tensor, ...] = ()
+
+
+class Pictures:
+    """The pictures of one model. `image_token` is the token whose embeddings are replaced by features.
+
+    `encode` takes the inputs of several pictures of one shape, stacked, and returns their features.
+    """
+
+    def __init__(
+        self,
+        image_token: int,
+        encode: Callable[[Inputs], list[Features]],
+        *,
+        capacity: int,
+        device: torch.device,
+        turning: bool,
+    ) -> None:
+        self.image_token = image_token
+        self.encode = encode
+        self.capacity = capacity
+        self.device = device
+        self.turning = turning
+        self.encoded = 0
+        self._slots: dict[str, int] = {}
+        self._unfold: list[Callable[[], Unfolded]] = []
+        self._ids: list[Codes] = []
+        self._grids: list[tuple[int, int] | None] = []
+        self._waiting: dict[int, Inputs] = {}
+        self._features: OrderedDict[int, Features] = OrderedDict()
+
+    def slot(self, name: str, unfold: Callable[[], Unfolded]) -> int:
+        """The slot of the picture of that name (a content digest); `unfold` is called when it has to be seen."""
+        if name not in self._slots:
+            picture = unfold()
+            slot = len(self._slots)
+            self._slots[name] = slot
+            ids = np.array(picture.ids, dtype=np.int64)
+            seen = ids == self.image_token
+            ids[seen] = picture_codes(slot, int(seen.sum()))
+            self._unfold.append(unfold)
+            self._ids.append(ids)
+            self._grids.append(picture.grid)
+            self._waiting[slot] = picture.inputs
+        return self._slots[name]
+
+    def codes(self, ids: Codes, slots: Iterable[int]) -> Codes:
+        """A prompt's codes: every image token of `ids` replaced by the picture of the next slot."""
+        marks = np.flatnonzero(ids == self.image_token)
+        chosen = list(slots)
+        if len(marks) != len(chosen):
+            raise ScoringError(
+                f"a prompt has {len(marks)} places for pictures but {len(chosen)} pictures; does a question or an "
+                "answer contain the model's own marker for pictures?"
+            )
+        parts, start = [], 0
+        for mark, slot in zip(marks, chosen, strict=True):
+            parts += [ids[start:mark], self._ids[slot]]
+            start = int(mark) + 1
+        return np.concatenate([*parts, ids[start:]])
+
+    def positions(self, codes: Codes) -> Codes:
+        """Rotary positions: (1, L), or (3, L) in time, height and width where the model counts pictures so."""
+        if not self.turning:
+            return np.arange(len(codes), dtype=np.int64)[None]
+        out = np.empty((3, len(codes)), dtype=np.int64)
+        at, following = 0, 0
+        while at < len(codes):
+            stop = _run(codes, at)
+            if codes[at] >= 0:
+                out[:, at:stop] = following + np.arange(stop - at)
+                following += stop - at
+            else:
+                height, width = self._grid(int(picture_places(codes[at : at + 1])[0][0]), stop - at)
+                rows, columns = np.divmod(np.arange(stop - at), width)
+                out[:, at:stop] = following + np.stack([np.zeros_like(rows), rows, columns])
+                following += max(height, width)
+            at = stop
+        return out
+
+    def _grid(self, slot: int, length: int) -> tuple[int, int]:
+        grid = self._grids[slot]
+        if grid is None or grid[0] * grid[1] != length:
+            raise ScoringError(f"a picture takes {length} places but its grid is {grid}; this model is not supported")
+        return grid
+
+    def insert(self, codes: Codes, embedded: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Embeddings (B, L, D) with features where codes (B, L) are pictures, and what deeper layers are given."""
+        mask = codes < 0
+        slots, places = picture_places(codes[mask])
+        needed = [int(slot) for slot in np.unique(slots)]
+        features = self.features(needed)
+        starts = np.zeros(needed[-1] + 1, dtype=np.int64)
+        starts[needed] = np.cumsum([0, *[len(one.first) for one in features[:-1]]])
+        index = torch.from_numpy(starts[slots] + places).to(self.device)
+        where = torch.from_numpy(mask).to(self.device)
+        first = torch.cat([one.first for one in features])[index]
+        embedded = embedded.masked_scatter(where[..., None], first.to(embedded.dtype))
+        if not features[0].deeper:
+            return embedded, {}
+        deeper = [torch.cat(layer)[index] for layer in zip(*(one.deeper for one in features), strict=True)]
+        return embedded, {"visual_pos_masks": where, "deepstack_visual_embeds": deeper}
+
+    def features(self, slots: list[int]) -> list[Features]:
+        """The features of some slots; those not at hand are computed, in stacks of equal shape."""
+        missing = [slot for slot in slots if slot not in self._features]
+        stacks: dict[tuple[Any, ...], list[int]] = {}
+        for slot in missing:
+            inputs = self._waiting.get(slot) or self._unfold[slot]().inputs
+            self._waiting[slot] = inputs
+            shape = tuple((key, tuple(value.shape)) for key, value in sorted(inputs.items()))
+            stacks.setdefault(shape, []).append(slot)
+        for members in stacks.values():
+            for start in range(0, len(members), TOGETHER):
+                self._see(members[start : start + TOGETHER])
+        found = [self._features[slot] for slot in slots]
+        for slot in slots:
+            self._features.move_to_end(slot)
+        while len(self._features) > max(self.capacity, len(slots)):
+            self._features.popitem(last=False)
+        return found
+
+    def _see(self, slots: list[int]) -> None:
+        own = [self._waiting.pop(slot) for slot in slots]
+        stacked = {key: torch.cat([inputs[key] for inputs in own]).to(self.device) for key in own[0]}
+        seen = self.encode(stacked)
+        if len(seen) != len(slots):
+            raise ScoringError(f"the model saw {len(seen)} pictures where {len(slots)} were shown; it is not supported")
+        self._features.update(zip(slots, seen, strict=True))
+        self.encoded += len(slots)
+
+
+def _run(codes: Codes, at: int) -> int:
+    """Where the run of text, or of one picture, that begins here ends."""
+    rest = codes[at:]
+    if codes[at] >= 0:
+        other = rest < 0
+    else:
+        slot = picture_places(rest[:1])[0][0]
+        other = (rest >= 0) | (picture_places(rest)[0] != slot)
+    ends = np.flatnonzero(other)
+    return at + int(ends[0]) if len(ends) else len(codes)
+
+
+def vision_encoder(model: Any) -> Callable[[Inputs], list[Features]]:
+    """The vision side of a transformers model: inputs of several pictures -> their features."""
+    dtype = next(model.parameters()).dtype
+
+    @torch.inference_mode()
+    def encode(inputs: Inputs) -> list[Features]:
+        cast = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+        out = model.model.get_image_features(**cast, return_dict=True)
+        deeper = getattr(out, "deepstack_features", None) or ()
+        first = [part.reshape(-1, part.shape[-1]) for part in out.pooler_output]
+        return [Features(part, tuple(layer[number] for layer in deeper)) for number, part in enumerate(first)]
+
+    return encode
+
+
+def counts_in_three(config: Any) -> bool:
+    """Whether a text config's rotary positions have time, height and width."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return "mrope_section" in parameters
