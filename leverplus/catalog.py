@@ -94,6 +94,7 @@ EMBEDDERS: Table = {
 }
 BACKENDS: Table = {
     "world": "leverplus.backends.world:WorldBackend",
+    "openai": "leverplus.backends.api.backend:OpenAIBackend",
     "hf": "leverplus.backends.hf.backend:HfBackend",
 }
 TASKS: Table = {

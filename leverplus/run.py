@@ -47,6 +47,7 @@ class Run:
     progress: Progress = field(default=lambda _what, _done, _total: None)
     strict: bool = False
     """Whether an error of the preflight stops the training."""
+    _spent_before: dict[str, float] | None = None
 
     @cached_property
     def task(self) -> Task:
@@ -77,7 +78,9 @@ class Run:
         factory = BackendFactory(self.recipe.task, section.backend, self.recipe.model)
         engine = open_engine(section, self.backend, factory)
         store = ScoreStore(self.store_path)
-        scorer = Scorer(self.task, self.backend, store, engine, progress=self.progress, chunk=section.chunk)
+        scorer = Scorer(self.task, self.backend, store, engine, progress=self._scored, chunk=section.chunk)
+        if notice := getattr(self.backend, "notice", ""):
+            self.say(notice)
         if store.count(scorer.context) == 0:
             # nothing of this model was believed before
             self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
@@ -135,6 +138,17 @@ class Run:
     def calls(self) -> int:
         """Distinct prompts that training and dev selection asked for so far."""
         return self.scorer.meter.calls("training")
+
+    def _scored(self, what: str, done: int, total: int) -> None:
+        """Scores were committed: show it, and write to run.json what a server was asked so far."""
+        self.progress(what, done, total)
+        if not hasattr(self.backend, "usage"):
+            return
+        manifest = read_json(self.folder / "run.json")
+        if self._spent_before is None:
+            self._spent_before = dict(manifest.get("spent", {}))
+        spent = {key: value + self._spent_before.get(key, 0) for key, value in self.backend.usage().items()}
+        write_json(self.folder / "run.json", {**manifest, "spent": spent})
 
     def affordable_calls(self) -> int:
         """What the budget leaves for training after every epoch was judged on dev."""

@@ -105,6 +105,11 @@ class Score:
     def relevance(self) -> float:
         return max(self.token_f1, self.edit_similarity)
 
+    @property
+    def weighed(self) -> bool:
+        """Whether the log-probabilities of the references were measured, so that `gt_prob` is there."""
+        return all(reference.logprob is not None for reference in self.references)
+
     @cached_property
     def gt_prob(self) -> float:
         """Sum over distinct references a of P(a | prompt) * min(count(a) / 3, 1); raises if not measured."""

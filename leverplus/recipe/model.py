@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from leverplus.recipe.schema import setting
 
 QUESTION, ANSWER = "{question}", "{answer}"
+
+LOCAL = ("gguf", "device", "dtype", "image_cache", "batch_tokens")
+"""What only a model in this process has."""
+
+SERVER = (
+    *("url", "key_env", "revision", "logprobs", "concurrency", "rate", "retries", "timeout"),
+    *("price_in", "price_out", "max_cost"),
+)
+"""What only a model behind a server has."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,21 @@ class ModelSection:
     image_cache: int = setting(512, "pictures whose features stay on the device", low=1)
     batch_tokens: int = setting(0, "tokens computed together; 0: 65536 on a GPU, 2048 on a CPU", low=0)
     untrained: bool = setting(False, "the weights are random: scores show the wiring, no answer need be likelier")
+    url: str = setting("", "openai: address of the server, such as http://127.0.0.1:8000/v1")
+    key_env: str = setting("", 'openai: environment variable that holds the key; "": none is sent')
+    revision: str = setting("", 'openai: what tells weights of one name apart; "": what the server says of its model')
+    logprobs: str = setting(
+        "auto",
+        "openai: whether given answers are weighed; auto: where the server offers it",
+        choices=("auto", "always", "never"),
+    )
+    concurrency: int = setting(8, "openai: requests under way at a time", low=1)
+    rate: float = setting(0.0, "openai: most requests a minute; 0: no limit", low=0.0)
+    retries: int = setting(6, "openai: how often a failed request is asked again", low=0)
+    timeout: float = setting(120.0, "openai: seconds to wait for an answer", above=0.0)
+    price_in: float = setting(0.0, "openai: price of a million tokens read", low=0.0)
+    price_out: float = setting(0.0, "openai: price of a million tokens written", low=0.0)
+    max_cost: float = setting(0.0, "openai: stop when so much is spent in one go; 0: no limit", low=0.0)
 
     def problems(self, backend: str) -> list[str]:
         """What does not go together with a backend."""
@@ -44,4 +70,23 @@ class ModelSection:
             found.append("model.template: must hold {question} once and then {answer} once")
         elif answer + len(ANSWER) == len(self.template):
             found.append("model.template: something must follow {answer}, such as a line end, so that an answer ends")
+        return found + (self._server_problems() if backend == "openai" else self._idle(SERVER, backend))
+
+    def _idle(self, keys: tuple[str, ...], backend: str) -> list[str]:
+        """Keys that were given to a backend that does not read them."""
+        given = [key for key in keys if getattr(self, key) != getattr(ModelSection, key)]
+        return [f'model.{key}: score.backend = "{backend}" does not use it' for key in given]
+
+    def _server_problems(self) -> list[str]:
+        """What is wrong with the address of a server; a key that was written down is never shown."""
+        found = self._idle(LOCAL, "openai")
+        address = urlsplit(self.url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            found.append("model.url: must be the address of a server, such as http://127.0.0.1:8000/v1")
+        if "@" in address.netloc or address.query:
+            found.append("model.url: must hold no password or key; name an environment variable in model.key_env")
+        if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", self.key_env):
+            found.append("model.key_env: must name an environment variable; never write the key itself into a recipe")
+        if self.max_cost and not self.price_in + self.price_out:
+            found.append("model.max_cost: needs model.price_in and model.price_out")
         return found

@@ -27,8 +27,7 @@ def graded(score: Score) -> float:
 
 def promise(score: Score) -> float:
     """What tells sequences of equal accuracy apart: gt_prob, or how near the answer came where none was measured."""
-    measured = all(reference.logprob is not None for reference in score.references)
-    return score.gt_prob if measured else score.relevance
+    return score.gt_prob if score.weighed else score.relevance
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,16 @@ SIDES = ("right", "left")
 
 
 def gain(score: Score) -> float:
-    """What search maximises by default: the probability of the truth, the cumulative form of InfoScore."""
-    return score.gt_prob
+    """What search maximises by default: the probability of the truth, the cumulative form of InfoScore.
+
+    A model that offers no log-probabilities is searched by accuracy, then by how near the answer came.
+    """
+    return score.gt_prob if score.weighed else oracle_objective(score)
 
 
 def oracle_objective(score: Score) -> float:
-    """What an oracle maximises: accuracy first, the probability of the truth among equals."""
-    return score.accuracy + 1e-3 * score.gt_prob
+    """What an oracle maximises: accuracy first; among equals the probability of the truth, or how near it came."""
+    return score.accuracy + 1e-3 * (score.gt_prob if score.weighed else score.relevance)
 
 
 def dense_groups(scorer: Scorer, pools: Sequence[Pool], zero_shot: bool = True) -> list[Group]:
