@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.errors import LeverError
+from leverplus.errors import LeverError, WrongUsage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,25 +21,47 @@ WIDTH = 110
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", type=Path, help="a run folder, a score store, an RL-data JSON, or a training log or report in text"
+        "target",
+        type=Path,
+        nargs="?",
+        help="a run folder, a score store, an RL-data JSON, or a training log or report in text",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the data quality as a table of CSV")
+    parser.add_argument("--queries", type=Path, metavar="FILE", help="write a line of CSV for every query")
+    parser.add_argument("--candidates", type=Path, metavar="FILE", help="write a line of CSV for every scored sequence")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the data quality as a page with charts")
+    parser.add_argument("--gallery", action="store_true", help="list the sick runs that show what the doctor finds")
 
 
 def run(args: argparse.Namespace) -> int:
     from leverplus.doctor.examine import examine
+    from leverplus.doctor.listing import Listing
     from leverplus.doctor.read import read_target
     from leverplus.doctor.tables import overview, quality_rows
 
-    record = read_target(args.target)
+    if args.gallery:
+        return _show_gallery(args.json)
+    if args.target is None:
+        raise WrongUsage("say what to look at: `lever doctor TARGET`, or --gallery for the sick runs that ship")
+    with Listing(args.queries, args.candidates) as listing:
+        record = read_target(args.target, listing)
+        if record.groups is None and (args.csv or args.queries or args.candidates or args.html):
+            raise LeverError(
+                f"{args.target} holds no groups, so there is no data quality to write; leave --csv, --queries, "
+                "--candidates and --html out"
+            )
+        if args.target.is_dir() and (args.queries or args.candidates):
+            raise LeverError("a run folder keeps no single scores; give its store, where they are, or leave these out")
     findings = examine(record)
     result = {"findings": [finding.as_json() for finding in findings]}
     if args.target.is_dir():
         _write(args.target / "findings.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if args.csv is not None:
-        if record.groups is None:
-            raise LeverError(f"{args.target} holds no groups, so there is no data quality to write; leave --csv out")
+    if args.html is not None and record.groups is not None:
+        from leverplus.report.quality import quality_page
+
+        _write(args.html, quality_page(record, record.groups, findings))
+    if args.csv is not None and record.groups is not None:
         lines = [f"{name.replace(',', ' ')},{value}" for name, value in quality_rows(record.groups)]
         _write(args.csv, "\n".join(["measure,value", *lines]) + "\n")
     if args.json:
@@ -50,6 +72,26 @@ def run(args: argparse.Namespace) -> int:
     if record.groups is not None:
         _show_quality(record.groups)
     _show(findings, record.source, overview(record))
+    return 0
+
+
+def _show_gallery(as_json: bool) -> int:
+    """The sick runs, what is wrong with each and which findings it shows."""
+    from rich.table import Table
+
+    from leverplus.cli.console import print_table
+    from leverplus.recipe.recipe import gallery_names, load_recipe
+
+    recipes = {name: load_recipe(name) for name in gallery_names()}
+    if as_json:
+        texts = {name: {"purpose": own.purpose, "expected": own.expected} for name, own in recipes.items()}
+        print(json.dumps({"gallery": texts}))
+        return 0
+    table = Table("recipe", "what is wrong", "findings")
+    for name, own in recipes.items():
+        table.add_row(name, own.purpose, own.expected)
+    print_table(table)
+    print("Type `lever run gallery/NAME --ignore-findings`, then `lever doctor runs/NAME`.")
     return 0
 
 

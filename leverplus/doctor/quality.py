@@ -6,7 +6,7 @@ Memory does not grow with the number of members: joint counts of binned values r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +46,15 @@ def sample_of(score: Score, source: str = "", density: bool = False) -> Sample:
     return Sample(score.demos, score.accuracy, gt_prob, source, density=density)
 
 
+Watch = Callable[[str, Sequence[Sample]], None]
+"""Sees every query with its members as they pass, so that they can be written down one by one."""
+
+
 class GroupMeter:
     """Adds up groups, one query at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.watch = watch
         self.counts: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
         self.sizes: Counter[int] = Counter()
@@ -62,9 +67,11 @@ class GroupMeter:
         self.largest: float | None = None
         self.pools: Counter[int] = Counter()
 
-    def add(self, samples: Sequence[Sample], pool: int | None = None) -> None:
+    def add(self, samples: Sequence[Sample], pool: int | None = None, query: str = "") -> None:
         """One query with its scored sequences; a prompt without demonstrations is no member."""
         samples = [sample for sample in samples if sample.demos]
+        if self.watch is not None:
+            self.watch(query, samples)
         known = [sample for sample in samples if sample.accuracy is not None]
         self.counts["members"] += len(samples)
         self.counts["distinct"] += len({sample.demos for sample in samples})
@@ -174,6 +181,9 @@ class GroupMeter:
             pool=min(self.pools) if self.pools else None,
             bins=dict(self.bins),
             tiers=dict(sorted(self.tiers.items())),
+            sizes=dict(sorted(self.sizes.items())),
+            positives=dict(sorted(self.positives.items())),
+            calibration=calibration(self.joint),
             sources={name: _source(own) for name, own in sorted(self.sources.items())},
         )
 
@@ -207,6 +217,17 @@ def quartiles(counts: Counter[int]) -> tuple[float, ...]:
                 found.append(float(value))
                 break
     return tuple(found)
+
+
+def calibration(joint: Counter[tuple[int, int]]) -> dict[int, tuple[int, float]]:
+    """Members and mean accuracy for every tenth of gt_prob, from joint counts of (1000 accuracy, 1000 gt_prob)."""
+    members: Counter[int] = Counter()
+    right: defaultdict[int, float] = defaultdict(float)
+    for (accuracy, gt_prob), count in joint.items():
+        place = min(10 * gt_prob // BINS, 9)
+        members[place] += count
+        right[place] += count * accuracy / 1000
+    return {place: (members[place], right[place] / members[place]) for place in sorted(members)}
 
 
 def spearman(joint: Counter[tuple[int, int]]) -> float | None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from leverplus.doctor.published import read_report
+from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record
 from leverplus.doctor.rldata import rl_group_stats
 from leverplus.doctor.runfolder import read_lines, read_run, series_of
@@ -14,8 +15,11 @@ from leverplus.errors import DataError, MissingFile
 SQLITE = b"SQLite format 3\x00"
 
 
-def read_target(path: Path) -> Record:
-    """The record of a run folder, a `log.jsonl`, a score store, an RL-data JSON, or a report or log in text."""
+def read_target(path: Path, watch: Watch | None = None) -> Record:
+    """The record of a run folder, a `log.jsonl`, a score store, an RL-data JSON, or a report or log in text.
+
+    `watch` sees every query of a store or an RL file with its members.
+    """
     if path.is_dir():
         return read_run(path)
     if not path.is_file():
@@ -25,15 +29,15 @@ def read_target(path: Path) -> Record:
     if start == SQLITE:
         from leverplus.doctor.storefile import read_store
 
-        return read_store(path)
+        return read_store(path, watch)
     if path.suffix == ".jsonl":
         return Record(source=str(path), series=series_of(read_lines(path), {}))
     if start.lstrip()[:1] == b"{":
-        return _read_json(path)
+        return _read_json(path, watch)
     return read_report(path)
 
 
-def _read_json(path: Path) -> Record:
+def _read_json(path: Path, watch: Watch | None) -> Record:
     """An eval.json, or RL data."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -41,4 +45,4 @@ def _read_json(path: Path) -> Record:
         raise DataError(f"{path} is not a JSON file ({error})") from error
     if "arms" in values and "comparisons" in values:
         return Record(source=str(path), report=values)
-    return Record(source=str(path), groups=rl_group_stats(values, str(path)))
+    return Record(source=str(path), groups=rl_group_stats(values, str(path), watch))

@@ -64,7 +64,8 @@ class GroupStats:
     right, in `all_one` groups every member is fully right. `correlation` is Spearman's over
     members, `within` the mean over queries of the correlation inside a query. `pick` is the accuracy of the selector's
     own first choice where the file marks one, over `picked` queries. With `scale` = gain, `accuracy` and what follows
-    from it are gains of a search and no accuracies.
+    from it are gains of a search and no accuracies. `sizes` and `positives` count queries by their members and right
+    members; `calibration` has, for every tenth of gt_prob (0-9), its members and their mean accuracy.
     """
 
     queries: int
@@ -96,6 +97,9 @@ class GroupStats:
     scale: str = "accuracy"
     bins: Mapping[str, int] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    positives: Mapping[int, int] = field(default_factory=dict)
+    calibration: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     sources: Mapping[str, SourceStats] = field(default_factory=dict)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from leverplus.doctor.quality import GroupMeter, Sample
+from leverplus.doctor.quality import GroupMeter, Sample, Watch
 from leverplus.doctor.records import GroupStats
 from leverplus.errors import DataError
 
@@ -16,17 +16,18 @@ BORROWED = ("global_positive_transfer", "global_positive_injection", "mined_from
 ESTIMATED = ("fallback", "simple_match", "error")
 
 
-def rl_group_stats(values: Mapping[str, Any], source: str) -> GroupStats:
+def rl_group_stats(values: Mapping[str, Any], source: str, watch: Watch | None = None) -> GroupStats:
     """The statistics of RL data in either format; other keys than query ids are passed over."""
     entries = {key: entry for key, entry in values.items() if key.lstrip("-").isdigit() and isinstance(entry, Mapping)}
-    meter = GroupMeter()
+    meter = GroupMeter(watch)
     for key, entry in entries.items():
         if entry.get("pointer_candidates"):
             samples = [_candidate(candidate, source, key) for candidate in entry["pointer_candidates"]]
             pool = entry.get("candidate_pool_ids")
-            meter.add(samples, len(pool) if pool else len({demo for sample in samples for demo in sample.demos}))
+            offered = len(pool) if pool else len({demo for sample in samples for demo in sample.demos})
+            meter.add(samples, offered, key)
         elif "id_list" in entry and "score_list" in entry:
-            meter.add(_legacy(entry, source, key))
+            meter.add(_legacy(entry, source, key), query=key)
         else:
             raise DataError(f"{source}: query {key} has neither pointer_candidates nor id_list and score_list")
     if not entries:

@@ -53,7 +53,9 @@ def read_probe(folder: Path) -> tuple[Probe | None, GroupStats | None]:
         if stats is None:
             return probe, None
         stats["sources"] = {name: SourceStats(**own) for name, own in stats["sources"].items()}
-        stats["lengths"] = {int(length): count for length, count in stats["lengths"].items()}
+        for key in ("lengths", "sizes", "positives"):
+            stats[key] = {int(number): count for number, count in stats[key].items()}
+        stats["calibration"] = {int(tenth): tuple(pair) for tenth, pair in stats["calibration"].items()}
         for key in ("size_quartiles", "positive_quartiles"):
             stats[key] = tuple(stats[key])
         return probe, GroupStats(**stats)

@@ -22,6 +22,7 @@ from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
 from leverplus.recipe.training import RewardConfig, StageConfig
 
 FOLDER = Path(__file__).parent.parent / "recipes"
+GALLERY = "gallery"
 
 PLAIN = {
     "task": TaskSection,
@@ -78,6 +79,11 @@ def _plain(section: Any) -> dict[str, Any]:
 
 def recipe_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def gallery_names() -> list[str]:
+    """The recipes of the gallery of sick runs, as `gallery/NAME`."""
+    return sorted(f"{GALLERY}/{path.stem}" for path in (FOLDER / GALLERY).glob("*.toml"))
 
 
 def find_recipe(name: str) -> Path:

@@ -74,3 +74,30 @@ def test_a_target_that_cannot_be_read_is_one_sentence_and_exit_code_one(tmp_path
 def test_quality_of_a_target_without_groups_is_refused(report, tmp_path, capsys):
     assert main(["doctor", str(report), "--csv", str(tmp_path / "q.csv")]) == 1
     assert "holds no groups" in capsys.readouterr().err
+
+
+def test_queries_candidates_and_a_page_of_an_rl_file_are_written(tmp_path, capsys):
+    candidates = [{"pointer": [n, n + 1], "vqa_acc_score": n / 4, "vqa_gt_prob": n / 5} for n in range(5)]
+    path, queries, listed, page = (tmp_path / name for name in ("rl.json", "q.csv", "c.csv", "p.html"))
+    path.write_text(json.dumps({"7": {"pointer_candidates": candidates}}))
+    files = ["--queries", str(queries), "--candidates", str(listed), "--html", str(page)]
+    assert main(["doctor", str(path), *files]) == 0
+    assert queries.read_text().splitlines()[1].startswith("7,5,5,4,0.5,1.0,0.0,")
+    assert len(listed.read_text().splitlines()) == 6
+    assert "Members by accuracy" in page.read_text()
+    assert not list(tmp_path.glob(".*"))
+    capsys.readouterr()
+
+
+def test_the_gallery_is_listed_with_what_each_run_shows(capsys):
+    assert main(["doctor", "--gallery", "--json"]) == 0
+    gallery = json.loads(capsys.readouterr().out)["gallery"]
+    assert len(gallery) > 20
+    assert "stale_behaviour" in gallery["gallery/stale_policy"]["expected"]
+    assert main(["doctor", "--gallery"]) == 0
+    assert "two_fixed_demos" in capsys.readouterr().out
+
+
+def test_asking_for_nothing_is_wrong_usage(capsys):
+    assert main(["doctor"]) == 2
+    assert "say what to look at" in capsys.readouterr().err
