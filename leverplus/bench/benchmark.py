@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from leverplus.bench.crew import run_jobs
-from leverplus.bench.jobs import ARMS, Job, Place, Record
+from leverplus.bench.jobs import ARMS, Job, Place, Record, do_job
 from leverplus.bench.methods import (
     ABLATIONS,
     BUDGETS,
+    COMMON,
     HEADLINE,
     ITEMS,
     METHODS,
@@ -52,8 +54,6 @@ class Plan:
     def jobs(self) -> list[Job]:
         """Every job, the arms of each world first."""
         found = [self._arms(world) for world in self.worlds]
-        if self.pools:
-            found += [replace(self._arms(world), pools=tuple(self.pools)) for world in self.worlds]
         names = dict.fromkeys(owner_of(name) for name in self.methods)
         for budget in self.budgets:
             for name in names:
@@ -62,15 +62,14 @@ class Plan:
                 found += self._trainings(name, ablation(name), budget)
             best = self._trainings("best", METHODS["best"], budget)
             found += [replace(job, queries=most) for most in self.queries for job in best]
-            found += [replace(job, pools=tuple(self.pools)) for job in best if self.pools]
-        return found
+        return [replace(job, pools=tuple(self.pools)) if job.name in (ARMS, "best") else job for job in found]
 
     def _arms(self, world: int) -> Job:
         settings = QUICK_SETTINGS if self.quick else ()
-        return Job(ARMS, None, 0, world, 0, (f"eval.items={self.items}", *settings))
+        return Job(ARMS, None, 0, world, 0, (*COMMON, f"eval.items={self.items}", *settings))
 
     def _trainings(self, name: str, method: Method, budget: int) -> list[Job]:
-        settings = (f"eval.items={self.items}", *(quick_settings(method) if self.quick else ()))
+        settings = (*COMMON, f"eval.items={self.items}", *(quick_settings(method) if self.quick else ()))
         return [Job(name, method, budget, world, seed, settings) for seed in range(self.seeds) for world in self.worlds]
 
 
@@ -128,7 +127,8 @@ def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
 
     deadline = None if bench.minutes is None else started + 60.0 * bench.minutes
     try:
-        left = run_jobs(jobs, bench.place, processes=bench.processes, deadline=deadline, done=done, failed=failed)
+        work = partial(do_job, place=bench.place)
+        left = run_jobs(jobs, work, processes=bench.processes, deadline=deadline, done=done, failed=failed)
     finally:
         records.write()
     return write_standings(plan, bench, records, [job.marks()[-1] for job in left])

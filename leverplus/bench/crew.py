@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from leverplus.bench.jobs import Job, Place, Record, do_job
+from leverplus.bench.jobs import Job, Record
 from leverplus.bench.methods import rank
 from leverplus.errors import LeverError
 
+Work = Callable[[Job], dict[str, Record]]
+"""What does a job; it is sent to the processes, so it is a function of a module or a `functools.partial` of one."""
 Done = Callable[[Job, dict[str, Record], float], None]
 Failed = Callable[[Job, str], None]
 MARGIN = 1.15
@@ -54,7 +57,7 @@ class Pace:
         return seconds * job.budget / budget
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
     """A process that does one job at a time."""
 
@@ -66,20 +69,20 @@ class Worker:
 
 
 def run_jobs(
-    jobs: Sequence[Job], place: Place, *, processes: int, deadline: float | None, done: Done, failed: Failed
+    jobs: Sequence[Job], work: Work, *, processes: int, deadline: float | None, done: Done, failed: Failed
 ) -> list[Job]:
     """Do jobs and report each; the jobs that were left out because the time (`time.monotonic()`) was up."""
     waiting = sorted(jobs, key=urgency)
     if processes == 1 and deadline is None:
         for job in waiting:
-            _do_here(job, place, done, failed)
+            _do_here(job, work, done, failed)
         return []
-    workers = [_hire(place) for _ in range(min(processes, len(waiting)))]
+    workers = [_hire(work) for _ in range(min(processes, len(waiting)))]
     pace = Pace()
     try:
         while True:
             gone = [worker for worker in workers if worker.job is None and waiting and not worker.process.is_alive()]
-            workers = [_hire(place) if worker in gone else worker for worker in workers]
+            workers = [_hire(work) if worker in gone else worker for worker in workers]
             for worker in workers:
                 if worker.job is None and (wanted := _next(waiting, worker, pace, deadline)) is not None:
                     _give(worker, wanted)
@@ -96,10 +99,10 @@ def run_jobs(
             worker.process.join()
 
 
-def _do_here(job: Job, place: Place, done: Done, failed: Failed) -> None:
+def _do_here(job: Job, work: Work, done: Done, failed: Failed) -> None:
     started = time.monotonic()
     try:
-        records = do_job(job, place)
+        records = work(job)
     except LeverError as error:
         failed(job, str(error))
     else:
@@ -140,10 +143,10 @@ def _collect(worker: Worker, pace: Pace, done: Done, failed: Failed) -> None:
     done(job, records, seconds)
 
 
-def _hire(place: Place) -> Worker:
+def _hire(work: Work) -> Worker:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_work, args=(there, place), daemon=True)
+    process = context.Process(target=_serve, args=(there, work), daemon=True)
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # read when the process loads its libraries
     try:
@@ -157,14 +160,9 @@ def _hire(place: Place) -> Worker:
     return Worker(process, here)
 
 
-def _work(link: Connection, place: Place) -> None:
+def _serve(link: Connection, work: Work) -> None:
     """The life of a process: a job comes, its records or the reason why there are none go back."""
-    import signal
-
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it ends it
-    torch.set_num_threads(1)
     while True:
         try:
             job: Job = link.recv()
@@ -172,7 +170,7 @@ def _work(link: Connection, place: Place) -> None:
             return
         answer: tuple[Any, str | None]
         try:
-            answer = do_job(job, place), None
+            answer = work(job), None
         except Exception as error:  # whatever it is, the others go on and the reason is told
             answer = None, str(error) if isinstance(error, LeverError) else f"{type(error).__name__}: {error}"
         link.send(answer)

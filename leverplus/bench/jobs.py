@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ ORACLE_POOL = 64
 class Job:
     """A method (None: the arms) at a budget, in a world, with a seed; `settings` are those of the whole benchmark.
 
-    `queries` limits the training questions (0: all); `pools` are sizes of pools to evaluate on instead of the recipe's.
+    `queries` limits the training questions (0: all); `pools` are sizes of pools to evaluate on beside the recipe's.
     """
 
     name: str
@@ -53,8 +54,7 @@ class Job:
     def stages(self) -> dict[str, str]:
         """The methods that this training measures, by the stage after which they are finished."""
         assert self.method is not None
-        last = load_recipe(self.method.recipe, self.method.changes).train.stages[-1]
-        return {**self.method.on_the_way, last: self.name}
+        return {**self.method.on_the_way, _last_stage(self.method.recipe, self.method.changes): self.name}
 
     @property
     def folder(self) -> str:
@@ -64,12 +64,22 @@ class Job:
     def marks(self) -> list[str]:
         """The keys of the records that the job leaves."""
         names = [ARMS] if self.method is None else list(self.stages.values())
-        return [self.key(name, size) for name in names for size in self.pools or (0,)]
+        return [self.key(name, size) for name in names for size in self.sizes]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of pools to evaluate on; 0 is the recipe's."""
+        return (0, *self.pools)
 
     def key(self, name: str, pool: int = 0) -> str:
         parts = [name, str(self.budget), f"world{self.world}", f"seed{self.seed}"]
         parts += [f"queries{self.queries}"] if self.queries else []
         return "/".join(parts + ([f"pool{pool}"] if pool else []))
+
+
+@cache
+def _last_stage(recipe: str, changes: tuple[str, ...]) -> str:
+    return load_recipe(recipe, changes).train.stages[-1]
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def measure_arms(job: Job, place: Place) -> dict[str, Record]:
     from leverplus.pipeline import choose_text_share
 
     records = {}
-    for size in job.pools or (0,):
+    for size in job.sizes:
         run = Run(job.recipe(), place.runs / ARMS, job.seed, place.store_of(job.world))
         _furnish(run)
         _resize(run, size)
@@ -136,7 +146,7 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
     _furnish(run)
     trained = _train(run)
     records = {}
-    for size in job.pools or (0,):
+    for size in job.sizes:
         _resize(run, size)
         bench = _test_bench(run)
         for stage, name in job.stages.items():

@@ -36,8 +36,8 @@ def harmed(harm: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def usual(found: Mapping[str, Any], kind: str) -> list[Row]:
-    """Lines of the main table: not those of other pools or of fewer questions."""
-    rows: list[Row] = found[kind]
+    """Lines of the main table: not those of other pools, of fewer questions or of changes of `best`."""
+    rows: list[Row] = [row for row in found[kind] if row.get("method", "best") in TITLES]
     sizes = {row["pool"] for row in rows}
     size = USUAL_POOL if USUAL_POOL in sizes else max(sizes, default=0)
     return [row for row in rows if row["pool"] == size and not row.get("queries")]

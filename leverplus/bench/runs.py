@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A folder of runs that share one store; `say` and `progress` tell the user how far they are."""
+    """A folder of runs that share one store; `say` and `progress` tell the user how far they are.
+
+    What runs of the same task read alike, the items and their vectors, is read once and kept in `first`.
+    """
 
     folder: Path
     store: Path
     say: Callable[[str], None] = lambda _: None
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
+    first: dict[object, Run] = field(default_factory=dict)
 
     def open(self, recipe: Recipe, source: Path, name: str, seed: int) -> Run:
         """The run of a recipe and a seed in `NAME-seedN`, new or taken up; another one in its place is refused."""
         from leverplus.pipeline import open_run
 
         folder = self.folder / f"{name}-seed{seed}"
-        return open_run(recipe, source, folder, seed=seed, store_path=self.store, say=self.say, progress=self.progress)
+        run = open_run(recipe, source, folder, seed=seed, store_path=self.store, say=self.say, progress=self.progress)
+        first = self.first.setdefault((recipe.task, recipe.embed), run)
+        if first is not run:
+            run.task, run.embedder = first.task, first.embedder
+            run.demonstrations, run.demonstration_vectors = first.demonstrations, first.demonstration_vectors
+        return run
 
 
 def evaluate_once(run: Run) -> dict[str, Any]:

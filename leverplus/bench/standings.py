@@ -24,7 +24,8 @@ Scores = NDArray[np.float64]
 MEAN_SHOTS = ("1", "2", "3", "4")
 RIGHT = 0.5
 """An answer counts as right when its accuracy is at least this, as on the world's ladder."""
-RESAMPLES = 4000
+RESAMPLES = 1000
+"""Samples drawn for the shape of an interval; its width does not depend on them."""
 RIVALS = ("nearest_image", "nearest_text", "nearest_both", "two_stage", "mmr")
 """Arms without training that a selector has to beat."""
 
