@@ -105,18 +105,18 @@ class Pictures:
         if not self.turning:
             return np.arange(len(codes), dtype=np.int64)[None]
         out = np.empty((3, len(codes)), dtype=np.int64)
-        at, following = 0, 0
-        while at < len(codes):
-            stop = _run(codes, at)
-            if codes[at] >= 0:
-                out[:, at:stop] = following + np.arange(stop - at)
-                following += stop - at
+        following = 0
+        for start, stop, slot in runs(codes):
+            steps = np.arange(stop - start)
+            if slot is None:
+                out[:, start:stop] = following + steps
+                following += stop - start
             else:
-                height, width = self._grid(int(picture_places(codes[at : at + 1])[0][0]), stop - at)
-                rows, columns = np.divmod(np.arange(stop - at), width)
-                out[:, at:stop] = following + np.stack([np.zeros_like(rows), rows, columns])
+                height, width = self._grid(slot, stop - start)
+                out[:, start:stop] = following
+                out[1, start:stop] += steps // width
+                out[2, start:stop] += steps % width
                 following += max(height, width)
-            at = stop
         return out
 
     def _grid(self, slot: int, length: int) -> tuple[int, int]:
@@ -171,16 +171,16 @@ class Pictures:
         self.encoded += len(slots)
 
 
-def _run(codes: Codes, at: int) -> int:
-    """Where the run of text, or of one picture, that begins here ends."""
-    rest = codes[at:]
-    if codes[at] >= 0:
-        other = rest < 0
-    else:
-        slot = picture_places(rest[:1])[0][0]
-        other = (rest >= 0) | (picture_places(rest)[0] != slot)
-    ends = np.flatnonzero(other)
-    return at + int(ends[0]) if len(ends) else len(codes)
+def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
+    """(start, stop, slot) of every run of text (slot None) and of every picture, in order."""
+    slots, places = picture_places(codes)
+    slots = np.where(codes < 0, slots, -1)
+    breaks = (slots[1:] != slots[:-1]) | ((slots[1:] >= 0) & (places[1:] != places[:-1] + 1))
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(codes)]
+    return [
+        (start, stop, int(slots[start]) if codes[start] < 0 else None)
+        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+    ]
 
 
 def vision_encoder(model: Any) -> Callable[[Inputs], list[Features]]:
