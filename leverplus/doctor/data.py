@@ -99,7 +99,7 @@ TEXTS = table(
     Text(
         "advantage_explodes",
         WARNING,
-        "An advantage was divided by a spread that is almost 0.",
+        "An advantage was divided by a spread that is almost 0, or rewards of a large scale were only centred.",
         "spread of the advantages (over 2) or the largest one (over 10)",
         "Raise the floor of the deviation, or centre only and scale over the batch.",
         ("not_finite",),

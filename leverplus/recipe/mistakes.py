@@ -18,7 +18,9 @@ class MistakesSection:
         choices=("built", "two_fixed"),
         sick=("two_fixed",),
     )
-    own_query: bool = setting(False, "a training query is among its own candidates", sick=(True,))
+    own_picture: bool = setting(
+        False, "another question on a training query's picture is among its candidates", sick=(True,)
+    )
     queries: str = setting(
         "train", "the split that training queries are taken from", choices=("train", "test"), sick=("test",)
     )

@@ -13,26 +13,27 @@ from leverplus.recipe.mistakes import MistakesSection
 from leverplus.training.checkpoint import load_checkpoint, load_weights, save_checkpoint, tensors_of
 from leverplus.training.groups import Row
 from leverplus.training.seeds import derive_seed
-from leverplus.types import Group, Item, Pool
+from leverplus.types import Group, Item, ItemId, Pool
 
 
 def spoil_pools(
     section: MistakesSection, pools: Sequence[Pool], queries: Sequence[Item], demonstrations: Sequence[Item]
 ) -> list[Pool]:
-    """Pools with the query in its last place, or the first two demonstrations for every query that is not trained on.
+    """Pools whose last candidate is on the query's picture, or the first two demonstrations for queries of dev and test.
 
     The earlier code gave every query at test the first two rows of the training set.
     """
     fixed = tuple(item.id for item in demonstrations[:2])
-    known = {item.id for item in demonstrations} if section.own_query else set()
+    pictures: dict[str | None, list[ItemId]] = {}
+    for item in demonstrations if section.own_picture else ():
+        pictures.setdefault(item.image_id, []).append(item.id)
     spoilt = []
     for pool, query in zip(pools, queries, strict=True):
         if section.test_pool == "two_fixed" and query.split != "train":
             spoilt.append(Pool(pool.query, fixed, "two fixed demonstrations"))
-        elif query.id in known:
-            spoilt.append(replace(pool, candidates=(*pool.candidates[:-1], query.id)))
-        else:
-            spoilt.append(pool)
+            continue
+        twin = next((item for item in pictures.get(query.image_id, ()) if item != query.id), None)
+        spoilt.append(pool if twin is None else replace(pool, candidates=(*pool.candidates[:-1], twin)))
     return spoilt
 
 

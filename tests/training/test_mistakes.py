@@ -15,8 +15,8 @@ from leverplus.training.groups import Row
 from leverplus.training.mistakes import convert_checkpoint, spoil_groups, spoil_pools, spoil_rows
 from leverplus.types import Group, Item, ItemId, Member, Pool, Score
 
-DEMOS = [Item(ItemId(f"d{n}"), "q?", ("a",), "train") for n in range(6)]
-STRANGER = Item(ItemId("t0"), "q?", ("a",), "test")
+DEMOS = [Item(ItemId(f"d{n}"), "q?", ("a",), "train", image_id=f"p{n // 2}") for n in range(6)]
+STRANGER = Item(ItemId("t0"), "q?", ("a",), "test", image_id="other")
 
 
 def pool(query: Item) -> Pool:
@@ -39,10 +39,10 @@ def test_two_fixed_demonstrations_are_all_that_is_offered_at_test() -> None:
     assert spoilt[1].builder != spoilt[0].builder
 
 
-def test_a_query_can_be_among_its_own_candidates_if_it_is_a_demonstration() -> None:
-    section = MistakesSection(own_query=True)
+def test_another_question_on_the_picture_of_a_query_can_be_among_its_candidates() -> None:
+    section = MistakesSection(own_picture=True)
     one, other = spoil_pools(section, [pool(DEMOS[0]), pool(STRANGER)], [DEMOS[0], STRANGER], DEMOS)
-    assert one.candidates == ("d2", "d3", "d0")
+    assert one.candidates == ("d2", "d3", "d1")
     assert other == pool(STRANGER)
 
 

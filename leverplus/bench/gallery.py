@@ -1,0 +1,98 @@
+"""The gallery: runs that are sick on purpose, one for each documented failure, and what the doctor must find in them.
+
+A recipe of the gallery says in `expected` which findings its run shows. At small sizes a case takes seconds once the
+store is warm; what a recipe sets itself is never made smaller.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leverplus import catalog
+from leverplus.bench.runs import Workshop
+from leverplus.errors import LeverError
+from leverplus.recipe.recipe import Recipe, find_recipe, gallery_names, load_recipe
+
+if TYPE_CHECKING:
+    from leverplus.doctor.findings import Finding
+    from leverplus.pipeline import Run
+
+SMALL = (
+    "pool.size=32", "score.queries=120", "score.budget=9000", "score.dev_queries=24", "eval.items=150",
+    "eval.dev_items=8", "eval.random_draws=1",
+)  # fmt: skip
+"""Sizes at which the gallery is a test."""
+SEEN_AT_TEST = ("leverplus.doctor.evaluation", "leverplus.doctor.exploration", "leverplus.doctor.shots")
+"""Where the checks are that look at an evaluation."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe of the gallery and the findings its run must show; none for a healthy one."""
+
+    name: str
+    recipe: Recipe
+    codes: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return not self.codes
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether something is to be seen on test only."""
+        return self.healthy or any(catalog.CHECKS[code].startswith(SEEN_AT_TEST) for code in self.codes)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case that was run: the run, what the doctor found, and why it stopped early (empty when it did not)."""
+
+    run: Run
+    findings: Sequence[Finding]
+    stopped: str
+
+    @property
+    def codes(self) -> set[str]:
+        return {finding.code for finding in self.findings}
+
+
+def cases(overrides: Sequence[str] = ()) -> list[Case]:
+    """Every recipe of the gallery."""
+    return [case(name, overrides) for name in gallery_names()]
+
+
+def case(name: str, overrides: Sequence[str] = ()) -> Case:
+    """One recipe; the overrides leave alone what it sets itself."""
+    values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
+    own = {f"{section}.{key}" for section, table in values.items() if isinstance(table, dict) for key in table}
+    sizes = overrides if "extends" not in values else [text for text in overrides if text.split("=")[0] not in own]
+    recipe = load_recipe(name, sizes)
+    codes = tuple(word for word in re.findall(r"\w+", recipe.expected) if word in catalog.CHECKS)
+    return Case(name, recipe, codes)
+
+
+def run_case(own: Case, workshop: Workshop, like: Run | None = None) -> Outcome:
+    """Train a case whatever the preflight says, evaluate it where that shows anything, and examine its folder.
+
+    `like` is a run of the same world, whose items and vectors are taken over. A training that cannot go on is part of
+    what some cases show.
+    """
+    from leverplus.pipeline import evaluate_run, examine_run, train_run
+
+    run = workshop.open(own.recipe, find_recipe(own.name), own.recipe.name, 0)
+    if like is not None:
+        run.task, run.embedder, run.backend = like.task, like.embedder, like.backend
+        run.demonstration_vectors = like.demonstration_vectors
+    stopped = ""
+    try:
+        policy = train_run(run)
+        if own.evaluated:
+            evaluate_run(run, policy)
+    except LeverError as error:
+        stopped = str(error)
+    return Outcome(run, examine_run(run), stopped)
