@@ -25,6 +25,9 @@ from leverplus.types import Item
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
 """How far reading in parts may be from the model's own logits, in standard deviations of these."""
 
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
+"""How far the log-probability of an answer may move with the batch it is read in (nats)."""
+
 
 class HfBackend:
     """Answers with a model of transformers: greedy answers, log-probabilities of the exact answer tokens."""
@@ -42,6 +45,7 @@ class HfBackend:
         default = 65536 if self.language.device.type == "cuda" else 2048
         self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default)
         self.stops = self.prompts.stops(self.loaded.model)
+        self.tolerance = ROUNDING[self.loaded.dtype]
         self._verify()
 
     def fingerprint(self) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from leverplus.recipe.model import ModelSection
 
 CACHE_VARIABLE = "LEVERPLUS_CACHE"
 PACKAGE = "pypi:"
+TINY = "tiny:"
 UNPACKED = "1"
 """Changes when unpacking a GGUF file would write something else."""
 
@@ -45,6 +46,8 @@ def find_model(section: ModelSection) -> ModelFiles:
     name, path = section.name, Path(section.name).expanduser()
     if name.startswith(PACKAGE):
         path = _package_folder(name.removeprefix(PACKAGE))
+    if name.startswith(TINY):
+        path = _tiny_folder(name.removeprefix(TINY))
     if path.is_dir():
         packed = _gguf_in(path, section.gguf)
         return _unpacked(packed, name) if packed else _folder(path, name)
@@ -83,6 +86,18 @@ def _package_folder(package: str) -> Path:
         return whole
     nested = sorted(folder.glob("**/config.json"))
     return nested[0].parent if nested else folder
+
+
+def _tiny_folder(kind: str) -> Path:
+    """Where a tiny model with random weights lies; it is made once."""
+    from leverplus.backends.hf.tiny import MODELS
+
+    if kind not in MODELS:
+        raise MissingFile(f"there is no tiny model called '{kind}'; known: {', '.join(MODELS)}")
+    folder = cache_folder() / "models" / f"tiny-{kind}-{UNPACKED}"
+    if not folder.is_dir():
+        _write_whole(folder, MODELS[kind])
+    return folder
 
 
 def _assembler(package: str) -> Callable[[Path], Any] | None:

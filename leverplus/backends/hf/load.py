@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,6 +70,9 @@ def load_processor(folder: Path) -> Any:
     if find_spec("torchvision") is not None:
         return AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
     name = names.PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
+    for file in ("processor_config.json", "preprocessor_config.json"):
+        if (folder / file).is_file():
+            name = json.loads((folder / file).read_text(encoding="utf-8")).get("processor_class") or name
     return image_only(names.processor_class_from_name(name)).from_pretrained(folder)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -177,10 +178,7 @@ def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
     slots = np.where(codes < 0, slots, -1)
     breaks = (slots[1:] != slots[:-1]) | ((slots[1:] >= 0) & (places[1:] != places[:-1] + 1))
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(codes)]
-    return [
-        (start, stop, int(slots[start]) if codes[start] < 0 else None)
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [(start, stop, int(slots[start]) if codes[start] < 0 else None) for start, stop in pairwise(edges)]
 
 
 def vision_encoder(model: Any) -> Callable[[Inputs], list[Features]]:
