@@ -43,7 +43,7 @@ class Case:
         return not self.codes
 
     @property
-    def evaluated(self) -> bool:
+    def needs_test(self) -> bool:
         """Whether something is to be seen on test only."""
         return self.healthy or any(catalog.CHECKS[code].startswith(SEEN_AT_TEST) for code in self.codes)
 
@@ -66,18 +66,18 @@ def cases(overrides: Sequence[str] = ()) -> list[Case]:
     return [case(name, overrides) for name in gallery_names()]
 
 
-def case(name: str, overrides: Sequence[str] = ()) -> Case:
-    """One recipe; the overrides leave alone what it sets itself."""
+def case(name: str, overrides: Sequence[str] = (), changes: Sequence[str] = ()) -> Case:
+    """One recipe; the overrides leave alone what it sets itself, the changes do not."""
     values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
     own = {f"{section}.{key}" for section, table in values.items() if isinstance(table, dict) for key in table}
     sizes = overrides if "extends" not in values else [text for text in overrides if text.split("=")[0] not in own]
-    recipe = load_recipe(name, sizes)
+    recipe = load_recipe(name, [*sizes, *changes])
     codes = tuple(word for word in re.findall(r"\w+", recipe.expected) if word in catalog.CHECKS)
     return Case(name, recipe, codes)
 
 
-def run_case(own: Case, workshop: Workshop, like: Run | None = None) -> Outcome:
-    """Train a case whatever the preflight says, evaluate it where that shows anything, and examine its folder.
+def run_case(own: Case, workshop: Workshop, like: Run | None = None, *, evaluate: bool = True) -> Outcome:
+    """Train a case whatever the preflight says, evaluate it if that is wanted, and examine its folder.
 
     `like` is a run of the same world, whose items and vectors are taken over. A training that cannot go on is part of
     what some cases show.
@@ -91,7 +91,7 @@ def run_case(own: Case, workshop: Workshop, like: Run | None = None) -> Outcome:
     stopped = ""
     try:
         policy = train_run(run)
-        if own.evaluated:
+        if evaluate:
             evaluate_run(run, policy)
     except LeverError as error:
         stopped = str(error)
