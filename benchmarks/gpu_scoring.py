@@ -133,7 +133,7 @@ def build(tiny: bool, device: torch.device) -> Bench:
     low, high = (10, 300) if tiny else (1000, 100000)
     grid = size.side // 14
     generator = torch.Generator().manual_seed(1)
-    pixels = [torch.randn(grid * grid, 3 * 2 * 14 * 14, generator=generator) for _ in range(size.pictures)]
+    pixels = [4.0 * torch.rand(grid * grid, 3 * 2 * 14 * 14, generator=generator) - 2.0 for _ in range(size.pictures)]
     lengths = [size.demo] + [size.query] * size.queries + [size.demo] * (size.pictures - 1 - size.queries)
     words = [rng.integers(low, high, length) for length in lengths]
     words.append(rng.integers(low, high, size.head))

@@ -1,5 +1,5 @@
-"""Vision-language models with several pictures a prompt: tokens, log-probabilities and words are those of the model's own
-processor and forward pass, and every picture is seen once."""
+"""Vision-language models with several pictures a prompt: tokens, log-probabilities and words are those of the model's
+own processor and forward pass, and every picture is seen once."""
 
 from __future__ import annotations
 

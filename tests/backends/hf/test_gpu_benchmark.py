@@ -1,0 +1,69 @@
+"""The GPU benchmark runs from start to end with a tiny model, and what it compares agrees."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "gpu_scoring.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_scoring", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_scoring"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_section_is_measured_and_both_ways_agree(benchmark: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_scoring.py", "--tiny", "--device", "cpu", "--out", str(out)])
+    benchmark.main()
+    found = json.loads(out.read_text())
+    sections = found["sections"]
+    assert not [name for name, section in sections.items() if "error" in section]
+    assert sections["agreement"]["same"] == sections["agreement"]["n"] == benchmark.TINY.greedy
+    assert sections["float32"]["same_answers"] == sections["float32"]["n"]
+    assert sections["logprob_differences"]["largest"] < 1e-4
+    assert sections["logprob_shared"]["n"] == benchmark.TINY.queries * benchmark.TINY.candidates
+    assert sections["logprob_shared"]["pictures_encoded"] <= benchmark.TINY.pictures
+    assert all(found["ratios"].values())
+
+
+def test_the_full_workload_is_the_one_it_claims(benchmark: ModuleType, monkeypatch) -> None:
+    ids = {"image": 151655, "video": 151656, "start": 151652, "end": 151653}
+    monkeypatch.setattr(benchmark, "build_model", lambda _tiny, _device: (None, ids))
+    bench = benchmark.build(False, benchmark.torch.device("cpu"))
+    assert len(set(bench.pairs)) == 32 * 64
+    assert len(bench.pixels) == 200
+    places = (bench.grid // 2) ** 2
+    assert len(benchmark.marked_ids(bench, bench.pairs[0])) + 3 * (places - 1) == 894
+    assert {len(answer) for answer in bench.answers} == {5}
+
+
+def test_a_section_that_fails_is_recorded_and_the_next_one_runs(benchmark: ModuleType) -> None:
+    bench = benchmark.Bench(benchmark.TINY, None, benchmark.torch.device("cpu"), {}, [], [], [], [])
+    with benchmark.recorded(bench, "first"):
+        raise RuntimeError("out of memory")
+    with benchmark.recorded(bench, "second"):
+        bench.results["second"] = {"n": 1}
+    assert bench.results["first"]["error"] == "RuntimeError: out of memory"
+    assert bench.results["second"] == {"n": 1}
+
+
+def test_ties_are_told_from_other_differences(benchmark: ModuleType) -> None:
+    logits = benchmark.torch.tensor([[0.0, 1.0, 0.99, -2.0]] * 5)
+    theirs = [([1] * 5, logits)] * 3
+    ours = [benchmark.Reading((), written, 0.0) for written in ((1,) * 5, (1, 2, 3, 3, 3), (1, 1, 3, 1, 1))]
+    found = benchmark.compare(ours, theirs, 0.02)
+    assert (found["same"], found["ties"], found["different"]) == (1, 1, 1)
+    assert found["logit_gaps_where_different"] == [0.01, 3.0]

