@@ -50,10 +50,11 @@ class Grpo(Stage[GrpoConfig]):
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:
         config = self.config
         new = policy_logprobs(policy, batch)
-        prox = fixed_logprobs(self.copies["proximal"], batch)
-        reference = fixed_logprobs(self.copies["reference"], batch)
+        fixed = [*self.copies.values(), *([self.anchors["sft"]] if config.behaviour == "sft" else [])]
+        known = {each: fixed_logprobs(each, batch) for each in dict.fromkeys(fixed)}  # one may play several parts
+        prox, reference = known[self.copies["proximal"]], known[self.copies["reference"]]
+        old = known[self.anchors["sft"]] if config.behaviour == "sft" else prox
         advantage, taking_part = self.advantage(batch, progress.epoch)
-        old = fixed_logprobs(self.anchors["sft"], batch) if config.behaviour == "sft" else prox
         importance = self._importance(prox, batch) if config.behaviour == "stored" else None
         clip = losses.Clip(config.clip_low, config.clip_high, config.clip_level)
         surrogate = losses.ppo_clip(

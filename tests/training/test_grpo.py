@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from leverplus.errors import NotMeasured, TrainingError
-from leverplus.policies.base import Policy, sequence_logprobs
+from leverplus.policies.base import Policy, StepLogprobs, sequence_logprobs
 from leverplus.recipe.training import GrpoConfig, RewardConfig
 from leverplus.training.groups import GroupBatch, collate, rows_from_groups
 from leverplus.training.grpo import Grpo
-from leverplus.training.stages import Progress, frozen_copy, policy_logprobs
+from leverplus.training.stages import Progress, fixed_logprobs, frozen_copy, policy_logprobs
 
 START = Progress(0, 0, 10)
 
@@ -173,3 +173,19 @@ def test_reference_proximal_and_behaviour_are_three_different_policies(planted: 
     first = next(iter(start))
     assert torch.equal(stage.copies["reference"].state_dict()[first], start[first])
     assert torch.allclose(stage.copies["proximal"].state_dict()[first], start[first] + 2.0)
+
+
+@pytest.mark.parametrize(("settings", "asked"), [({"reference": "sft", "behaviour": "sft"}, 2), ({}, 2)])
+def test_a_fixed_policy_that_plays_two_parts_is_asked_once(
+    settings: dict[str, Any], asked: int, planted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, batch, seen = planted.policy(), batch_of(planted), []
+
+    def watched(each: Policy, rows: GroupBatch) -> StepLogprobs:
+        seen.append(each)
+        return fixed_logprobs(each, rows)
+
+    monkeypatch.setattr("leverplus.training.grpo.fixed_logprobs", watched)
+    stage = Grpo(GrpoConfig(**settings), policy, {"sft": perturbed(policy)})
+    stage.loss(policy, batch, START)
+    assert len(seen) == len(set(seen)) == asked
