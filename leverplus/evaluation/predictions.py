@@ -114,15 +114,18 @@ def write_predictions(results: Results, path: Path) -> None:
     part.replace(path)
 
 
-def read_predictions(path: Path) -> Results:
-    """The predictions of a file, checked: every arm has each item once a draw, and accuracies lie in [0, 1]."""
+def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results:
+    """The predictions of a file, checked: every arm has each item once a draw, and accuracies lie in [0, 1].
+
+    With `arms` only those are read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise MissingFile(f"{path} is not there; type `lever eval {path.parent}` to make it")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, filters=None if arms is None else [("arm", "in", list(arms))])
     except pa.ArrowInvalid as error:
         raise DataError(f"{path} cannot be read as Parquet ({error}); type `lever eval {path.parent}`") from error
     missing = [name for name in COLUMNS if name not in table.column_names]

@@ -50,15 +50,20 @@ class EvaluatedRun:
         return np.asarray(values[[rows[item] for item in order]])
 
 
-def read_evaluated(folder: Path, known: KnownItems, split: str = "test", arm: str = "learned") -> EvaluatedRun:
-    """An evaluated run from its folder; predictions that do not fit are refused with a sentence."""
+def read_evaluated(
+    folder: Path, known: KnownItems, split: str = "test", arm: str = "learned", arms: Collection[str] | None = None
+) -> EvaluatedRun:
+    """An evaluated run from its folder; predictions that do not fit are refused with a sentence.
+
+    With `arms` the predictions of those alone are read.
+    """
     suffix = "" if split == "test" else f"-{split}"
     manifest, report = (_read_json(folder / name, folder) for name in ("run.json", f"eval{suffix}.json"))
     conditions = report.get("conditions")
     if not isinstance(conditions, Mapping):
         raise DataError(f"{folder}/eval{suffix}.json does not say how it was measured; type `lever eval {folder}`")
     path = folder / f"predictions{suffix}.parquet"
-    results = read_predictions(path)
+    results = read_predictions(path, arms)
     if items_hash(results.items) != conditions.get("items"):
         check_items(results, known(split), str(path))
         raise EvaluationError(f"{path} and eval{suffix}.json hold different items; type `lever eval {folder}`")

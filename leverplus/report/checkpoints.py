@@ -74,7 +74,7 @@ def agreement_figure(
     ]
     head = ("checkpoint", "before: identical", "before: Jaccard", "evaluated: identical", "evaluated: Jaccard")
     title = f"Shared picks (Jaccard) of checkpoints, {shots} shots, {len(pools)} queries"
-    layout = {"xaxis": {"type": "category", "nticks": 12}, "yaxis": {"range": [0, 1.03]}}
+    layout = {"xaxis": {"type": "category", "nticks": 12, "automargin": True}, "yaxis": {"range": [0, 1.03]}}
     return Figure("agreement", title, data, layout, Table(head, rows), height=300)
 
 

@@ -48,7 +48,13 @@ def curve_figures(
             drawn.extend(columns.values())
             data = [_curve(place, key, column, log) for place, (key, column) in enumerate(columns.items())]
             layout = {
-                "xaxis": {"title": {"text": "epoch"}, "zeroline": False, "range": [0.5, len(log) + 0.5]},
+                "xaxis": {
+                    "title": {"text": "epoch"},
+                    "zeroline": False,
+                    "range": [0.5, len(log) + 0.5],
+                    "tick0": 1,
+                    "dtick": -(-len(log) // 10),
+                },
                 "yaxis": {},
                 **_marks(log, findings),
             }

@@ -152,9 +152,18 @@ def accuracy_figure(measured: Estimates, n: int) -> Figure:
     return Figure("accuracy", title, data, layout, Table(head, rows), height=460)
 
 
-def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
-    """Paired differences with their intervals; those inside the noise are grey."""
-    names = [f"{rival(r)} · {r['shots']}" for r in comparisons]
+FOREST = "Learned minus baseline, points with 95 % intervals (baseline · shots)"
+
+
+def forest_figure(
+    comparisons: Sequence[Mapping[str, Any]], compared: Sequence[str] | None = None, title: str = FOREST
+) -> Figure:
+    """Paired differences with their intervals; those inside the noise are grey.
+
+    `compared` are the names of the rows, by default whom the learned arm is compared with.
+    """
+    compared = [rival(r) for r in comparisons] if compared is None else compared
+    names = [f"{name} · {r['shots']}" for name, r in zip(compared, comparisons, strict=True)]
     labels = [plain(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
     data = []
     for name, colour, noise in (("clear", ACCENT, False), ("inside the noise", GREY, True)):
@@ -194,7 +203,7 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
     }
     rows_shown = [
         (
-            f"{rival(r)}, {shots_name(r['shots'])}",
+            name,
             str(r["n"]),
             f"{100 * r['diff']:+.1f}",
             f"{100 * r['ci95'][0]:+.1f} to {100 * r['ci95'][1]:+.1f}",
@@ -202,11 +211,10 @@ def forest_figure(comparisons: Sequence[Mapping[str, Any]]) -> Figure:
             f"{100 * r['mde80']:.1f}",
             "inside the noise" if within_noise(r) else "above" if r["diff"] > 0 else "below",
         )
-        for r in comparisons
+        for name, r in zip(names, comparisons, strict=True)
     ]
-    head = ("learned against", "n", "difference", "95 % interval", "p, corrected", "detectable", "learned is")
+    head = ("compared · shots", "n", "difference", "95 % interval", "p, corrected", "detectable", "outcome")
     muted = frozenset(k for k, row in enumerate(comparisons) if within_noise(row))
-    title = "Learned minus baseline, points with 95 % intervals (baseline · shots)"
     return Figure("forest", title, data, layout, Table(head, rows_shown, muted), height=120 + 22 * len(comparisons))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -172,12 +173,29 @@ def _add_runs(app: FastAPI, view: View) -> None:
             said = "Choose two runs or more, or one run and an arm as the baseline."
             return page("compare", **shared, message=said, found=None, arms=[])
         try:
-            read = [read_evaluated(folder, _known(view, folder)) for folder in map(view.runs.folder, names)]
-            arms = [arm for arm in read[0].results.draws if arm != "learned"]
+            arms = [arm for arm in view.index(names[0]).arms if arm != "learned"]
+            needed = _needed(view, names, baseline, arms)
+            folders = map(view.runs.folder, names)
+            read = [read_evaluated(folder, _known(view, folder), arms=needed) for folder in folders]
             found = compare_runs(read, baseline or _usual(read))
         except LeverError as error:
             return page("compare", 422, **shared, message=str(error), found=None, arms=[])
-        return page("compare", **shared, message="", found=found, rows=found["comparisons"], arms=arms)
+        rows = found["comparisons"]
+        title = f"Difference from {found['baseline']}, points with 95 % intervals (method · shots)"
+        forest = replace(figures.forest_figure(rows, [row["arm"] for row in rows], title), table=None)  # the page's own
+        shown = {"found": found, "rows": rows, "arms": arms, "forest": forest, "figures": [forest]}
+        return page("compare", **shared, message="", **shown)
+
+
+def _needed(view: View, names: Sequence[str], baseline: str, arms: Sequence[str]) -> set[str] | None:
+    """The arms a comparison reads; None, all of them, where the baseline is not known and the refusal names them."""
+    if baseline in names:
+        return {"learned"}
+    if baseline:
+        return {"learned", baseline} if baseline in arms else None
+    results = read_files(view.runs.folder(names[0])).results
+    row = headline(results) if results else None
+    return {"learned", str(row["baseline"])} if row else {"learned"}
 
 
 def _usual(read: Sequence[EvaluatedRun]) -> str | None:

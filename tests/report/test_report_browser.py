@@ -1,71 +1,108 @@
-"""The page in a real Chromium. Screenshots are left in build/screenshots for people to look at."""
+"""The report in a real Chromium, opened from disk. Pictures for people go to build/screenshots."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
+from browsing import PHONE, barriers, drawn, overflow, shot
 
 from leverplus.report.build import build_report
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", "--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=5000",
-)  # fmt: skip
+pytestmark = pytest.mark.browser
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (apt-get install chromium)"),
-]
+LOOKS = {
+    "report": {},
+    "report-dark": {"color_scheme": "dark"},
+    "report-phone": PHONE,
+    "report-phone-dark": {**PHONE, "color_scheme": "dark"},
+}
 
 
-def chromium(profile: Path, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Open a page from disk; returns what it printed and logged."""
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", *options, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    return done
+def test_the_report_draws_every_chart_and_runs_nothing_hostile(made, visitor) -> None:
+    page = visitor.open(build_report(made).as_uri())
+    charts = drawn(page)
+    assert {"accuracy", "forest", "regret", "cost", "curve-loss", "curve-flat", "rewards-sft", "spread-sft"} <= set(
+        charts
+    )
+    assert "advantages-grpo" in charts
+    assert page.locator("html").get_attribute("data-pwned") is None
+    assert page.locator(".legend").count() >= 4
+    sections = page.eval_on_selector_all("section", "all => all.map(one => one.innerText.trim().length)")
+    assert len(sections) == 10
+    assert min(sections) > 40
 
 
-def test_the_report_draws_every_chart_without_a_console_error_and_runs_nothing_hostile(made, tmp_path) -> None:
-    page = build_report(made)
-    dom = chromium(tmp_path / "profile", page, "--dump-dom").stdout
-    root = re.search(r"<html[^>]*>", dom)[0]
-    assert 'data-ready="yes"' in root
-    assert "pwned" not in root
-    charts = dom.count("data-figure=")
-    assert charts >= 8
-    assert len(re.findall(r'class="[^"]*svg-container[^"]*"', dom)) == charts
-    assert dom.count('class="legend"') >= 4
+def test_the_numbers_of_every_chart_are_behind_it(made, visitor) -> None:
+    page = visitor.open(build_report(made).as_uri())
+    for chart in drawn(page):
+        figure = page.locator("figure", has=page.locator(f'[data-figure="{chart}"]'))
+        table = figure.locator("table")
+        assert not table.is_visible()
+        figure.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert table.is_visible(), chart
+        assert len(table.locator("tbody td").all_inner_texts()) > 0
 
 
-def test_the_console_of_the_browser_is_heard(tmp_path) -> None:
-    page = tmp_path / "bad.html"
-    page.write_text("<script>undefinedFunction()</script>")
-    with pytest.raises(AssertionError, match="undefinedFunction"):
-        chromium(tmp_path / "profile", page, "--dump-dom")
+def test_a_name_above_a_chart_hides_and_shows_its_series_by_keyboard(made, visitor) -> None:
+    page = visitor.open(build_report(made).as_uri())
+    drawn(page)
+    figure = page.locator("figure", has=page.locator('[data-figure="accuracy"]'))
+    button = figure.get_by_role("button", name="learned", exact=True)
+    lines = figure.locator(".scatterlayer .trace")
+    shown = lines.count()
+    button.focus()
+    page.keyboard.press("Space")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert lines.count() == shown - 1
+    page.keyboard.press("Space")
+    assert lines.count() == shown
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("report", ("--window-size=1200,4200",)),
-        ("report-narrow-dark", ("--window-size=500,5200", "--blink-settings=preferredColorScheme=0")),
-    ],
-)
-def test_it_can_be_looked_at_wide_and_narrow_light_and_dark(made, tmp_path, name, options) -> None:
-    from PIL import Image
+def test_an_example_opens_with_pictures_of_its_demonstrations(made, visitor) -> None:
+    page = visitor.open(build_report(made).as_uri())
+    example = page.locator("details.example").first
+    assert page.locator("details.example").count() == 30
+    example.locator("> summary").click()
+    pictures = example.locator(".demos .picture")
+    assert pictures.count() > 0
+    grounds = pictures.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundImage)")
+    assert all("data:image/webp" in ground for ground in grounds)
 
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    target = SCREENSHOTS / f"{name}.png"
-    chromium(tmp_path / "profile", build_report(made), f"--screenshot={target}", *options)
-    with Image.open(target) as image:
-        corner = image.convert("L").getpixel((2, 2))
-    assert (corner < 60) is ("dark" in name)
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_it_can_be_read_wide_and_on_a_phone_in_light_and_dark(made, visitor, name) -> None:
+    page = visitor.open(build_report(made).as_uri(), **LOOKS[name])
+    drawn(page)
+    page.locator("details.example > summary").first.click()
+    assert overflow(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") is ("dark" not in name)
+    shot(page, name)
+    assert barriers(page) == []
+
+
+def test_it_prints_in_light_colours_inside_the_margins_of_the_paper(made, visitor) -> None:
+    page = visitor.open(build_report(made).as_uri(), color_scheme="dark", viewport={"width": 680, "height": 960})
+    drawn(page)
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    ink = page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill")
+    assert max(int(part) for part in ink.removeprefix("rgb(").removesuffix(")").split(",")) < 100
+    assert overflow(page) == []
+    shot(page, "report-print")
+
+
+def test_whatever_a_page_says_on_its_console_or_asks_of_the_network_is_noticed(tmp_path, chromium_browser) -> None:
+    from browsing import Visitor
+
+    bad = tmp_path / "bad.html"
+    bad.write_text("<img src='http://example.invalid/x.png'><script>console.log('hello'); missing()</script>")
+    someone = Visitor(chromium_browser)
+    someone.open(bad.as_uri())
+    someone.close()
+    noticed = "\n".join(someone.problems)
+    assert "console log: hello" in noticed
+    assert "missing is not defined" in noticed
+    assert "asked for http://example.invalid/x.png" in noticed

@@ -27,8 +27,8 @@ def test_the_list_shows_every_run_with_its_numbers_and_state(client: TestClient,
     assert re.findall(r'<a href="/run/([^"]+)"', text) == ["elsewhere", "first", "half", "live", "newer", "second"]
     report = json.loads((runs / "first" / "eval.json").read_text())
     row = text.split('href="/run/first"')[1].split("</tr>")[0]
-    assert f"<td>{report['n']}</td>" in row
-    assert f"<td>{100 * report['arms']['learned']['mean']:.1f}</td>" in row
+    assert f'<td data-label="n">{report["n"]}</td>' in row
+    assert f'<td data-label="Learned">{100 * report["arms"]["learned"]["mean"]:.1f}</td>' in row
     assert "finished" in row
     assert "training" in text.split('href="/run/live"')[1].split("</tr>")[0]
 

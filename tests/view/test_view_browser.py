@@ -1,7 +1,8 @@
-"""The page in a real Chromium, served by `lever view`. Screenshots for people go to build/screenshots."""
+"""The page as a visitor uses it, in a real Chromium, served by `lever view`. Pictures go to build/screenshots."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -10,33 +11,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import Any
 
 import pytest
-from fastapi.responses import HTMLResponse
+from browsing import PHONE, Visitor, barriers, drawn, overflow, shot
+from PIL import Image
+from tiny_world import TINY, TinyRun
 
-from leverplus.evaluation.predictions import read_predictions
+from leverplus.evaluation.predictions import Results, read_predictions
+from leverplus.evaluation.runs import compare_runs, read_evaluated
+from leverplus.pipeline import load_run, open_run, train_run
+from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.view.app import create_app
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", "--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=8000",
-)  # fmt: skip
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (apt-get install chromium)"),
-]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def address(runs: Path) -> Iterator[str]:
-    """`lever view` on a free port, stopped afterwards."""
+def address(chromium_browser: Any, runs: Path) -> Iterator[str]:
+    """`lever view` on a free port, stopped afterwards; after the browser, so that nothing is served without one."""
     command = [sys.executable, "-m", "leverplus.cli.main", "view", str(runs), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -49,33 +44,151 @@ def address(runs: Path) -> Iterator[str]:
             server.terminate()
 
 
-def chromium(profile: Path, url: str, *options: str) -> str:
-    """Open a page; returns what it printed. A message on the browser's console fails the test."""
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", *options, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    # plotly's own remark on a chart with long labels is no error
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "auto-margin redraws" not in line]
-    assert not said, said
-    return done.stdout
+@pytest.fixture(scope="module")
+def results(runs: Path) -> Results:
+    return read_predictions(runs / "first" / "predictions.parquet")
 
 
-def test_pages_draw_every_chart_without_a_console_error(address: str, runs: Path, tmp_path: Path) -> None:
-    item = read_predictions(runs / "first" / "predictions.parquet").items[0]
-    for place in ("/run/first", f"/run/first/query?item={item}&shots=2"):
-        dom = chromium(tmp_path / "profile", address + place, "--dump-dom")
-        assert 'data-ready="yes"' in re.search(r"<html[^>]*>", dom)[0]
-        charts = dom.count("data-figure=")
-        assert charts >= 2
-        assert len(re.findall(r'class="[^"]*svg-container[^"]*"', dom)) == charts
+def press(page: Any, name: str) -> None:
+    """Press a button of the page and wait for what it leads to."""
+    with page.expect_navigation():
+        page.get_by_role("button", name=name).click()
+
+
+def test_the_list_is_searched_and_a_run_is_opened(visitor: Visitor, address: str) -> None:
+    page = visitor.open(address)
+    names = page.locator("table.list tbody th")
+    assert names.all_inner_texts() == ["elsewhere", "first", "half", "live", "newer", "second"]
+    page.get_by_label("Search").fill("FIRST")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert names.all_inner_texts() == ["first"]
+    page.get_by_role("link", name="first").click()
+    assert "learned selector" in page.locator(".verdict").inner_text()
+    assert {"forest", "curve-loss", "curve-dev"} <= set(drawn(page))
+    page.get_by_role("link", name="Report").click()
+    assert len(drawn(page)) > 5, "the report draws its charts inside the page's sandbox"
+
+
+def test_two_ticked_runs_are_compared_with_paired_statistics(visitor: Visitor, address: str, runs: Path) -> None:
+    page = visitor.open(address)
+    for name in ("first", "second"):
+        page.get_by_label(f"compare {name}").check()
+    assert page.get_by_label("compare half").is_disabled()
+    press(page, "Compare the ticked runs")
+    expected = compare_runs([read_evaluated(runs / name, lambda _: ()) for name in ("first", "second")])
+    shown = page.locator("section", has_text="Differences from").locator("tbody tr")
+    cells = [row.locator("td").all_inner_texts() for row in shown.all()]
+    for row, texts in zip(expected["comparisons"], cells, strict=True):
+        low, high = row["ci95"]
+        assert texts[1] == f"{100 * row['diff']:+.1f}"
+        assert texts[2] == f"{100 * low:+.1f} to {100 * high:+.1f}"
+        assert texts[5] == f"{row['helped']} / {row['harmed']}"
+        assert texts[6] == ("within noise" if row["within_noise"] else "above" if row["diff"] > 0 else "below")
+    page.get_by_label("Baseline").select_option("nearest_both")
+    press(page, "Compare")
+    assert page.get_by_role("heading", name="Differences from nearest_both").is_visible()
+
+
+def shown_ids(page: Any) -> list[str]:
+    return page.locator("table.queries tbody th .soft").all_inner_texts()
+
+
+def test_queries_are_filtered_by_outcome_arm_relation_and_words(
+    visitor: Visitor, address: str, runs: Path, results: Results
+) -> None:
+    page = visitor.open(f"{address}/run/first/queries")
+    page.locator("select[name=baseline]").select_option("random")
+    page.locator("select[name=shots]").select_option("2")
+    own, other = results.accuracy("learned", 2), results.accuracy("random", 2)
+    kinds = {"helped": own > other, "harmed": own < other, "flipped": (own > 0) != (other > 0)}
+    for kind, inside in kinds.items():
+        page.locator("select[name=fate]").select_option(kind)
+        press(page, "Filter")
+        assert shown_ids(page) == [item for item, wanted in zip(results.items, inside, strict=True) if wanted]
+        assert page.get_by_role("status").inner_text().startswith(f"{int(inside.sum())} quer")
+    with page.expect_navigation():
+        page.get_by_role("link", name="Clear").click()
+    page.locator("select[name=arm]").select_option("zero_shot")
+    press(page, "Filter")
+    page.get_by_role("columnheader", name="zero-shot").wait_for()
+    items = [load_run(runs / "first").task.item(item) for item in results.items]
+    page.locator("select[name=trait]").select_option(f"relation={items[0].meta['relation']}")
+    press(page, "Filter")
+    assert shown_ids(page) == [item.id for item in items if item.meta["relation"] == items[0].meta["relation"]]
+    page.get_by_label("Search").fill(items[0].question.upper())
+    press(page, "Filter")
+    assert items[0].id in shown_ids(page)
+    shot(page, "view-filtered")
+
+
+def test_a_choice_is_stepped_through_with_the_probability_of_every_candidate(
+    visitor: Visitor, address: str, results: Results
+) -> None:
+    page = visitor.open(f"{address}/run/first/queries?shots=2")
+    page.locator("table.queries tbody a").first.click()
+    assert drawn(page) == ["step-1", "step-2"]
+    taken = results.draws["learned"][2][0][0].demos
+    for place, step in enumerate(page.locator(".steps > li").all()):
+        summary = step.locator("summary").first
+        assert f"took {taken[place]} with probability" in summary.inner_text()
+        if place:
+            summary.focus()
+            page.keyboard.press("Enter")
+        bars = step.locator(".bars .point path")
+        bars.first.wait_for(state="attached")
+        heights = step.locator(".chart").evaluate("chart => Array.from(chart.data[0].y)")
+        assert bars.count() == len(heights) == 16
+        assert sum(heights) == pytest.approx(1.0, abs=1e-4)
+        coloured = step.locator(".chart").evaluate("chart => chart.data[0].marker.color.indexOf('#e0592a')")
+        assert heights[coloured] == max(heights)
+        assert step.locator(".likely .taken .p").is_visible()
+    page.locator("summary", has_text="likeliest lists").click()
+    assert page.locator(".arm", has_text="1. probability").is_visible()
+    shot(page, "view-choice")
+
+
+def test_a_query_of_the_task_is_asked_by_the_form_itself(visitor: Visitor, address: str, results: Results) -> None:
+    page = visitor.open(f"{address}/run/first/query?item={results.items[0]}&shots=2")
+    page.get_by_role("link", name="Try it with another question").click()
+    assert page.get_by_label("Query of the task").input_value() == results.items[0]
+    press(page, "Ask")
+    said = page.locator("#answer").inner_text()
+    assert f"With the picked demonstrations: {results.draws['learned'][2][0][0].answer}" in said
+    assert f"With none: {results.draws['zero_shot'][0][0][0].answer}" in said
+    picked = page.locator("#answer > .cards .card").evaluate_all("all => all.map(one => one.title)")
+    assert tuple(picked) == results.draws["learned"][2][0][0].demos
+    shot(page, "view-answer")
+
+
+def test_a_picture_of_ones_own_is_uploaded_and_answered_and_other_files_are_refused(
+    visitor: Visitor, address: str, tmp_path: Path
+) -> None:
+    page = visitor.open(f"{address}/run/first/try")
+    Image.new("RGB", (300, 200), "orange").save(tmp_path / "mine.png")
+    page.get_by_label("or a picture").set_input_files(tmp_path / "mine.png")
+    page.get_by_label("Question").fill("what does it fear")
+    page.get_by_label("Demonstrations").fill("3")
+    press(page, "Ask")
+    assert re.search(r"With the picked demonstrations: \w+", page.locator("#answer").inner_text())
+    assert page.get_by_alt_text("the picture that was asked about").evaluate("one => one.naturalWidth") == 300
+    assert drawn(page) == ["step-1", "step-2", "step-3"]
+    (tmp_path / "no.png").write_text("<svg onload=alert(1)>")
+    page.get_by_label("or a picture").set_input_files(tmp_path / "no.png")
+    press(page, "Ask")
+    assert "is not a picture" in page.get_by_role("alert").inner_text()
+    refused = [said for said in visitor.problems if "422" in said]
+    assert len(refused) == 1, "the browser notes the refusal, and nothing else"
+    visitor.problems.remove(refused[0])
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """An app on a free port of this process."""
+def served(root: Path) -> Iterator[str]:
+    """The page on a free port of this process."""
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(create_app(root), log_level="warning", ws="none"))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -85,74 +198,114 @@ def served(app: Any) -> Iterator[str]:
             thread.join(timeout=20)
 
 
-def test_a_page_in_the_browser_follows_a_live_run(runs: Path, tmp_path: Path) -> None:
-    """Every time the page asks for news the training has done another epoch; in the end the browser shows them all."""
-    log = shutil.copytree(runs / "live", tmp_path / "runs" / "live") / "log.jsonl"
-    lines = (runs / "first" / "log.jsonl").read_text().splitlines(keepends=True)
-    log.write_text(lines[0])
-    app, asked = create_app(tmp_path / "runs"), []
+def points_of(page: Any, chart: str) -> int:
+    return page.locator(f"[data-figure={chart}] .scatterlayer .points path").count()
 
-    async def training(scope: Any, receive: Any, send: Any) -> None:
-        if scope.get("path", "").endswith("live.json"):
-            asked.append(scope["path"])
-            log.write_text("".join(lines[: 1 + len(asked)]))
-        await app(scope, receive, send)
 
-    with served(training) as address:
-        dom = chromium(tmp_path / "profile", f"{address}/run/live", "--dump-dom")
-    assert len(asked) >= 2
-    assert 'data-following="yes"' in dom
-    shown = min(len(lines), 1 + len(asked))
-    assert f"{shown} epochs" in re.search(r'id="latest"[^>]*>([^<]*)', dom)[1]
+def test_the_curves_of_a_run_grow_while_it_trains(
+    visitor: Visitor, runs: Path, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    """A real training that waits before every epoch until the page has shown the one before."""
+    root = tmp_path / "runs"
+    go, recipe = Queue[None](), load_recipe("world", [*TINY, "sft.epochs=4"])
+    run = open_run(recipe, find_recipe("world"), root / "growing", seed=0, store_path=tiny_run.store)
+    run.progress = lambda what, _done, _total: go.get(timeout=60) if what.startswith("training") else None
+    training = Thread(target=train_run, args=[run])
+    training.start()
+    with served(root) as address:
+        page = visitor.page()
+        page.clock.install()
+        page.goto(f"{address}/run/growing")
+        go.put(None)  # the judgement before the first epoch
+        for epoch in range(1, 5):
+            go.put(None)
+            while f"{epoch} epoch" not in page.locator("#latest").inner_text():
+                page.clock.run_for(2_000)  # the page asks every two seconds
+                page.wait_for_timeout(100)
+            page.locator("[data-figure=curve-loss] .main-svg").first.wait_for()
+            assert points_of(page, "curve-loss") == epoch
+            rows = page.locator("figure", has=page.locator("[data-figure=curve-loss]")).locator("tbody tr")
+            assert rows.count() == epoch, "the numbers behind a chart grow with it"
+            assert page.locator("#state").inner_text() == "training"
+        training.join(timeout=60)
+        assert not training.is_alive()
+        finding = {"code": "flat", "title": "Half of the groups are flat", "evidence": {"stage": "sft", "epoch": 2}}
+        (root / "growing" / "findings.json").write_text(json.dumps({"findings": [finding]}))
+        with page.expect_navigation():
+            page.clock.run_for(2_000)
+        assert page.locator(".finding", has_text="Half of the groups are flat").is_visible()
+        assert "fired at sft, epoch 2" in page.locator(".finding").inner_text()
+        drawn(page)
+        assert page.locator("[data-figure=curve-loss] .annotation-text").text_content() == "1"
+        shot(page, "view-live")
+        shutil.copy(runs / "first" / "eval.json", root / "growing")
+        with page.expect_navigation():
+            page.clock.run_for(2_000)
+        assert page.locator("#state").inner_text() == "finished"
 
 
 LOOKS = {
-    "view-list": ("/", ("--window-size=1200,700",)),
-    "view-run": ("/run/first", ("--window-size=1200,2600",)),
-    "view-compare": ("/compare?run=first&run=second", ("--window-size=1200,900",)),
-    "view-queries": ("/run/first/queries", ("--window-size=1200,1300",)),
-    "view-query": ("/run/first/query?item={item}&shots=2", ("--window-size=1200,2200",)),
-    "view-try": ("/run/first/try?item={item}", ("--window-size=1200,800",)),
-    "view-queries-narrow-dark": (
-        "/run/first/queries",
-        ("--window-size=500,1300", "--blink-settings=preferredColorScheme=0"),
-    ),
+    "view-list": "/",
+    "view-run": "/run/first",
+    "view-compare": "/compare?run=first&run=second",
+    "view-queries": "/run/first/queries",
+    "view-query": "/run/first/query?item={item}&shots=2",
+    "view-try": "/run/first/try?item={item}",
+    "view-half": "/run/half",
+    "view-newer": "/run/newer",
 }
+SCHEMES = {"": {}, "-phone-dark": {**PHONE, "color_scheme": "dark"}}
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", LOOKS)
-def test_pages_can_be_looked_at(address: str, runs: Path, tmp_path: Path, name: str) -> None:
-    from PIL import Image
-
-    place, options = LOOKS[name]
-    item = read_predictions(runs / "first" / "predictions.parquet").items[0]
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    target = SCREENSHOTS / f"{name}.png"
-    chromium(tmp_path / "profile", address + place.format(item=item), f"--screenshot={target}", *options)
-    with Image.open(target) as image:
-        corner = image.convert("L").getpixel((2, 2))
-        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 50
-    assert (corner < 60) is ("dark" in name)
-
-
-SENDING = """<script>
-fetch("/run/first/try?item=ITEM").then((answer) => answer.text()).then((text) => {
-  document.body.innerHTML = text;
-  const form = document.querySelector("form.try");
-  return fetch(form.action, { method: form.method, body: new FormData(form) });
-}).then((answer) => answer.text()).then((text) => { document.body.innerHTML = text; });
-</script>"""
+def test_pages_fit_their_window_and_keep_no_one_out(
+    visitor: Visitor, address: str, results: Results, name: str, scheme: str
+) -> None:
+    page = visitor.open(address + LOOKS[name].format(item=results.items[0]), **SCHEMES[scheme])
+    if page.locator(".chart").count():
+        drawn(page)
+    assert overflow(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor !== 'rgb(255, 255, 255)'") is bool(scheme)
+    shot(page, name + scheme)
+    assert barriers(page) == []
 
 
-def test_the_form_is_sent_by_the_browser_and_answered(runs: Path, tmp_path: Path) -> None:
-    """The page's own form, sent with the Origin the browser gives it: it must be let in and answered."""
-    app, results = create_app(runs), read_predictions(runs / "first" / "predictions.parquet")
-    page = HTMLResponse(f"<body>{SENDING.replace('ITEM', results.items[0])}")
+@pytest.mark.parametrize("place", ["/", "/run/first/queries", "/run/first/try", "/compare"])
+def test_the_keyboard_reaches_every_control_in_the_order_of_the_page(
+    visitor: Visitor, address: str, place: str
+) -> None:
+    page = visitor.open(address + place)
+    page.evaluate(
+        """() => [...document.querySelectorAll('a, button, input, select, summary, [tabindex="0"]')]
+            .filter(one => !one.disabled && one.getClientRects().length)
+            .forEach((one, place) => one.dataset.place = place)"""
+    )
+    count = page.locator("[data-place]").count()
+    reached = []
+    for _ in range(count):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.dataset.place"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert [int(place) for place in reached] == list(range(count))
+    page.reload()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#content"), "the first stop skips to the content"
 
-    async def sending(scope: Any, receive: Any, send: Any) -> None:
-        await (page if scope.get("path") == "/send" else app)(scope, receive, send)
 
-    with served(sending) as address:
-        dom = chromium(tmp_path / "profile", f"{address}/send", "--dump-dom")
-    expected = results.draws["learned"][2][0][0].answer
-    assert re.search(r'With the picked demonstrations: <b dir="auto">([^<]*)', dom)[1] == expected
+HOSTILE = "<img src=x onerror=\"document.documentElement.dataset.pwned='1'\">"
+
+
+def test_hostile_texts_in_an_address_or_a_form_are_shown_and_not_run(visitor: Visitor, address: str) -> None:
+    page = visitor.open(f"{address}/run/first/queries")
+    page.get_by_label("Search").fill(HOSTILE)
+    press(page, "Filter")
+    assert page.get_by_label("Search").input_value() == HOSTILE
+    page.goto(f"{address}/run/first/try")
+    page.get_by_label("Query of the task").fill("\u202e" + HOSTILE + "😀")
+    press(page, "Ask")
+    assert HOSTILE in page.get_by_role("alert").inner_text()
+    assert page.locator("html").get_attribute("data-pwned") is None
+    visitor.problems = [said for said in visitor.problems if "422" not in said]

@@ -15,7 +15,7 @@
   }
 
   function axis(own, theme) {
-    const base = { gridcolor: theme.grid, zerolinecolor: theme.zero, linecolor: theme.grid, fixedrange: true, automargin: true };
+    const base = { gridcolor: theme.grid, zerolinecolor: theme.zero, linecolor: theme.grid, fixedrange: true };
     return Object.assign(base, own);
   }
 
@@ -26,7 +26,8 @@
         font: { family: "system-ui, sans-serif", size: 12.5, color: theme.ink },
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",
-        margin: { l: 44, r: 12, t: 10, b: 36 },
+        // below, room for ticks and a title: a margin found by drawing may not settle, since the ticks follow from it
+        margin: { l: 44, r: 12, t: 10, b: (figure.layout.xaxis || {}).title ? 46 : 30 },
         height: figure.height,
         hoverlabel: { align: "left" },
         hovermode: "closest",
@@ -35,7 +36,7 @@
       JSON.parse(JSON.stringify(figure.layout))
     );
     layout.xaxis = axis(layout.xaxis, theme);
-    layout.yaxis = axis(layout.yaxis, theme);
+    layout.yaxis = axis(Object.assign({ automargin: true }, layout.yaxis), theme);
     if (width) layout.width = width;
     Plotly.react(place, figure.data, layout, config);
   }
