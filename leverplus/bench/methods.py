@@ -66,8 +66,11 @@ _STEPS_AS_PLANNED: Mapping[int, tuple[str, ...]] = {
     128_000: ("sft.batch_size=32", "rce.batch_size=16", "grpo.batch_size=16"),
     512_000: ("sft.batch_size=64", "rce.batch_size=64", "grpo.batch_size=64", "score.random=16", "score.retrieved=16"),
 }
-"""The plans take one step a query and were made for 200 queries, 8,000 calls. With more calls the batch grows, so that
-an epoch has as many steps as planned; with 512,000 each of the 8,000 questions is asked about twice as often."""
+"""The plans take a step a question. 8,000 calls pay for 200 questions; with more calls the batch grows, so that an
+epoch has as many steps; with 512,000 each of the 8,000 questions is asked about twice as often."""
+
+_AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epochs=5", "grpo.epochs=6")
+"""Sizes of the plans' training; its questions follow the budget."""
 
 METHODS: Mapping[str, Method] = {
     "best": Method("best"),
@@ -75,12 +78,10 @@ METHODS: Mapping[str, Method] = {
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
     ),
-    "sft_rce_grpo": Method(
-        "plan5", ("score.queries=0",), _STEPS_AS_PLANNED, on_the_way={"sft": "sft", "rce": "sft_rce"}
-    ),
+    "sft_rce_grpo": Method("plan5", _AS_PLANNED, _STEPS_AS_PLANNED, on_the_way={"sft": "sft", "rce": "sft_rce"}),
     "mended_grpo": Method(
         "baseline_sft",
-        ("score.queries=0", 'train.stages=["sft","rce","grpo"]', "rce.epochs=5", "grpo.epochs=8"),
+        ('train.stages=["sft","rce","grpo"]', *_AS_PLANNED),
         {
             128_000: ("sft.batch_size=32",),
             512_000: ("sft.batch_size=64", "score.random=16", "score.retrieved=16"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leverplus.bench.methods import TITLES
@@ -30,9 +31,19 @@ def share(closed: Mapping[str, Any] | None) -> str:
     return f"{100 * found['share']:.1f} ({100 * found['ci95'][0]:.1f} to {100 * found['ci95'][1]:.1f})"
 
 
-def harmed(harm: Mapping[str, Mapping[str, float]]) -> str:
-    """Items harmed and helped by shots, in percent of all."""
-    return " / ".join(f"{100 * one['harmed']:.1f}:{100 * one['helped']:.1f}" for one in harm.values())
+def percents(values: Iterable[float]) -> str:
+    return " / ".join(f"{100 * value:.1f}" for value in values)
+
+
+def harm_cells(harm: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Items harmed and helped by shots, the worst ratio of the two, and how many right answers became wrong."""
+    rows = list(harm.values())
+    ratio = max(row["harmed"] / row["helped"] if row["harmed"] and row["helped"] else 0.0 for row in rows)
+    if any(row["harmed"] and not row["helped"] for row in rows):
+        ratio = math.inf
+    broken = [row["broken"] for row in rows]
+    rate = "" if None in broken else f"{100 * sum(broken) / len(broken):.1f}"
+    return [percents(row["harmed"] for row in rows), percents(row["helped"] for row in rows), f"{ratio:.2f}", rate]
 
 
 def usual(found: Mapping[str, Any], kind: str) -> list[Row]:
@@ -64,16 +75,23 @@ def accuracy_lines(found: Mapping[str, Any]) -> Lines:
     return ("method", "budget", *shots, "mean", "gap closed, %"), lines
 
 
-def cost_lines(found: Mapping[str, Any]) -> Lines:
-    """Harm against zero-shot by shots, calls used, seconds of training, groups learnt from, worlds x seeds."""
+def harm_lines(found: Mapping[str, Any]) -> Lines:
+    """Items scored lower and higher than without demonstrations."""
     arms = [row for row in usual(found, "arms") if row["arm"] in SHOWN_ARMS and row["harm"]]
-    lines = [[arm_name(row["arm"]), "", harmed(row["harm"]), "", "", "", ""] for row in arms]
+    lines = [[arm_name(row["arm"]), "", *harm_cells(row["harm"])] for row in arms]
+    lines += [[title(row), calls(row["budget"]), *harm_cells(row["harm"])] for row in usual(found, "methods")]
+    return ("method", "budget", "harmed by shots", "helped by shots", "worst ratio", "right made wrong"), lines
+
+
+def cost_lines(found: Mapping[str, Any]) -> Lines:
+    """Calls used, seconds of training, groups learnt from, worlds x seeds."""
+    lines = []
     for row in usual(found, "methods"):
         seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
-        cost = [f"{row['model_calls']:,}", seconds, f"{row['groups']:,.0f}"]
         runs = f"{len(row['worlds'])} x {len(row['seeds'])}"
-        lines.append([title(row), calls(row["budget"]), harmed(row["harm"]), *cost, runs])
-    return ("method", "budget", "harmed:helped, %", "calls", "seconds", "groups", "runs"), lines
+        cost = [f"{row['model_calls']:,}", f"{row['groups']:,.0f}", seconds]
+        lines.append([title(row), calls(row["budget"]), *cost, runs])
+    return ("method", "budget", "calls", "groups", "seconds", "runs"), lines
 
 
 def rival_lines(found: Mapping[str, Any]) -> Lines:
@@ -140,7 +158,8 @@ def query_lines(found: Mapping[str, Any]) -> Lines:
 
 PARTS = (
     ("Accuracy by shots, %, and share of the gap", accuracy_lines),
-    ("Items harmed and helped against zero-shot by shots, and cost of training", cost_lines),
+    ("Harm against zero-shot, % of items", harm_lines),
+    ("Cost of training", cost_lines),
     ("Against the best arm without training", rival_lines),
     ("Ablations of best", ablation_lines),
     ("Mean accuracy by the size of the pools", pool_lines),

@@ -146,7 +146,9 @@ def test_the_tables_say_n_intervals_runs_and_what_is_missing(found: dict[str, An
     assert "| best | 128 k | 62.5 | 75.0 | 68.8 | 62.5 (" in text
     assert "| SFT + RCE + GRPO (plans) | 8 k | 50.0 | 50.0 | 50.0 |" in text
     assert "| nearest by both |  | 50.0 | 50.0 | 50.0 | 25.0 (" in text
-    assert "| best | 8 k | 0.0:37.5 / 0.0:50.0 | 7,900 | 12 | 100 | 1 x 2 |" in text
+    assert "| best | 8 k | 0.0 / 0.0 | 37.5 / 50.0 | 0.00 | 0.0 |" in text
+    assert "| random |  | 0.0 / 0.0 | 0.0 / 25.0 | 0.00 | 0.0 |" in text
+    assert "| best | 8 k | 7,900 | 100 | 12 | 1 x 2 |" in text
     assert "| who chooses | 16 | 64 |" in text
     assert "| best | 56.2 | 68.8 |" in text
     assert "| best | 125 | 7,900 | 37.5 |" in text
