@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench
     from leverplus.policies.base import Policy
     from leverplus.training.groups import ItemTable, Row
-    from leverplus.types import Group, Item
+    from leverplus.types import Demos, Group, Item
 
 __all__ = [
     "POOL_SEED",
@@ -67,16 +68,15 @@ class Acquisition:
     def __init__(self, run: Run, groups: Sequence[Group], table: ItemTable) -> None:
         self.run, self.table = run, table
         self.pools = run.pools(run.shuffled_queries())[0]
-        self.next = len(run.training_queries())
-        section = run.recipe.score
-        self.per_query = section.best + section.chance + 1
-        left = run.affordable_calls() - self.next * section.cost(run.recipe.pool.size)
-        self.per_round = left // (section.rounds * self.per_query)
+        section, first = run.recipe.score, len(run.training_queries())
+        left = run.affordable_calls() - first * section.cost(run.recipe.pool.size)
+        self.per_round = left // (section.rounds * (section.best + section.chance + 1))
+        self.turns = turns(len(self.pools), first, section.depth)
         self.rows = self._rows(groups)
         self.done = 0
 
     def __call__(self, policy: Policy, epoch: int) -> Sequence[Row]:
-        """The rows of an epoch (from 0); fresh queries are asked about before epochs 1..rounds."""
+        """The rows of an epoch (from 0); the model is asked before epochs 1..rounds."""
         while self.done < min(epoch, self.run.recipe.score.rounds):
             self.done += 1
             self._ask(policy)
@@ -92,24 +92,32 @@ class Acquisition:
         return self.run.folder / "acquired" / f"round{number:02d}.json"
 
     def _ask(self, policy: Policy) -> None:
-        from leverplus.scoring.acquire import propose
         from leverplus.scoring.search import scored_groups
         from leverplus.types import Member
 
-        section = self.run.recipe.score
-        pools = self.pools[self.next : self.next + self.per_round]
-        self.next += len(pools)
-        if not pools:
-            return
+        turns = list(islice(self.turns, self.per_round))
         path = self._path(self.done)
         if not path.is_file():
-            wanted = propose(policy, self.table, pools, best=section.best, chance=section.chance, seed=self.run.seed)
             path.parent.mkdir(exist_ok=True)
-            write_json(path, {str(query): candidates for query, candidates in wanted.items()})
-        asked = read_json(path)
-        members = [[Member((), "acquired")] + [Member((c,), "acquired") for c in asked[pool.query]] for pool in pools]
-        groups = scored_groups(self.run.scorer, pools, members, f"round {self.done} of {section.rounds}")
+            write_json(path, {"prompts": self._proposed(policy, turns)})
+        members = [[Member(tuple(demos), "acquired") for demos in prompts] for prompts in read_json(path)["prompts"]]
+        what = f"round {self.done} of {self.run.recipe.score.rounds}"
+        groups = scored_groups(self.run.scorer, [self.pools[place] for place, _ in turns], members, what)
         self.rows = [*self.rows, *self._rows(groups)]
+
+    def _proposed(self, policy: Policy, turns: Sequence[tuple[int, int]]) -> list[list[Demos]]:
+        from leverplus.scoring.acquire import propose
+
+        section = self.run.recipe.score
+        found: dict[tuple[int, int], list[Demos]] = {}
+        for depth in sorted({depth for _, depth in turns}):
+            own = [turn for turn in turns if turn[1] == depth]
+            pools = [self.pools[place] for place, _ in own]
+            prompts = propose(
+                policy, self.table, pools, depth, best=section.best, chance=section.chance, seed=self.run.seed
+            )
+            found.update(zip(own, prompts, strict=True))
+        return [found[turn] for turn in turns]
 
     def _rows(self, groups: Sequence[Group]) -> list[Row]:
         from leverplus.scoring.mining import keep_groups
@@ -120,7 +128,25 @@ class Acquisition:
         kept = keep_groups(groups, recipe.score.keep, recipe.score.tiers)
         own = top_members(kept, recipe.train.imitate) if recipe.train.stages[0] == "sft" else kept
         stops, most = recipe.select.stop != "never", recipe.select.max_shots
-        return rows_from_groups(own, self.table, recipe.reward, stops=stops, max_shots=most, whole=kept)
+        rows = rows_from_groups(own, self.table, recipe.reward, stops=stops, max_shots=most, whole=kept)
+        return [row for row in rows if len(row.rewards) > 1]
+
+
+def turns(pools: int, first: int, depth: int) -> Iterator[tuple[int, int]]:
+    """Which pool is asked about next and how many demonstrations it has by then, from pool `first` on.
+
+    Every other turn is about the first place, the others about the later ones in turn. When all pools have had their
+    turn they come round again, for the other kind of turn first; without later places nothing is asked twice.
+    """
+    for number in count(first):
+        lap, place = divmod(number, pools)
+        if depth > 1:
+            later = (number + lap) % 2
+            yield place, later * (1 + (number // 2) % (depth - 1))
+        elif lap == 0:
+            yield place, 0
+        else:
+            return
 
 
 def train_run(run: Run) -> Policy:
@@ -138,6 +164,7 @@ def train_run(run: Run) -> Policy:
     groups = search_groups(run)
     _, table = run.pools(run.training_queries()[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
+    run.add_adapters(policy)
     judge = dev_judge(run)
     judge(policy)
     for name in checkpoint_names(checkpoints, recipe.stages):

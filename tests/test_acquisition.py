@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from leverplus.pipeline import Run, open_run, search_groups, train_run
+from leverplus.pipeline import Run, open_run, search_groups, train_run, turns
+from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.scoring.acquire import propose
+from leverplus.training.checkpoint import load_checkpoint
+from leverplus.types import Pool
 
 SETTINGS = [
     "score.budget=1400",
@@ -20,10 +25,11 @@ SETTINGS = [
     "listwise.batch_size=16",
     "select.hidden=32",
 ]
+FLAT = [*SETTINGS, "score.depth=1"]
 
 
-def trained(folder: Path, store: Path, seed: int = 0) -> Run:
-    run = open_run(load_recipe("best", SETTINGS), find_recipe("best"), folder, seed=seed, store_path=store)
+def trained(folder: Path, store: Path, settings: list[str]) -> Run:
+    run = open_run(load_recipe("best", settings), find_recipe("best"), folder, seed=0, store_path=store)
     train_run(run)
     return run
 
@@ -31,29 +37,67 @@ def trained(folder: Path, store: Path, seed: int = 0) -> Run:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("acquired")
-    return trained(folder / "run", folder / "scores.db")
+    return trained(folder / "run", folder / "scores.db", SETTINGS)
 
 
-def asked(run: Run) -> dict[str, list[str]]:
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("flat")
+    return trained(folder / "run", folder / "scores.db", FLAT)
+
+
+def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:
+    """The pools in the order of their turns, each with the prompts that were asked about it."""
+    pools = run.pools(run.shuffled_queries())[0]
+    order = turns(len(pools), len(run.training_queries()), run.recipe.score.depth)
     rounds = sorted((run.folder / "acquired").iterdir())
-    return {query: own for path in rounds for query, own in json.loads(path.read_text()).items()}
+    prompts = [own for path in rounds for own in json.loads(path.read_text())["prompts"]]
+    return [(pools[place], [tuple(one) for one in own]) for own, (place, _) in zip(prompts, order, strict=False)]
 
 
-def test_rounds_ask_about_fresh_queries_and_stay_within_the_budget(whole: Run) -> None:
-    first = {item.id for item in whole.training_queries()}
-    later = asked(whole)
+def test_rounds_ask_about_fresh_queries_and_stay_within_the_budget(flat: Run, whole: Run) -> None:
+    first = {item.id for item in flat.training_queries()}
+    later = asked(flat)
     assert later
-    assert not first & set(later)
-    assert {len(own) for own in later.values()} == {4 + 2}
-    assert whole.calls() <= whole.recipe.score.budget
+    assert not first & {pool.query for pool, _ in later}
+    assert {len(prompts) for _, prompts in later} == {1 + 4 + 2}
+    assert {len(demos) for _, prompts in later for demos in prompts} == {0, 1}
+    for run in (flat, whole):
+        assert run.calls() <= run.recipe.score.budget
 
 
-def test_candidates_come_from_the_querys_own_pool_each_once(whole: Run) -> None:
-    queries = [whole.task.item(query) for query in asked(whole)]  # type: ignore[arg-type]
-    pools = {pool.query: pool for pool in whole.pools(queries)[0]}
-    for query, own in asked(whole).items():
-        assert len(set(own)) == len(own)
-        assert set(own) <= set(pools[query].candidates)  # type: ignore[index]
+def test_prompts_hold_candidates_of_the_querys_own_pool_each_once(whole: Run) -> None:
+    for pool, prompts in asked(whole):
+        assert len(set(prompts)) == len(prompts)
+        for demos in prompts:
+            assert len(set(demos)) == len(demos)
+            assert set(demos) <= {str(candidate) for candidate in pool.candidates}
+
+
+def test_half_of_the_turns_ask_what_comes_after_the_selectors_own_first_picks(whole: Run) -> None:
+    depths = [len(prompts[0]) for _, prompts in asked(whole)]
+    assert abs(depths.count(0) - len(depths) / 2) <= 1
+    assert set(depths) == {0, 1, 2, 3}
+    for _, prompts in asked(whole):
+        assert all(demos[:-1] == prompts[0] for demos in prompts[1:])
+
+
+def test_turns_come_round_for_the_other_kind_first_and_ask_nothing_twice_without_later_places() -> None:
+    assert list(turns(5, 2, 1)) == [(2, 0), (3, 0), (4, 0)]
+    order = list(islice(turns(4, 0, 3), 8))
+    assert [place for place, _ in order] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [bool(depth) for _, depth in order] == [False, True, False, True, True, False, True, False]
+    assert {depth for _, depth in order} == {0, 1, 2}
+
+
+def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
+    pools, table = whole.pools(whole.training_queries()[:3])
+    policy = load_checkpoint(whole.folder / "checkpoints" / "listwise")[0]
+    own = choose_demos(policy, table, pools, 3)
+    for picks, prompts in zip(own, propose(policy, table, pools, 2, best=3, chance=1, seed=0), strict=True):
+        assert prompts[0] == picks[:2]
+        assert prompts[1] == picks
+        assert len(prompts) == 1 + 3 + 1
 
 
 def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp_path: Path) -> None:
@@ -71,7 +115,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp
     run.progress = stop
     with pytest.raises(KeyboardInterrupt):
         train_run(run)
-    again = trained(tmp_path / "run", tmp_path / "scores.db")
+    again = trained(tmp_path / "run", tmp_path / "scores.db", SETTINGS)
     weights = "checkpoints/listwise/model.safetensors"
     assert (again.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
     assert again.calls() == whole.calls()

@@ -110,6 +110,9 @@ class ScoreSection:
     first_share: float = setting(0.3, "share of the calls spent before the first of these rounds", above=0.0, high=1.0)
     best: int = setting(8, "rounds: the selector's best candidates that are measured for a fresh query", low=1)
     chance: int = setting(2, "rounds: candidates measured by chance beside them", low=0)
+    depth: int = setting(
+        1, "rounds: the last place in the list that is asked about; every other turn is about the first", low=1, high=8
+    )
     dev_queries: int = setting(64, "dev queries on which every epoch is judged", low=1)
     dev_shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations judged there", low=1, high=8)
 

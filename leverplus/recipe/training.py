@@ -70,6 +70,7 @@ class StageConfig:
     freeze: tuple[str, ...] = setting((), "parts that stay as they are: projections, attention, state, head, ...")
     patience: int = setting(0, "stop after so many epochs without a better held-out reward; 0 never", low=0)
     monitor: str = setting("reward", "which held-out number decides, highest is best")
+    keep: str = setting("best", "the epoch whose weights a stage ends with", choices=("best", "last"))
     min_positive_ratio: float = setting(0.0, "leave out groups with a smaller share of positives", low=0.0, high=1.0)
     positive_threshold: float = setting(0.0, "a member is positive when its reward is above this")
     easy_epochs: int = setting(0, "first epochs on easy queries only (curriculum)", low=0)
@@ -86,6 +87,9 @@ class SftConfig(StageConfig):
     )
     temperature: float = setting(0.1, "of the weights when labels = weighted", above=0.0)
     label_smoothing: float = setting(0.0, "share of a label spread over the pool", low=0.0, high=0.9)
+    lora_rank: int = setting(0, "rank of adapters (LoRA) trained in the embedder with the selector; 0: none", low=0)
+    lora_alpha: float = setting(32.0, "adapters count alpha / rank times", above=0.0)
+    lora_dropout: float = setting(0.1, "dropout before adapters", low=0.0, high=0.9)
 
 
 @dataclass(frozen=True)

@@ -15,27 +15,39 @@ import torch
 from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
 from leverplus.scoring.sources import source_seed
-from leverplus.types import ItemId, Pool
+from leverplus.types import Demos, Pool
 
 BATCH = 256
 
 
 def propose(
-    policy: Policy, table: ItemTable, pools: Sequence[Pool], *, best: int, chance: int, seed: int
-) -> dict[ItemId, list[ItemId]]:
-    """For every query the candidates worth measuring: the selector's best as a first pick, and some by chance."""
+    policy: Policy, table: ItemTable, pools: Sequence[Pool], depth: int, *, best: int, chance: int, seed: int
+) -> list[list[Demos]]:
+    """For every pool the prompts worth measuring: what the selector would show first, each with one more behind it.
+
+    The first `depth` demonstrations are the selector's own; what is tried behind them are its best candidates for that
+    place and some by chance. The first prompt of a pool is the beginning alone.
+    """
     policy.eval()
-    chosen: dict[ItemId, list[ItemId]] = {}
+    chosen: list[list[Demos]] = []
     for start in range(0, len(pools), BATCH):
         part = pools[start : start + BATCH]
         features = table.features([pool.query for pool in part], [pool.candidates for pool in part])
         with torch.no_grad():
             encoded = policy.prepare(features)
-            logits = policy.step(encoded, policy.start(encoded, 1), allow_stop=False)[:, 0]
-        for pool, row in zip(part, logits, strict=True):
+            state, shown = policy.start(encoded, 1), []
+            for _ in range(depth):
+                action = policy.step(encoded, state, allow_stop=False).argmax(-1)
+                shown.append(action[:, 0])
+                state = policy.advance(encoded, state, action)
+            logits = policy.step(encoded, state, allow_stop=False)[:, 0]
+        beginnings = torch.stack(shown, dim=-1).tolist() if shown else [[] for _ in part]
+        for pool, beginning, row in zip(part, beginnings, logits, strict=True):
             order = row[: len(pool)].argsort(descending=True, stable=True).tolist()
+            order = order[: len(pool) - depth]  # what is shown already comes last
             rest = order[best:]
-            rng = np.random.default_rng(source_seed(seed, "acquire", pool.query))
+            rng = np.random.default_rng(source_seed(seed, f"acquire {depth}" if depth else "acquire", pool.query))
             drawn = [rest[int(k)] for k in rng.permutation(len(rest))[:chance]]
-            chosen[pool.query] = [pool.candidates[k] for k in (*order[:best], *drawn)]
+            first = tuple(pool.candidates[k] for k in beginning)
+            chosen.append([first, *((*first, pool.candidates[k]) for k in (*order[:best], *drawn))])
     return chosen

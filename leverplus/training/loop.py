@@ -67,7 +67,7 @@ class StageResult:
 
 
 def run_stage(policy: Policy, rows: Sequence[Row], run: StageRun) -> StageResult:
-    """Train a policy in place; with `evaluate` it ends with the weights of its best epoch, else of its last.
+    """Train a policy in place; it ends with the weights of its best epoch, or of its last (`keep`, or no `evaluate`).
 
     Checkpoints are `checkpoints/<stage>-epoch001`, ... and `checkpoints/<stage>`, what the stage hands on.
     """
@@ -91,10 +91,12 @@ class _Trainer:
 
     def __init__(self, policy: Policy, run: StageRun) -> None:
         self.policy, self.run, self.config = policy, run, run.config
-        freeze(policy, run.config.freeze)
+        freeze(policy, frozen_parts(policy, run.config))
         self.stage: Stage[Any] = catalog.load(catalog.STAGES, run.name, "stage")(run.config, policy, run.anchors)
         self.trained = [p for p in policy.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trained, lr=run.config.lr, weight_decay=run.config.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            self.trained, lr=run.config.lr, weight_decay=run.config.weight_decay, fused=True
+        )
         self.log = RunLog(run.folder / "log.jsonl" if run.folder is not None else None)
         self.epoch, self.step, self.best_epoch = 0, 0, 0
         self.best_value: float | None = None
@@ -140,10 +142,12 @@ class _Trainer:
         size, together = self.config.batch_size, self.config.accumulate
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         self.stage.enough = False
+        self.policy.train(self.stage.dropout)
         for start in range(0, len(batches), together):
             self._optimise(batches[start : start + together], meter)
             if self.stage.enough:
                 break
+        self.policy.eval()
         return meter.means()
 
     def _optimise(self, batches: Sequence[Sequence[Row]], meter: Meter) -> None:
@@ -184,13 +188,10 @@ class _Trainer:
         """The loss with dropout drawn from its own seed; the global generator is left as it was."""
         progress = Progress(self.epoch, self.step, self.total)
         if not self.stage.dropout:
-            return self.stage.loss(self.policy.eval(), batch, progress)
-        self.policy.train()
+            return self.stage.loss(self.policy, batch, progress)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            result = self.stage.loss(self.policy, batch, progress)
-        self.policy.eval()
-        return result
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would keep a stack trace for every device
+            return self.stage.loss(self.policy, batch, progress)
 
     def _picks(self, probe: GroupBatch) -> Tensor:
         self.policy.eval()
@@ -218,7 +219,7 @@ class _Trainer:
         if self.run.evaluate is not None:
             held_out = self.run.evaluate(self.policy.eval())
             value = self._value(held_out)
-            if self.best_value is None or value > self.best_value:
+            if self.best_value is None or value > self.best_value or self.config.keep == "last":
                 self.best_value, self.best_epoch = value, self.epoch
                 self.best_weights = checkpoint.tensors_of(self.policy)
         else:
@@ -286,6 +287,12 @@ class _Trainer:
         self.policy.eval()
         for parameter in self.policy.parameters():
             parameter.requires_grad_(True)
+
+
+def frozen_parts(policy: Policy, config: StageConfig) -> tuple[str, ...]:
+    """What a stage leaves as it is: what its settings name, and adapters unless it trains them."""
+    trains = getattr(config, "lora_rank", 0) > 0
+    return config.freeze if trains or policy.adapters is None else (*config.freeze, "adapters")
 
 
 def freeze(policy: Policy, groups: Sequence[str]) -> None:

@@ -273,7 +273,20 @@ BESIDE: dict[str, dict[str, Any]] = {
     "centred": {"skip_flat": True},
     "skip_flat": {"centred": False},
 }
-NO_EFFECT_ON_WEIGHTS = {"epochs", "patience", "monitor"}
+NO_EFFECT_ON_WEIGHTS = {"epochs", "patience", "monitor", "keep"}
+
+
+def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(6, (1,)), planted.table, RewardConfig())
+
+    def ended(keep: str) -> int:
+        falling = iter((3.0, 2.0, 1.0, 0.0))
+        stage = StageRun(
+            "sft", SftConfig(epochs=2, keep=keep), planted.table, evaluate=lambda _: {"reward": next(falling)}
+        )
+        return run_stage(planted.policy(seed=3), rows, stage).best_epoch
+
+    assert (ended("best"), ended("last")) == (0, 2)
 
 
 def training_of(name: str, config: StageConfig, planted: Any, rows: list[Any]) -> torch.Tensor:
