@@ -23,6 +23,8 @@ from leverplus.recipe.recipe import Recipe, load_recipe
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend
     from leverplus.embedders.base import Embedder, Vectors
+    from leverplus.embedders.live import LiveEmbedder
+    from leverplus.policies.base import Policy
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
     from leverplus.training.groups import ItemTable
@@ -60,6 +62,29 @@ class Run:
         from leverplus.embedders.cached import open_embedder
 
         return open_embedder(self.recipe.embed, self.store_path.parent / "vectors", self.progress)
+
+    @cached_property
+    def live(self) -> LiveEmbedder | None:
+        """Embeds items anew while adapters are trained; None where the recipe asks for none."""
+        if not getattr(self.recipe.stages.get("sft"), "lora_rank", 0):
+            return None
+        from leverplus.embedders.cached import CachedEmbedder
+        from leverplus.embedders.live import LiveEmbedder
+
+        assert isinstance(self.embedder, CachedEmbedder), "the recipe was checked"
+        return LiveEmbedder(self.embedder, self.task)
+
+    def add_adapters(self, policy: Policy) -> None:
+        """Give a fresh policy the adapters that the recipe asks for."""
+        if self.live is None:
+            return
+        from leverplus.policies.adapters import Adapters
+        from leverplus.training.seeds import derive_seed
+
+        sft: Any = self.recipe.stages["sft"]
+        seed = derive_seed(self.seed, "adapters")
+        options = {"rank": sft.lora_rank, "alpha": sft.lora_alpha, "dropout": sft.lora_dropout}
+        policy.adapters = Adapters.around(self.live.network, self.live.revision, **options, seed=seed)
 
     @cached_property
     def backend(self) -> Backend:
@@ -133,7 +158,10 @@ class Run:
             for name in ("image", "text", "answer")
             if (block := getattr(vectors, name)) is not None
         }
-        return pools, ItemTable.from_arrays(ids, blocks)
+        table = ItemTable.from_arrays(ids, blocks)
+        if self.live is not None:
+            table.live = self.live.items([*demos, *strangers])
+        return pools, table
 
     def calls(self) -> int:
         """Distinct prompts that training and dev selection asked for so far."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from leverplus.divergences import masked_log_softmax
 from leverplus.errors import TrainingError
+from leverplus.policies.adapters import Adapters, Live
 from leverplus.recipe.selection import PolicyConfig
 
 PAD = -1
@@ -29,13 +30,16 @@ class Features:
     """What a policy sees of B queries and their pools, in named blocks (image, text, answer).
 
     `query[field]` is (B, D), `items[field]` (U, D) holds each item once, `pool` (B, K) points into its rows, -1 pads.
-    `rows` (U,) numbers the items in the whole table; only policies over ids need it.
+    `rows` (U,) numbers the items in the whole table; only policies over ids need it. A policy that embeds items itself
+    asks `live` for them, and for the queries by `query_rows` (B,).
     """
 
     query: Mapping[str, Tensor]
     items: Mapping[str, Tensor]
     pool: Tensor
     rows: Tensor | None = None
+    query_rows: Tensor | None = None
+    live: Live | None = None
 
     @property
     def mask(self) -> Tensor:
@@ -103,6 +107,7 @@ class Policy(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.dims = dict(dims)
+        self.adapters: Adapters | None = None
 
     @property
     def stops(self) -> bool:
@@ -110,6 +115,17 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def prepare(self, features: Features) -> Encoded: ...
+
+    def embedded(self, features: Features) -> Features:
+        """The features as they are, or embedded anew where this policy has adapters."""
+        if self.adapters is None:
+            return features
+        if features.live is None or features.rows is None or features.query_rows is None:
+            raise TrainingError("this selector embeds items through its adapters; give it a table of live items")
+        asked = [name for name in self.dims if name != "answer"]
+        query = features.live.encode(features.query_rows, asked, self.adapters)
+        items = features.live.encode(features.rows, list(self.dims), self.adapters)
+        return replace(features, query=_on(query, features.pool), items=_on(items, features.pool))
 
     @abstractmethod
     def begin(self, encoded: Encoded, members: int) -> Memory: ...
@@ -177,9 +193,16 @@ class Policy(nn.Module, ABC):
         """Names of parameters by part; what `freeze` can name."""
         groups: dict[str, list[str]] = {}
         for name, _ in self.named_parameters():
+            if name.startswith("adapters."):
+                groups.setdefault("adapters", []).append(name)
+                continue
             owner = next(group for group, starts in self.GROUPS.items() if name.startswith(starts))
             groups.setdefault(owner, []).append(name)
         return groups
+
+
+def _on(blocks: Mapping[str, Tensor], like: Tensor) -> dict[str, Tensor]:
+    return {name: block.to(like.device) for name, block in blocks.items()}
 
 
 def as_actions(sequences: Tensor, encoded: Encoded) -> Tensor:

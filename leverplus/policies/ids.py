@@ -51,12 +51,13 @@ class IdPolicy(Policy):
             self.bias = nn.Parameter(torch.zeros(items + 3))
 
     def prepare(self, features: Features) -> Encoded:
-        if features.rows is None:
+        numbers = features.rows
+        if numbers is None:
             raise TrainingError(f'select.model = "{self.config.model}" needs the row of every item in the index')
-        config = self.config
+        config, features = self.config, self.embedded(features)
         query = fuse_blocks(features.query, config.query_fields, config.fuse)
         items = fuse_blocks(features.items, config.demo_fields, config.fuse)
-        rows = features.gather(features.rows)
+        rows = features.gather(numbers)
         special = torch.tensor([self.items, self.items + 1, self.items + 2], device=rows.device)
         end, begin, ask = self.embedding(special)
         asked = ask + self.query_features(query)

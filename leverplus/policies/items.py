@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from leverplus.errors import DataError
+from leverplus.policies.adapters import Live
 from leverplus.policies.base import Features, Policy
 from leverplus.policies.decode import greedy, sample, stochastic_beam
 from leverplus.types import Demos, ItemId, Member, Pool
@@ -20,11 +21,15 @@ CANDIDATES = 1 << 15
 
 
 class ItemTable:
-    """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D)."""
+    """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D).
+
+    `live` embeds items anew for policies with adapters.
+    """
 
     def __init__(self, ids: Sequence[ItemId], blocks: Mapping[str, Tensor]) -> None:
         self.rows = {item: row for row, item in enumerate(ids)}
         self.blocks = dict(blocks)
+        self.live: Live | None = None
         for name, block in self.blocks.items():
             if len(block) != len(ids):
                 raise DataError(f"{len(ids)} items but {len(block)} vectors in block '{name}'; embed the items again")
@@ -59,7 +64,8 @@ class ItemTable:
         pool = torch.full_like(padded, -1)
         pool[inside] = inverse
         query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}
-        return Features(query, {name: block[unique] for name, block in self.blocks.items()}, pool, unique)
+        items = {name: block[unique] for name, block in self.blocks.items()}
+        return Features(query, items, pool, unique, queries, self.live)
 
 
 def _batches(policy: Policy, table: ItemTable, pools: Sequence[Pool], size: int) -> Iterator[tuple[slice, Features]]:

@@ -69,7 +69,7 @@ class PointerPolicy(Policy):
         return [self.head, *self._set_terms()]
 
     def prepare(self, features: Features) -> Encoded:
-        config = self.config
+        config, features = self.config, self.embedded(features)
         query = fuse_blocks(features.query, config.query_fields, config.fuse)
         items = fuse_blocks(features.items, config.demo_fields, config.fuse)
         u, v = self.trunk(query, items, features)

@@ -179,6 +179,7 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(_contradictions(sections))
     problems.extend(_idle_rounds(sections, stages))
+    problems.extend(_adapter_problems(sections, stages))
     order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
     problems.extend(
         f"[{key}]: this stage is not in train.stages, so it has no effect"
@@ -242,6 +243,20 @@ def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig |
             "since a round is asked before an epoch other than the first"
         ]
     return []
+
+
+def _adapter_problems(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
+    """Adapters where there is nothing to adapt, or that come after a stage that trained without them."""
+    embed, train, sft = sections["embed"], sections["train"], stages.get("sft")
+    rank = getattr(sft, "lora_rank", 0)
+    if not rank or not embed or not train or "sft" not in train.stages:
+        return []
+    found = []
+    if embed.name == "world":
+        found.append(f'sft.lora_rank = {rank}: needs embed.name = "clip", "siglip" or "sentence"')
+    if train.stages[0] != "sft":
+        found.append(f"sft.lora_rank = {rank}: sft must be the first of train.stages")
+    return found
 
 
 def _list_problems(sections: Mapping[str, Any]) -> list[str]:

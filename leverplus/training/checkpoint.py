@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
+from leverplus.policies.adapters import Adapters
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.schema import read_section
@@ -36,6 +37,7 @@ def describe(policy: Policy, recipe_hash: str, extra: Mapping[str, Any]) -> dict
         "config": dataclasses.asdict(policy.config),
         "dims": policy.dims,
         "items": getattr(policy, "items", None),
+        "adapters": None if policy.adapters is None else policy.adapters.spec(),
         "recipe_hash": recipe_hash,
         "extra": dict(extra),
     }
@@ -65,6 +67,8 @@ def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
         raise CheckpointError(
             f"{folder}: holds a {description['class']}, but its config builds {type(policy).__name__}"
         )
+    if description.get("adapters") is not None:
+        policy.adapters = Adapters(**description["adapters"])
     load_weights(policy, read_tensors(folder / "model.safetensors"), str(folder))
     return policy.eval(), description
 

@@ -2,7 +2,8 @@
 
 Its model knows capitals and colours: it reads the last question, looks at the real pixels of the last picture, and
 weighs every token by a fixed rule. Some capitals come to its mind only after a demonstration whose answer has an even
-number of letters. It can be told to fail in the ways that servers fail.
+number of letters, some colours only after a demonstration of the same one. It can be told to fail in the ways that
+servers fail.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ CAPITALS |= {"spain": "madrid", "norway": "oslo"}
 HALF_KNOWN = {"iran": "tehran", "ghana": "accra", "chad": "ndjamena", "mali": "bamako"}
 CAPITALS |= HALF_KNOWN
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}
+PLAIN_COLOURS = ("red", "green")
 MODEL = "speaker-1"
 _TOKEN = re.compile(r"<\|[a-z_]+\|>| ?[A-Za-z]+| ?[^\sA-Za-z]|\s")
 
@@ -86,7 +88,8 @@ def chat_text(messages: Sequence[Mapping[str, Any]], generate: bool) -> tuple[st
 
 def truth_of(question: str, shown: Sequence[str] = (), picture: str | None = None) -> str:
     if picture is not None:
-        return colour_of(picture)
+        colour = colour_of(picture)
+        return colour if colour in PLAIN_COLOURS or colour in shown else "dunno"
     country = re.findall(r"capital of ([a-z]+)", question)
     if country and country[-1] in HALF_KNOWN and not any(len(answer) % 2 == 0 for answer in shown):
         return "dunno"
