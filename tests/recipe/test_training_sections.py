@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leverplus import catalog
+from leverplus.recipe.model import ModelSection
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, StageConfig
@@ -20,6 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     ("page", "section", "prefix"),
     [("policies", PolicyConfig, "select."), ("rewards", RewardConfig, "reward."), ("training", StageConfig, "")]
+    + [("backends", ModelSection, "model.")]
     + [("training", section, f"{name}.") for name, section in SECTIONS.items()],
 )
 def test_every_setting_is_documented_with_its_meaning(page: str, section: type, prefix: str) -> None:
