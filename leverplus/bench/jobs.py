@@ -84,10 +84,14 @@ def _last_stage(recipe: str, changes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs and stores are kept; a world has its own store unless one is named."""
+    """Where runs and stores are kept; a world has its own store unless one is named.
+
+    `commit` names the source where it is no git checkout.
+    """
 
     runs: Path
     store: Path | None = None
+    commit: str | None = None
 
     def store_of(self, world: int) -> Path:
         return self.store or self.runs / "stores" / f"world{world}.db"
@@ -125,6 +129,7 @@ def measure_arms(job: Job, place: Place) -> dict[str, Record]:
         results = run_arms(bench, section, None, share, run.recipe.pool.mmr_lambda)
         records[job.key(ARMS, size)] = {
             **_record(job, ARMS, run, bench, results),
+            "commit": commit() or place.commit,
             "text_share": share,
             "images": list(results.images),
             "evaluation_seconds": time.monotonic() - started,
@@ -155,6 +160,7 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
             run_learned(results, bench, load_checkpoint(folder / "checkpoints" / stage)[0], run.recipe.eval.shots)
             records[job.key(name, size)] = {
                 **_record(job, name, run, bench, results),
+                "commit": commit() or place.commit,
                 "none_share": _none_share(results),
                 **trained[stage],
                 "evaluation_seconds": time.monotonic() - started,
@@ -222,7 +228,6 @@ def _record(job: Job, name: str, run: Run, bench: Bench, results: Results) -> Re
         "pool": run.recipe.pool.size,
         "n": len(results.items),
         "recipe": run.recipe.hash,
-        "commit": commit(),
         "conditions": conditions_of(run.scorer.context, "test", results.items, bench.pools)["hash"],
         "accuracy": accuracy,
         "eval_calls": run.scorer.meter.calls(EVALUATION),

@@ -103,16 +103,21 @@ TITLES: Mapping[str, str] = {
 
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "no_rounds": ("score.rounds=0",),
+    "first_place_only": ("score.depth=1",),
     "rounds_by_chance": ("score.best=1", "score.chance=9"),
     "no_chance": ("score.best=10", "score.chance=0"),
-    "accuracy_reward": ("reward.mode=soft_only",),
-    "logit_reward": ("reward.transform=logit", "listwise.temperature=0.7"),
-    "whole_pool": ("listwise.among=pool",),
-    "warm_targets": ("listwise.temperature=0.3",),
+    "probability_reward": ('reward.components=["gt_prob"]', "reward.component_weights=[1.0]"),
+    "accuracy_reward": ('reward.components=["soft_only"]', "reward.component_weights=[1.0]"),
+    "no_state": ("select.state=none",),
     "cross_attention": ("select.preset=cross_attention",),
     "no_answers": ('select.demo_fields=["image","text"]',),
     "no_dropout": ("select.dropout=0.0",),
     "no_decay": ("listwise.weight_decay=0.01",),
+    "warm_targets": ("listwise.temperature=0.3",),
+    "whole_pool": ("listwise.among=pool",),
+    "best_epoch": ("listwise.keep=best",),
+    "grpo_finisher": ('train.stages=["listwise","grpo"]', "grpo.epochs=8"),
+    "pairwise_finisher": ('train.stages=["listwise","pairwise"]', "pairwise.epochs=8"),
 }
 """One-factor changes of `best`, as overrides; each is compared with `best` at the same budget."""
 

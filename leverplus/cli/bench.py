@@ -15,7 +15,7 @@ from leverplus.errors import WrongUsage
 from leverplus.store.location import default_store_path
 
 WHAT = ("methods", "plans", "ablations", "curves")
-OURS = ("methods", "budgets", "worlds", "items", "jobs", "minutes", "runs")
+OURS = ("methods", "budgets", "worlds", "items", "jobs", "minutes", "runs", "commit")
 """Options that `plans` does not have."""
 
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; the important ones come first")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench-WHAT)")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of runs and stores (default OUT/runs)")
+    parser.add_argument("--commit", metavar="NAME", help="what is measured, where the source is no git checkout")
     add_store_option(parser)
 
 
@@ -76,7 +77,7 @@ def _methods(args: argparse.Namespace, folder: Path) -> int:
     sizes = quick_plan(args.what) if args.quick else {}
     plan = plans[args.what](**sizes | {name: value for name, value in given.items() if value is not None})
     with Bars() as bars:
-        place = Place(args.runs or folder / "runs", args.store)
+        place = Place(args.runs or folder / "runs", args.store, args.commit)
         found = run_benchmark(plan, Bench(folder, place, args.jobs or 1, args.minutes, bars.say))
     if args.json:
         print(json.dumps(found))
