@@ -17,7 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from leverplus.pipeline import load_run
     from leverplus.report.build import build_report
+    from leverplus.report.data import require_manifest
 
+    if (args.run / "run.json").is_file():
+        require_manifest(args.run)
     path = build_report(load_run(args.run))
     size = path.stat().st_size
     print(json.dumps({"report": str(path), "bytes": size}) if args.json else f"{path} ({size / 1e6:.1f} MB)")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import LeverError
+from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 
 UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
@@ -143,6 +144,34 @@ def _read_predictions(path: Path, missing: dict[str, str]) -> Results | None:
     except (LeverError, OSError) as error:
         missing[path.name] = f"{path.name} cannot be used: {error}."
         return None
+
+
+def newer(manifest: Mapping[str, Any]) -> str:
+    """A sentence for a run that a newer version made; "" otherwise."""
+    versions = manifest.get("versions")
+    made = str(versions.get("leverplus", "")) if isinstance(versions, Mapping) else ""
+    own = metadata.version("leverplus")
+    if _version(made) <= _version(own):
+        return ""
+    return (
+        f"This run was made by leverplus {made[:40]} and this is {own}, so it may not be read rightly; "
+        "type `pip install --upgrade leverplus`."
+    )
+
+
+def require_manifest(folder: Path) -> None:
+    """Refuse a half-written run, and one of a newer version, where the run itself must be loaded."""
+    manifest = _read_json(folder / "run.json", {}, "`lever run` makes it") or {}
+    known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
+    if not known or not isinstance(manifest.get("seed"), int):
+        raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")
+    if sentence := newer(manifest):
+        raise DataError(sentence)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split("+", maxsplit=1)[0].split(".")[:3]
+    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
 
 
 def number(line: Mapping[str, Any], key: str) -> float | None:

@@ -19,7 +19,7 @@ from leverplus.errors import LeverError, MissingFile
 from leverplus.evaluation.conditions import require_same
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
 from leverplus.report import curves, figures
-from leverplus.report.data import RunFiles
+from leverplus.report.data import RunFiles, newer
 from leverplus.report.verdict import headline, verdict
 from leverplus.types import Item, ItemId
 from leverplus.view.attempt import attempt
@@ -28,7 +28,7 @@ from leverplus.view.guard import Guard, read_upload
 from leverplus.view.loaded import Card, Labels, Loaded, webp
 from leverplus.view.pages import asset, figure_values, render
 from leverplus.view.queries import FATES, Indexes, QueryIndex, Wanted
-from leverplus.view.runs import RunsFolder, newer, read_files
+from leverplus.view.runs import RunsFolder, read_files
 
 STATES = ("finished", "training", "stopped")
 REPORT_POLICY = (

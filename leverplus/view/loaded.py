@@ -10,9 +10,9 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import DataError, LeverError, MissingFile
+from leverplus.report.data import require_manifest
 from leverplus.types import Item, ItemId
 from leverplus.view.queries import QueryIndex, Traits
-from leverplus.view.runs import require_manifest
 
 if TYPE_CHECKING:
     from leverplus.pipeline import Run

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leverplus import __version__
-from leverplus.errors import DataError, MissingFile
-from leverplus.report.data import RunFiles, read_run
+from leverplus.errors import MissingFile
+from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
 
 LIVE_SECONDS = 300
@@ -117,33 +116,6 @@ def state_of(folder: Path, *, finished: bool) -> str:
         return "finished"
     latest = max(_mtime(folder / name) for name in (*MARKS, "checkpoints", "acquired"))
     return "training" if time.time_ns() - latest < LIVE_SECONDS * 1_000_000_000 else "stopped"
-
-
-def newer(manifest: Mapping[str, Any]) -> str:
-    """A sentence for a run that a newer version made; "" otherwise."""
-    versions = manifest.get("versions")
-    made = str(versions.get("leverplus", "")) if isinstance(versions, Mapping) else ""
-    if _version(made) <= _version(__version__):
-        return ""
-    return (
-        f"This run was made by leverplus {made[:40]} and this is {__version__}, so it may not be read rightly; "
-        "type `pip install --upgrade leverplus`."
-    )
-
-
-def require_manifest(folder: Path) -> None:
-    """Refuse a half-written run where the run itself must be loaded."""
-    manifest = read_files(folder).manifest
-    known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
-    if not known or not isinstance(manifest.get("seed"), int):
-        raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")
-    if sentence := newer(manifest):
-        raise DataError(sentence)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    parts = text.split("+", maxsplit=1)[0].split(".")[:3]
-    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
 
 
 def _mean(results: Mapping[str, Any] | None, arm: str) -> float | None:

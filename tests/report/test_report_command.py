@@ -35,3 +35,23 @@ def test_open_shows_it_in_the_browser(folder, monkeypatch, capsys) -> None:
 def test_a_folder_that_is_no_run_is_a_sentence(tmp_path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert "is not a run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", '{"recipe": "wor', "[]", "{}", '{"recipe": 3, "recipe_hash": "x", "seed": 0}'])
+def test_a_half_written_manifest_is_a_sentence(folder, capsys, content) -> None:
+    (folder / "run.json").write_text(content)
+    assert main(["report", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "no whole run.json" in said
+    assert "Traceback" not in said
+
+
+def test_a_run_of_a_newer_version_is_a_sentence_with_what_to_type(folder, capsys) -> None:
+    manifest = json.loads((folder / "run.json").read_text())
+    manifest["versions"]["leverplus"] = "9.1.0"
+    (folder / "run.json").write_text(json.dumps(manifest))
+    (folder / "resolved.toml").write_text((folder / "resolved.toml").read_text() + "\n[unheard]\nof = 1\n")
+    assert main(["report", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "was made by leverplus 9.1.0" in said
+    assert "pip install --upgrade" in said

@@ -11,7 +11,8 @@ import pytest
 
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
-from leverplus.view.runs import LIVE_SECONDS, RunsFolder, newer, require_manifest
+from leverplus.report.data import newer, require_manifest
+from leverplus.view.runs import LIVE_SECONDS, RunsFolder
 
 
 def test_a_run_folder_is_a_folder_of_one(runs: Path) -> None:
