@@ -30,37 +30,40 @@ WIDTH, SPREAD = 32, 0.2
 def qwen2_5_vl(folder: Path) -> None:
     """Write model, tokenizer (one token a byte) and processor into a folder; the same bytes every time."""
     import torch
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
+    import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     from leverplus.backends.hf.load import image_only
 
+    library: Any = transformers
     tokenizer = byte_tokenizer()
-    config = Qwen2_5_VLConfig(text_config=_text(), vision_config=_vision(), **_special_ids(tokenizer))
+    config = library.Qwen2_5_VLConfig(text_config=_text(), vision_config=_vision(), **_special_ids(tokenizer))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen2_5_VLForConditionalGeneration(config)
+        model = library.Qwen2_5_VLForConditionalGeneration(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.normal_(std=SPREAD)
     size = {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 16}
     pictures = Qwen2VLImageProcessorPil(patch_size=14, merge_size=2, size=size)
-    processor = image_only(Qwen2_5_VLProcessor)(image_processor=pictures, tokenizer=tokenizer, chat_template=CHAT)
+    build = image_only(library.Qwen2_5_VLProcessor)
+    processor = build(image_processor=pictures, tokenizer=tokenizer, chat_template=CHAT)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
 
 
 def byte_tokenizer() -> Any:
     """One token a byte, then the special ones."""
+    import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytes_only = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    library: Any = transformers
+    tokenizer = library.PreTrainedTokenizerFast(
         tokenizer_object=bytes_only,
         eos_token=SPECIALS[0],
         pad_token=SPECIALS[0],
