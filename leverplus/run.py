@@ -300,9 +300,10 @@ def _without_none(values: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes."""
+    """The versions of what computes; a source tree that is not installed has none."""
     names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
-    return {name: metadata.version(name) for name in names}
+    installed = {name for name in names if next(iter(metadata.distributions(name=name)), None) is not None}
+    return {name: metadata.version(name) for name in names if name in installed}
 
 
 def commit() -> str | None:
