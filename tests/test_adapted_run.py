@@ -75,6 +75,7 @@ def paint(folder: Path) -> None:
     (folder / "colours.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
 
 
+@pytest.mark.slow
 def test_adapters_are_trained_saved_and_used_from_the_recipe_to_the_selector(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LEVERPLUS_STORE", str(tmp_path / "scores.db"))
     paint(tmp_path)

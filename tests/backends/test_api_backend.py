@@ -333,6 +333,7 @@ diagnostics = false
 """
 
 
+@pytest.mark.slow
 def test_a_whole_run_counts_its_cost_and_the_key_is_nowhere(tmp_path, capitals, monkeypatch, caplog, capfd) -> None:
     pytest.importorskip("transformers", reason="the extra `embed` is not installed")
     import sys

@@ -29,7 +29,13 @@ UNKNOWN = (400, 404, 405, 415, 422, 501)
 
 
 class OpenAIBackend:
-    """Asks a server one request a thread; what it cost is in `usage()`."""
+    """Asks a server one request a thread; what it cost is in `usage()`.
+
+    `tolerance` is how far a log-probability (nats) may move from batch to batch: servers batch as they like, and most
+    compute in bfloat16.
+    """
+
+    tolerance = 0.5
 
     def __init__(self, task: Task, section: ModelSection) -> None:
         self.task, self.section = task, section
