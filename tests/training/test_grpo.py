@@ -15,6 +15,7 @@ from leverplus.policies.base import Policy, StepLogprobs, sequence_logprobs
 from leverplus.recipe.training import GrpoConfig, RewardConfig
 from leverplus.training.groups import GroupBatch, collate, rows_from_groups
 from leverplus.training.grpo import Grpo
+from leverplus.training.loop import StageRun, run_stage
 from leverplus.training.stages import Progress, fixed_logprobs, frozen_copy, policy_logprobs
 
 START = Progress(0, 0, 10)
@@ -189,3 +190,15 @@ def test_a_fixed_policy_that_plays_two_parts_is_asked_once(
     stage = Grpo(GrpoConfig(**settings), policy, {"sft": perturbed(policy)})
     stage.loss(policy, batch, START)
     assert len(seen) == len(set(seen)) == asked
+
+
+def test_the_weight_of_a_kl_term_that_is_left_out_changes_nothing(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(4)[:10], planted.table, RewardConfig())
+    ends = []
+    for beta in (0.0, 0.01, 0.05):
+        policy = planted.policy()
+        config = GrpoConfig(epochs=2, batch_size=1, clip_only=True, kl_beta=beta, kl="k3_inverted")
+        run_stage(policy, rows, StageRun("grpo", config, planted.table))
+        ends.append(torch.cat([value.flatten() for value in policy.state_dict().values()]))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
