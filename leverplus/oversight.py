@@ -42,16 +42,18 @@ def measure(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Grou
     items = {str(item.id): item for item in (*run.demonstrations, *dev, *test)}
     items |= {str(item.id): item for item in run.training_queries()}
     scored = rows_from_groups(
-        groups[:JUDGED_GROUPS], table, recipe.reward, stops=policy.stops, max_shots=recipe.select.max_shots
+        groups[:JUDGED_GROUPS], table, recipe.reward, stop=policy.config.stop, max_shots=recipe.select.max_shots
     )
+    held_out = (item for split in ("dev", "test") for item in run.task.items(split))
     measured = [
+        probes.probe_splits(run.training_queries(), held_out),
         probes.probe_pools(pools, items),
         probes.probe_policy(policy, rows, table),
         probes.probe_labels(rows, groups),
         probes.probe_rewards(scored),
         probes.probe_order(policy, dev_pools, dev_table),
     ]
-    if recipe.score.engine == "local":  # the model of another engine is not in this process
+    if recipe.score.engine == "local" and not recipe.score.groups:  # the model of another engine is not in this process
         asked = [(group.query, member.demos) for group in groups for member in group.members[-1:]][:ASKED_AGAIN]
         measured.append(probes.probe_scorer(run.scorer, asked))
     return probes.merged(*measured)

@@ -45,12 +45,16 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
 
     Sequences that are drawn from the selector wait until the first stage has trained one.
     """
+    from leverplus.scoring.mining import keep_groups
     from leverplus.scoring.plan import find_groups
     from leverplus.training.mistakes import spoil_groups
 
     section = run.recipe.score
     if policy is None:
         section = replace(section, samples=0, stochastic=0, selector_beams=0)
+    if section.groups:
+        run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
+        return keep_groups(run.imported_groups, section.keep, section.tiers)
     queries = run.training_queries()
     pools, table = run.pools(queries)
     groups = find_groups(run.scorer, pools, section, seed=run.seed, table=table, policy=policy)
@@ -127,8 +131,10 @@ class Acquisition:
         recipe = self.run.recipe
         kept = keep_groups(groups, recipe.score.keep, recipe.score.tiers)
         own = top_members(kept, recipe.train.imitate) if recipe.train.stages[0] == "sft" else kept
-        stops, most = recipe.select.stop != "never", recipe.select.max_shots
-        rows = rows_from_groups(own, self.table, recipe.reward, stops=stops, max_shots=most, whole=kept)
+        select = recipe.select
+        rows = rows_from_groups(
+            own, self.table, recipe.reward, stop=select.stop, max_shots=select.max_shots, whole=kept
+        )
         return [row for row in rows if len(row.rewards) > 1]
 
 
@@ -162,7 +168,8 @@ def train_run(run: Run) -> Policy:
 
     recipe, checkpoints = run.recipe, run.folder / "checkpoints"
     groups = search_groups(run)
-    _, table = run.pools(run.training_queries()[:1])
+    queries = run.training_queries()
+    _, table = run.pools(queries if recipe.mistakes.any else queries[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     run.add_adapters(policy)
     judge = dev_judge(run)
@@ -185,7 +192,7 @@ def train_run(run: Run) -> Policy:
                     own,
                     table,
                     recipe.reward,
-                    stops=policy.stops,
+                    stop=policy.config.stop,
                     max_shots=recipe.select.max_shots,
                     whole=groups,
                 )

@@ -25,7 +25,7 @@ SETTINGS = [
     "listwise.batch_size=16",
     "select.hidden=32",
 ]
-FLAT = [*SETTINGS, "score.depth=1"]
+DEEP = [*SETTINGS, "score.depth=4", "select.state=vector_gate"]
 
 
 def trained(folder: Path, store: Path, settings: list[str]) -> Run:
@@ -37,13 +37,13 @@ def trained(folder: Path, store: Path, settings: list[str]) -> Run:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("acquired")
-    return trained(folder / "run", folder / "scores.db", SETTINGS)
+    return trained(folder / "run", folder / "scores.db", DEEP)
 
 
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("flat")
-    return trained(folder / "run", folder / "scores.db", FLAT)
+    return trained(folder / "run", folder / "scores.db", SETTINGS)
 
 
 def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:
@@ -102,7 +102,7 @@ def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
 
 def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp_path: Path) -> None:
     run = open_run(
-        load_recipe("best", SETTINGS), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
+        load_recipe("best", DEEP), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
     )
     seen = 0
 
@@ -115,7 +115,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp
     run.progress = stop
     with pytest.raises(KeyboardInterrupt):
         train_run(run)
-    again = trained(tmp_path / "run", tmp_path / "scores.db", SETTINGS)
+    again = trained(tmp_path / "run", tmp_path / "scores.db", DEEP)
     weights = "checkpoints/listwise/model.safetensors"
     assert (again.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
     assert again.calls() == whole.calls()

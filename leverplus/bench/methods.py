@@ -73,7 +73,7 @@ _AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epo
 """Sizes of the plans' training; its questions follow the budget."""
 
 METHODS: Mapping[str, Method] = {
-    "best": Method("best"),
+    "best": Method("best", by_budget={512_000: ("score.best=48", "score.chance=8")}),
     "listwise": Method(
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
@@ -103,12 +103,11 @@ TITLES: Mapping[str, str] = {
 
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "no_rounds": ("score.rounds=0",),
-    "first_place_only": ("score.depth=1",),
-    "rounds_by_chance": ("score.best=1", "score.chance=9"),
-    "no_chance": ("score.best=10", "score.chance=0"),
+    "later_places": ("score.depth=4", "select.state=vector_gate"),
+    "rounds_by_chance": ("score.best=1", "score.chance=11"),
+    "no_chance": ("score.best=12", "score.chance=0"),
     "probability_reward": ('reward.components=["gt_prob"]', "reward.component_weights=[1.0]"),
     "accuracy_reward": ('reward.components=["soft_only"]', "reward.component_weights=[1.0]"),
-    "no_state": ("select.state=none",),
     "cross_attention": ("select.preset=cross_attention",),
     "no_answers": ('select.demo_fields=["image","text"]',),
     "no_dropout": ("select.dropout=0.0",),

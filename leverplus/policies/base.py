@@ -151,15 +151,12 @@ class Policy(nn.Module, ABC):
         """Logits of the next step, -inf for what may not be chosen, (B, G, A); a stopped member can only stop."""
         illegal = state.used
         if self.stops:
-            allowed = allow_stop and self._may_stop(state.step)
+            allowed = allow_stop and may_stop(self.config.stop, state.step)
             illegal = torch.cat([illegal[..., :-1], torch.full_like(illegal[..., :1], not allowed)], dim=-1)
             forced = torch.ones_like(illegal)
             forced[..., -1] = False
             illegal = torch.where(state.stopped.unsqueeze(-1), forced, illegal)
         return self.scores(encoded, state).masked_fill(illegal, -torch.inf)
-
-    def _may_stop(self, step: int) -> bool:
-        return {"anywhere": True, "after_first": step > 0, "none_only": step == 0}[self.config.stop]
 
     def advance(self, encoded: Encoded, state: State, action: Tensor) -> State:
         """The state after actions (B, G), indices 0..A-1; PAD leaves a member as it is."""
@@ -203,6 +200,11 @@ class Policy(nn.Module, ABC):
 
 def _on(blocks: Mapping[str, Tensor], like: Tensor) -> dict[str, Tensor]:
     return {name: block.to(like.device) for name, block in blocks.items()}
+
+
+def may_stop(stop: str, step: int) -> bool:
+    """Whether a selector with this `select.stop` may stop after so many demonstrations."""
+    return {"never": False, "none_only": step == 0, "after_first": step > 0, "anywhere": True}[stop]
 
 
 def as_actions(sequences: Tensor, encoded: Encoded) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from leverplus import catalog, rewards
 from leverplus.errors import DataError
-from leverplus.policies.base import PAD, STOP, Features
+from leverplus.policies.base import PAD, STOP, Features, may_stop
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig, StageConfig
 from leverplus.rewards import Evidence, Weights
@@ -105,33 +106,37 @@ def rows_from_groups(
     table: ItemTable,
     reward: RewardConfig,
     *,
-    stops: bool = False,
+    stop: str = "never",
     max_shots: int = 8,
     whole: Sequence[Group] | None = None,
 ) -> list[Row]:
-    """Rows of every group. With `stops`, a list shorter than `max_shots` ends in STOP and all lengths compete.
+    """Rows of every group. Where the selector may stop (`select.stop`), a list shorter than `max_shots` ends in STOP.
+
+    All lengths compete if it may stop at all; the empty list takes part only where it may be chosen.
 
     `whole` are the groups these were chosen from: the scores of prefixes are looked up there.
     """
-    same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and not stops)
+    same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and stop == "never")
     modes = reward.components or (reward.mode,)
     pending: list[tuple[Group, list[int], list[Array]]] = []
     for group, source in zip(groups, whole or groups, strict=True):
         known = {score.demos: score for score in source.scores}
-        for indices in compete(group, same_shots):
+        for competing in compete(group, same_shots):
+            indices = [i for i in competing if group.members[i].demos or may_stop(stop, 0)]
             members = [group.members[i] for i in indices]
             evidence = evidence_of(members, [group.scores[i] for i in indices], known)
             pending.append((group, indices, [component_values(evidence, mode, reward) for mode in modes]))
     weights = list(reward.component_weights) or [1.0] * len(modes)
     if reward.adaptive and pending:
         weights = rewards.adaptive_weights([values for _, _, values in pending], weights)
+    worth = partial(rewards.combine, weights=weights, method=reward.normalise, clamp=reward.clamp)
     return [
-        _row(group, indices, rewards.combine(values, weights, reward.normalise, reward.clamp), table, max_shots * stops)
+        _row(group, indices, worth(values), table, stop=stop, max_shots=max_shots)
         for group, indices, values in pending
     ]
 
 
-def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, stop_before: int) -> Row:
+def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, *, stop: str, max_shots: int) -> Row:
     positions = {item: place for place, item in enumerate(group.pool.candidates)}
     sequences = []
     for index in indices:
@@ -140,7 +145,8 @@ def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, 
         if missing:
             raise DataError(f"query {group.query}: demonstration {missing[0]} is not in its pool; rebuild the groups")
         sequence = [positions[demo] for demo in demos]
-        sequences.append([*sequence, STOP] if len(demos) < stop_before else sequence)
+        ends = len(demos) < max_shots and may_stop(stop, len(demos))
+        sequences.append([*sequence, STOP] if ends else sequence)
     longest = max((len(sequence) for sequence in sequences), default=0)
     padded = [sequence + [PAD] * (longest - len(sequence)) for sequence in sequences]
     log_mu = [group.members[i].log_mu for i in indices]

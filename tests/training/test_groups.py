@@ -31,8 +31,16 @@ def test_lists_of_equal_length_compete_and_positions_point_into_the_pool(planted
 
 
 def test_a_selector_that_may_stop_sees_all_lengths_and_learns_to_stop(planted: Any) -> None:
-    rows = rows_from_groups([mixed_group(planted)], planted.table, RewardConfig(), stops=True, max_shots=2)
+    rows = rows_from_groups([mixed_group(planted)], planted.table, RewardConfig(), stop="anywhere", max_shots=2)
     assert rows[0].sequences.tolist() == [[STOP, PAD], [0, STOP], [1, STOP], [0, 1], [1, 2]]
+
+
+def test_stopping_is_taught_only_where_the_selector_may_stop(planted: Any) -> None:
+    groups, config = [mixed_group(planted)], RewardConfig()
+    instead = rows_from_groups(groups, planted.table, config, stop="none_only", max_shots=2)
+    assert instead[0].sequences.tolist() == [[STOP, PAD], [0, PAD], [1, PAD], [0, 1], [1, 2]]
+    after = rows_from_groups(groups, planted.table, config, stop="after_first", max_shots=2)
+    assert after[0].sequences.tolist() == [[0, STOP], [1, STOP], [0, 1], [1, 2]]
 
 
 def test_gain_is_taken_from_the_prefix_in_the_group_and_raises_without_it(planted: Any) -> None:
@@ -88,7 +96,7 @@ def test_a_demonstration_outside_the_pool_or_without_a_vector_is_refused(planted
 def test_prefix_tables_hold_every_measured_next_pick_and_stopping(planted: Any) -> None:
     group = mixed_group(planted)
     p = [score.gt_prob for score in group.scores]
-    rows = rows_from_groups([group], planted.table, RewardConfig(), stops=True, max_shots=4)
+    rows = rows_from_groups([group], planted.table, RewardConfig(), stop="anywhere", max_shots=4)
     paths, steps, targets = prefix_tables(collate(rows, planted.table), True, 2)
     assert paths[0].tolist() == [[PAD, PAD], [0, PAD], [1, PAD]]
     assert steps[0].tolist() == [0, 1, 1]
