@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from leverplus.bench.benchmark import Plan, quick_plan
+from leverplus.bench.jobs import Place, do_job
 from leverplus.bench.records import FILE, Records
 from leverplus.cli.main import main
 from leverplus.errors import DataError
 from leverplus.pipeline import evaluate_run, load_run, read_json
 from leverplus.training.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
 RUN = "listwise-1200-world0-seed0"
 
 
@@ -66,6 +70,25 @@ def test_another_machine_goes_on_from_the_results_alone(
     assert main(arguments(tmp_path, "--json", "--jobs", "2", "--minutes", "5")) == 0
     assert json.loads(capsys.readouterr().out) == read_json(quick / "bench.json")
     assert not (tmp_path / "runs").exists(), "nothing was trained again"
+
+
+def test_fewer_questions_and_other_pools_are_measured_in_the_same_way(quick: Path) -> None:
+    (job,) = [
+        job for job in Plan(**{**quick_plan("methods"), "methods": ("listwise",), "seeds": 1}).jobs() if job.method
+    ]
+    few = replace(job, queries=6, pools=(8,))
+    found = do_job(few, Place(quick / "runs"))
+    assert list(found) == few.marks()
+    usual, small = found.values()
+    whole = Records.read(quick).found["listwise/1200/world0/seed0"]
+    assert usual["groups"] == 6 < whole["groups"]
+    assert usual["model_calls"] < whole["model_calls"]
+    assert usual["conditions"] == whole["conditions"] != small["conditions"]
+    assert (usual["pool"], small["pool"]) == (12, 8)
+    assert not list((quick / "runs" / few.folder / "checkpoints").glob("*-epoch*")), "only what is needed is kept"
+    again = do_job(few, Place(quick / "runs"))
+    assert {key: record["accuracy"] for key, record in again.items()} == {k: r["accuracy"] for k, r in found.items()}
+    assert again[few.marks()[0]]["training_seconds"] == usual["training_seconds"], "they are kept with the run"
 
 
 def test_without_time_nothing_is_started_and_the_rest_is_named(
