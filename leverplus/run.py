@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leverplus.errors import LeverError, MissingFile, TrainingError
+from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
 from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
     from leverplus.training.groups import ItemTable
-    from leverplus.types import Item, Pool
+    from leverplus.types import Group, Item, Pool
 
 POOL_SEED = 0
 """Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
@@ -196,9 +196,27 @@ class Run:
         items = self.task.items(self.recipe.mistakes.queries)
         return [items[int(row)] for row in np.random.default_rng([self.seed, 31]).permutation(len(items))]
 
+    @cached_property
+    def imported_groups(self) -> list[Group]:
+        """The groups of `score.groups`; every item must be one of the training split."""
+        from leverplus.interop.groups import load_groups
+
+        groups = load_groups(Path(self.recipe.score.groups).expanduser())
+        known = {item.id for item in self.demonstrations}
+        for group in groups:
+            strangers = [item for item in (group.query, *group.pool.candidates) if item not in known]
+            if strangers:
+                raise DataError(
+                    f"score.groups: item {strangers[0]} is not in the training split of {self.task.name}; type "
+                    f"`lever import FILE --task {self.task.name} --into DIR`, which gives items the ids of the task"
+                )
+        return groups
+
     def training_queries(self) -> list[Item]:
-        """The training queries that are searched before training."""
+        """The training queries that are searched before training, or those of imported groups."""
         section = self.recipe.score
+        if section.groups:
+            return [self.task.item(group.query) for group in self.imported_groups]
         share = section.first_share if section.rounds else 1.0
         affordable = max(1, int(share * self.affordable_calls()) // section.cost(self.recipe.pool.size))
         return self.shuffled_queries()[: min(affordable, section.queries or affordable)]

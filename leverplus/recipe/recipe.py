@@ -223,6 +223,10 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
             "score.samples, score.stochastic and score.selector_beams draw from the selector of the first stage: "
             "train.stages must name a second one that learns from them"
         )
+    if score and score.groups and (score.rounds or score.mine or score.draws_from_selector):
+        found.append(
+            "score.groups: nothing is searched then, so score.rounds, score.mine and draws of the selector idle"
+        )
     if score and score.rounds and (score.mine or score.search == "mixed"):
         found.append(f"score.rounds = {score.rounds}: needs score.search = dense or beam, and score.mine = 0")
     if pool and score and score.budget < score.cost(pool.size):

@@ -79,6 +79,7 @@ class ScoreSection:
     workers: int = setting(0, "model copies on a Ray cluster; 0: one a GPU, or one a CPU where there is none", low=0)
     chunk: int = setting(512, "prompts asked and committed together: the most a crash costs a worker", low=1)
     budget: int = setting(32000, "calls that training and dev selection may ask for", low=1)
+    groups: str = setting("", "learn from groups that `lever import` took over, in this folder, instead of searching")
     queries: int = setting(0, "training queries; 0: as many as the budget pays for", low=0)
     search: str = setting(
         "beam",
@@ -123,6 +124,8 @@ class ScoreSection:
 
     def cost(self, pool: int) -> int:
         """Most calls one training query needs."""
+        if self.groups:
+            return 0
         calls = 1 + self.mine
         if self.search == "mixed":
             drawn = self.random + self.retrieved + self.stochastic + self.selector_beams
