@@ -16,7 +16,7 @@ from leverplus.bench.gallery import SMALL, case, run_case
 from leverplus.bench.mend import compare_learned, mend
 from leverplus.bench.runs import Workshop
 
-SICK = ("gallery/every_mistake", "gallery/beta_on_rails", "gallery/dropout_in_ratio")
+SICK = ("gallery/every_mistake", "gallery/modulo_labels", "gallery/lost_tensors")
 
 
 def main() -> None:
@@ -33,13 +33,16 @@ def main() -> None:
         healthy = run_case(case("gallery/healthy", sizes), workshop, evaluate=False).run
         found = {}
         for name in SICK:
+            sick = run_case(case(name, sizes), workshop, healthy, evaluate=False).run
+            before = compare_learned(sick, healthy, args.items)
             mended = mend(name, workshop, sizes, healthy)
             result = compare_learned(mended.outcome.run, healthy, args.items)
             low, high = result.ci95
-            found[name] = {"fixes": mended.fixes, "n": result.n, "diff": result.diff, "ci95": [low, high]}
+            found[name] = {"fixes": mended.fixes, "sick": before.as_json(), "mended": result.as_json()}
             if not args.json:
-                print(f"{name}: {100 * result.diff:+.2f} points, 95 % interval {100 * low:+.2f} to {100 * high:+.2f}, "
-                      f"{100 * (high - low):.2f} wide, n = {result.n}")  # fmt: skip
+                print(f"{name}: sick {100 * before.diff:+.2f} points from healthy, mended {100 * result.diff:+.2f}")
+                width = 100 * (high - low)
+                print(f"  95 % interval {100 * low:+.2f} to {100 * high:+.2f}, {width:.2f} wide, n = {result.n}")
                 for code, setting in mended.fixes:
                     print(f"  {code}: --set {setting}")
     if args.json:

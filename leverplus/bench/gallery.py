@@ -25,7 +25,9 @@ SMALL = (
     "pool.size=32", "score.queries=120", "score.budget=9000", "score.dev_queries=24", "eval.items=150",
     "eval.dev_items=8", "eval.random_draws=1",
 )  # fmt: skip
-"""Sizes at which the gallery is a test."""
+"""Sizes at which a healthy run can still be told from chance."""
+QUICK = (*SMALL, "score.queries=80", "sft.epochs=6")
+"""Sizes at which a sick run shows what it stands for."""
 SEEN_AT_TEST = ("leverplus.doctor.evaluation", "leverplus.doctor.exploration", "leverplus.doctor.shots")
 """Where the checks are that look at an evaluation."""
 
@@ -67,10 +69,13 @@ def cases(overrides: Sequence[str] = ()) -> list[Case]:
 
 
 def case(name: str, overrides: Sequence[str] = (), changes: Sequence[str] = ()) -> Case:
-    """One recipe; the overrides leave alone what it sets itself, the changes do not."""
+    """One recipe; overrides leave alone what it sets itself and stages it does not run, changes do not."""
     values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
     own = {f"{section}.{key}" for section, table in values.items() if isinstance(table, dict) for key in table}
-    sizes = overrides if "extends" not in values else [text for text in overrides if text.split("=")[0] not in own]
+    fixed = own if "extends" in values else set()
+    idle = set(catalog.STAGES) - set(load_recipe(name).stages)
+    keys = {text: text.split("=")[0] for text in overrides}
+    sizes = [text for text, key in keys.items() if key not in fixed and key.split(".")[0] not in idle]
     recipe = load_recipe(name, [*sizes, *changes])
     codes = tuple(word for word in re.findall(r"\w+", recipe.expected) if word in catalog.CHECKS)
     return Case(name, recipe, codes)

@@ -25,14 +25,10 @@ ATTEMPTS = 16
 
 @dataclass(frozen=True)
 class Mended:
-    """A recipe without errors: its run, and which fix was applied for which finding, in order."""
+    """A recipe without errors: its run, and which setting was changed for which finding, in order."""
 
     outcome: Outcome
     fixes: tuple[tuple[str, str], ...]
-
-    @property
-    def settings(self) -> list[str]:
-        return [setting for _, setting in self.fixes]
 
 
 def mend(name: str, workshop: Workshop, overrides: Sequence[str] = (), like: Run | None = None) -> Mended:

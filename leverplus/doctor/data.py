@@ -330,7 +330,8 @@ def repeated_members(record: Record) -> list[Finding]:
     if groups is None or groups.unique >= 0.9:
         return []
     title = f"{groups.members - groups.distinct} of {groups.members} members repeat another of their group"
-    return TEXTS["repeated_members"].found(title, {"distinct": groups.distinct, "members": groups.members})
+    evidence = {"distinct": groups.distinct, "members": groups.members}
+    return TEXTS["repeated_members"].found(title, evidence, fix=record.undo("members"))
 
 
 def advantage_explodes(record: Record) -> list[Finding]:
@@ -357,7 +358,8 @@ def unmeasured_labels(record: Record) -> list[Finding]:
     groups, probe = record.groups, record.probe
     if probe is not None and probe.mislabelled and probe.labels:
         title = f"{probe.mislabelled} of {probe.labels} labels do not have the accuracy that was measured for them"
-        return TEXTS["unmeasured_labels"].found(title, {"mislabelled": probe.mislabelled, "labels": probe.labels})
+        evidence = {"mislabelled": probe.mislabelled, "labels": probe.labels}
+        return TEXTS["unmeasured_labels"].found(title, evidence, fix=record.undo("labels"))
     if groups is None or groups.estimated + groups.borrowed == 0:
         return []
     title = f"{groups.estimated} members were scored by a fallback and {groups.borrowed} were taken over from others"

@@ -41,8 +41,9 @@ TEXTS = table(
     Text(
         "stop_collapse",
         WARNING,
-        "The selector always stops at once, or never: stopping has no measured alternative.",
-        "mean number of chosen demonstrations of the arm that may stop",
+        "The selector stops at the same place for every query (at once, after one, never): stopping has no measured "
+        "alternative.",
+        "share of the most common length of the lists of the arm that may stop (95 % or more), at its most shots",
         "Measure every prefix, so that stopping competes with going on (reward.compare = all).",
         ("more_shots_hurt",),
     ),
@@ -92,12 +93,15 @@ def query_ignored(record: Record) -> list[Finding]:
 
 
 def stop_collapse(record: Record) -> list[Finding]:
-    """Stops at once, or never."""
-    for picks in record.picks:
-        if picks.arm != "learned_auto" or picks.items < 50:
-            continue
-        if picks.length < 0.05 or picks.length > 0.99 * picks.shots:
-            title = f"The selector that may stop shows {picks.length:.2f} of {picks.shots} demonstrations on average"
-            fix = {"reward.compare": "all"} if record.setting("reward.compare") == "same_shots" else None
-            return TEXTS["stop_collapse"].found(title, {"length": picks.length, "most": picks.shots}, fix=fix)
-    return []
+    """Stops at the same place for everybody."""
+    own = [picks for picks in record.picks if picks.arm == "learned_auto" and picks.items >= 50]
+    picks = max(own, key=lambda found: found.shots, default=None)
+    if picks is None or picks.shots < 2 or picks.same < 0.95:
+        return []
+    title = (
+        f"The selector that may stop shows {picks.length:.2f} of {picks.shots} demonstrations, the same number for "
+        f"{picks.same:.0%} of the queries"
+    )
+    fix = {"reward.compare": "all"} if record.setting("reward.compare") == "same_shots" else None
+    evidence = {"length": picks.length, "most": picks.shots, "same": picks.same}
+    return TEXTS["stop_collapse"].found(title, evidence, fix=fix)

@@ -111,8 +111,8 @@ TEXTS = table(
         WARNING,
         "Another term of the loss has nearly all of the gradient, so that what the rewards say hardly moves the "
         "weights. The loss values do not show it: the policy-gradient term is near 0 by construction.",
-        "norm of the gradient of the term that learns from rewards, against the sum over all terms (under 10 % in 2 "
-        "epochs or more, and in the last)",
+        "norm of the gradient of the term that learns from rewards, against the sum over all terms (under 10 % in half "
+        "of the epochs, and in 2 or more)",
         "Lower the weight of the other term; mend flat groups and advantages first.",
         ("kl_collapsed", "dead_updates", "loss_falls_by_kl_only", "identical_picks"),
     ),
@@ -341,9 +341,9 @@ def gradient_drowned(record: Record) -> list[Finding]:
             norms = {name: value for name, value in line.values.items() if name.startswith("grad/") and value}
             if len(norms) > 1 and own in line.values:
                 drowned.append((norms.get(own, 0.0) / sum(norms.values()), max(norms, key=lambda name: norms[name])))
-        if sum(share < 0.1 for share, _ in drowned) < 2 or drowned[-1][0] >= 0.1:
+        if sum(share < 0.1 for share, _ in drowned) < max(2, len(drowned) / 2):
             continue
-        share, other = drowned[-1]
+        share, other = sorted(drowned)[(len(drowned) - 1) // 2]
         term = other.removeprefix("grad/")
         key, usual = WEIGHTS.get(other, ("", 0.0))
         fix = {key: usual} if (record.setting(key) or 0.0) > usual else None

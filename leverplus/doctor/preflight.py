@@ -209,7 +209,8 @@ def checkpoint_not_whole(record: Record) -> list[Finding]:
     if lost == 0 and gap <= 1e-5:
         return []
     title = f"A checkpoint is not whole: {lost} tensors missing or left over, logits differ by {gap:.2g}"
-    return TEXTS["checkpoint_not_whole"].found(title, {"tensors": lost, "logit_gap": gap})
+    fix = record.undo("conversion")
+    return TEXTS["checkpoint_not_whole"].found(title, {"tensors": lost, "logit_gap": gap}, fix=fix)
 
 
 def pool_builder_differs(record: Record) -> list[Finding]:
@@ -218,7 +219,8 @@ def pool_builder_differs(record: Record) -> list[Finding]:
     if not builders or len(set(builders.values())) == 1:
         return []
     title = f"Pools are built in {len(set(builders.values()))} ways: {', '.join(sorted(builders))} differ"
-    return TEXTS["pool_builder_differs"].found(title, {"builders": len(set(builders.values()))})
+    fix = record.undo("test_pool")
+    return TEXTS["pool_builder_differs"].found(title, {"builders": len(set(builders.values()))}, fix=fix)
 
 
 def pool_too_small(record: Record) -> list[Finding]:
@@ -260,7 +262,7 @@ def query_leaks(record: Record) -> list[Finding]:
     if record.probe is None or not record.probe.leaked:
         return []
     title = f"{record.probe.leaked} queries find themselves or their picture among their candidates"
-    return TEXTS["query_leaks"].found(title, {"queries": record.probe.leaked})
+    return TEXTS["query_leaks"].found(title, {"queries": record.probe.leaked}, fix=record.undo("own_picture"))
 
 
 def split_overlap(record: Record) -> list[Finding]:
@@ -268,7 +270,7 @@ def split_overlap(record: Record) -> list[Finding]:
     if record.probe is None or not record.probe.overlap:
         return []
     title = f"{record.probe.overlap} images are in training and in test"
-    return TEXTS["split_overlap"].found(title, {"images": record.probe.overlap})
+    return TEXTS["split_overlap"].found(title, {"images": record.probe.overlap}, fix=record.undo("queries"))
 
 
 def scores_not_reproducible(record: Record) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,12 @@ def probe_pools(pools: Mapping[str, Sequence[Pool]], items: Mapping[str, Item]) 
             leaked += inside or (image is not None and any(items[c].image_id == image for c in pool.candidates))
     held_out = set().union(*(found for split, found in images.items() if split != "train"))
     return Probe(builders=builders, leaked=leaked, overlap=len(images.get("train", set()) & held_out))
+
+
+def probe_splits(queries: Iterable[Item], held_out: Iterable[Item]) -> Probe:
+    """Images that training queries share with all items of dev and test."""
+    own, other = ({item.image_id for item in items} - {None} for items in (queries, held_out))
+    return Probe(overlap=len(own & other))
 
 
 def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe:

@@ -57,8 +57,8 @@ TEXTS = table(
         "kl_collapsed",
         WARNING,
         "The policy ends where the reference is: the KL term decides, and what was learnt before is undone.",
-        "KL near 0 at the end after a large one, or under a weight of 0.1 or more while the advantages are "
-        "alive and picks do not change",
+        "KL near 0 at the end after a large one; or in every epoch, under a weight of 0.1 or more, while advantages "
+        "are alive and picks do not change or the KL term has more of the gradient",
         "Lower the weight of the KL term after the reference is right.",
         ("dead_updates", "identical_picks"),
     ),
@@ -234,10 +234,7 @@ def kl_collapsed(record: Record) -> list[Finding]:
         if len(values) < 2:
             continue
         back = values[0] > 1.0 and values[-1] < 0.1
-        alive, changed = series.last("adv/frac_active"), series.values("picks/changed_frac")
-        stuck = alive is not None and alive > 0.2 and bool(changed) and max(v for _, v in changed) < 0.05
-        stuck = stuck and (series.last("kl_coef") or 0.0) >= 0.1
-        if back or (series.exact and values[-1] < 0.02 and stuck):
+        if back or (series.exact and max(values) < 0.02 and _held(series)):
             title = f"The KL fell from {values[0]:.3g} to {values[-1]:.3g}: the policy is back at its reference"
             if not back:
                 title = f"The KL stays at {values[-1]:.2g} although the advantages are alive: the policy cannot move"
@@ -245,6 +242,16 @@ def kl_collapsed(record: Record) -> list[Finding]:
             evidence = {"first": values[0], "last": values[-1]}
             return TEXTS["kl_collapsed"].found(title, evidence, fix=fix, about=[series.label])
     return []
+
+
+def _held(series: Series) -> bool:
+    """Whether the KL term holds the policy where it is, although the advantages would move it."""
+    if (series.last("adv/frac_active") or 0.0) <= 0.2 or (series.last("kl_coef") or 0.0) < 0.1:
+        return False
+    changed = [value for _, value in series.values("picks/changed_frac")]
+    pulls = [line.values for line in series.epochs if line.values.get("grad/kl") and line.values.get("grad/policy")]
+    stronger = sum((line["grad/kl"] or 0.0) > (line["grad/policy"] or 0.0) for line in pulls)
+    return (bool(changed) and max(changed) < 0.05) or (bool(pulls) and stronger > len(pulls) / 2)
 
 
 def kl_from_flat_groups(record: Record) -> list[Finding]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from leverplus.recipe.mistakes import MistakesSection
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -111,7 +113,8 @@ class GroupStats:
 @dataclass(frozen=True)
 class Picks:
     """What an arm chose at one number of shots: on how many items, how many different demonstrations, which share the
-    most chosen one and the ten most chosen ones have, and the mean length of the lists."""
+    most chosen one and the ten most chosen ones have, the mean length of the lists, and the share of the most common
+    length."""
 
     arm: str
     shots: int
@@ -120,6 +123,7 @@ class Picks:
     top1: float
     top10: float
     length: float
+    same: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,11 @@ class Record:
 
     def setting(self, key: str) -> Any:
         return self.settings.get(key)
+
+    def undo(self, name: str) -> dict[str, Any] | None:
+        """The setting that takes back a mistake that was made on purpose; None where it was not."""
+        key, healthy = f"mistakes.{name}", getattr(MistakesSection(), name)
+        return None if self.setting(key) in (None, healthy) else {key: healthy}
 
     def stages(self, *names: str) -> list[Series]:
         return [series for series in self.series if series.stage in names]

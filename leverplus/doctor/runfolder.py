@@ -138,6 +138,7 @@ def picks_of(arm: str, shots: int, lists: Sequence[Sequence[str]]) -> Picks:
         top1=(common[0] if common else 0) / total,
         top10=sum(common) / total,
         length=sum(len(demos) for demos in lists) / max(len(lists), 1),
+        same=max(Counter(map(len, lists)).values(), default=0) / max(len(lists), 1),
     )
 
 

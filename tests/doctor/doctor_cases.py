@@ -162,7 +162,7 @@ HEALTHY: dict[str, Record] = {
         settings=WORLD,
         series=(lines("sft", SFT, SFT, SFT, SFT), lines("grpo", GRPO, GRPO, GRPO, GRPO)),
         report=REPORT,
-        picks=(Picks("learned", 1, 300, 180, 0.03, 0.14, 1.0), Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 2.2)),
+        picks=(Picks("learned", 1, 300, 180, 0.03, 0.14, 1.0), Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 2.2, 0.5)),
         probe=PROBE,
         seed=0,
         manifest=True,
@@ -280,7 +280,7 @@ SICK: dict[str, Record] = {
     "entropy_stuck": grpo(*[{"entropy/norm": 0.985}] * 3),
     "hub_demonstrations": Record(picks=(Picks("learned", 1, 300, 25, 0.2, 0.8, 1.0),)),
     "query_ignored": Record(picks=(Picks("learned", 1, 300, 2, 0.6, 1.0, 1.0),)),
-    "stop_collapse": Record(picks=(Picks("learned_auto", 4, 300, 0, 0.0, 0.0, 0.0),)),
+    "stop_collapse": Record(picks=(Picks("learned_auto", 4, 300, 0, 0.0, 0.0, 0.0, 1.0),)),
     "more_shots_hurt": report(
         arms={"learned": arms(s1=0.57, s4=0.4), "random": arms(s1=0.45, s4=0.46), "zero_shot": arms(s0=0.4)}
     ),
