@@ -40,7 +40,9 @@ def opened() -> Iterator[Any]:
         raise SystemExit("there is no Chromium on this machine; type `apt-get install chromium`")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox", "--disable-gpu"])
-        yield browser.new_page(viewport={"width": WIDTH, "height": 800}, device_scale_factor=SCALE)
+        page = browser.new_page(viewport={"width": WIDTH, "height": 800}, device_scale_factor=SCALE)
+        page.set_default_timeout(180_000)
+        yield page
         browser.close()
 
 

@@ -39,7 +39,7 @@ class Visitor:
     def page(self, **profile: Any) -> Any:
         """An empty page; `profile` as playwright's `new_context` takes it."""
         context = self.browser.new_context(**{**WIDE, **profile})
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(120_000)
         self._contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: self.problems.append(f"console {said.type}: {said.text}"))

@@ -97,7 +97,8 @@ def _marks(log: Sequence[Line], findings: Sequence[Line]) -> dict[str, Any]:
             fired.setdefault(row_fired, []).append(str(place))
     for row, numbers in sorted(fired.items()):
         shapes.append(_upright(row + 1, FIRED, "dash"))
-        notes.append({**_note(row + 1, ", ".join(numbers), "center", 0.9), "bgcolor": FIRED, "font": {"color": "#fff"}})
+        badge = {"bgcolor": FIRED, "font": {"color": "#fff"}, "yanchor": "bottom"}  # below, clear of the stages' names
+        notes.append({**_note(row + 1, ", ".join(numbers), "center", 0.0), **badge})
     return {"shapes": shapes, "annotations": notes}
 
 

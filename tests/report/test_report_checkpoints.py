@@ -69,6 +69,7 @@ def test_the_report_of_a_real_run_shows_groups_and_agreement(run, tmp_path) -> N
     text = build_report(load_run(folder, run.store_path)).read_text(encoding="utf-8")
     drawn = re.findall(r'data-figure="([\w-]+)"', text)
     assert {"agreement", "rewards-sft", "spread-sft"} <= set(drawn)
+    assert len(text.encode()) < 5_000_000
     shutil.rmtree(folder / "checkpoints" / "sft-epoch001")
     shutil.rmtree(folder / "checkpoints" / "sft-epoch002")
     text = build_report(load_run(folder, run.store_path)).read_text(encoding="utf-8")
