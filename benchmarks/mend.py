@@ -16,11 +16,12 @@ from leverplus.bench.gallery import SMALL, case, run_case
 from leverplus.bench.mend import compare_learned, mend
 from leverplus.bench.runs import Workshop
 
-SICK = ("gallery/every_mistake", "gallery/modulo_labels", "gallery/lost_tensors")
+SICK = ("every_mistake", "modulo_labels", "lost_tensors")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=SICK, help="recipes of the gallery (default three)")
     parser.add_argument("--quick", action="store_true", help="train at the sizes of the tests")
     parser.add_argument("--items", type=int, default=4000, help="test items (default 4000, all)")
     parser.add_argument("--out", type=Path, help="folder of runs and store (default a temporary one)")
@@ -32,7 +33,7 @@ def main() -> None:
         workshop = Workshop(folder, folder / "scores.db")
         healthy = run_case(case("gallery/healthy", sizes), workshop, evaluate=False).run
         found = {}
-        for name in SICK:
+        for name in (f"gallery/{name}" for name in args.names):
             sick = run_case(case(name, sizes), workshop, healthy, evaluate=False).run
             before = compare_learned(sick, healthy, args.items)
             mended = mend(name, workshop, sizes, healthy)
