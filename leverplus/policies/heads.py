@@ -142,9 +142,14 @@ class Interaction(Head):
         return {"likest": row if step == 0 else torch.maximum(memory["likest"], row)}
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
-        joined = self.left(h).unsqueeze(2) * encoded["right"].unsqueeze(1)
-        mixed = joined + self.query(h).unsqueeze(2) + encoded["base"].unsqueeze(1) + self.redundancy(memory["likest"])
-        return self.scaled(self.out(F.relu(self.middle(self.dropout(F.relu(mixed))))).squeeze(-1))
+        # reading and writing (B, G, A, W) arrays is most of the work, so sums are fused and ReLUs written over; the
+        # arrays are flat because writing over a view makes autograd copy it
+        likest = memory["likest"]
+        plain = encoded["base"].unsqueeze(1) + self.query(h).unsqueeze(2)
+        fixed = torch.addcmul(plain, self.left(h).unsqueeze(2), encoded["right"].unsqueeze(1))
+        mixed = torch.addmm(fixed.flatten(0, 2), likest.flatten(0, 2), self.redundancy.weight.T).relu_()
+        scores = self.out(self.middle(self.dropout(mixed)).relu_())
+        return self.scaled(scores.view(likest.shape[:-1]))
 
 
 def query_free(features: Features) -> Tensor:
