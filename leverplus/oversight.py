@@ -53,7 +53,7 @@ def measure(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Grou
         probes.probe_rewards(scored),
         probes.probe_order(policy, dev_pools, dev_table),
     ]
-    if recipe.score.engine == "local" and not recipe.score.groups:  # the model of another engine is not in this process
+    if recipe.score.engine == "local" and run.scorer.meter.fresh:  # the model is here, and was asked in this process
         asked = [(group.query, member.demos) for group in groups for member in group.members[-1:]][:ASKED_AGAIN]
         measured.append(probes.probe_scorer(run.scorer, asked))
     return probes.merged(*measured)
