@@ -53,7 +53,8 @@ def measure(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Grou
         probes.probe_rewards(scored),
         probes.probe_order(policy, dev_pools, dev_table),
     ]
-    if recipe.score.engine == "local" and run.scorer.meter.fresh:  # the model is here, and was asked in this process
+    # the model is in this process, was asked for something, and the groups are its answers
+    if recipe.score.engine == "local" and run.scorer.meter.fresh and not recipe.score.groups:
         asked = [(group.query, member.demos) for group in groups for member in group.members[-1:]][:ASKED_AGAIN]
         measured.append(probes.probe_scorer(run.scorer, asked))
     return probes.merged(*measured)
