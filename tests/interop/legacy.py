@@ -98,10 +98,15 @@ def metrics() -> dict[str, Any]:
 
 
 class OldSelector(nn.Module):
-    """The pointer network with cross-attention, as its state dictionaries name it; `gate` adds the vector gate."""
+    """The pointer network with cross-attention, as its state dictionaries name it, for lists of two.
 
-    def __init__(self, width: int = 24, hidden: int = 16, layers: int = 1, *, gate: bool = False) -> None:
+    `variant`: "gate" is v4-1; "gru" v4-2, a recurrent state with a vector for each step; on top of that "mmr" v4-3, a
+    penalty on likeness to earlier picks, and "additive" v4-5, another head.
+    """
+
+    def __init__(self, width: int = 24, hidden: int = 16, layers: int = 1, *, variant: str = "") -> None:
         super().__init__()
+        self.variant = variant
         self.input_proj = nn.Linear(width, hidden, bias=False)
         self.cross_attn_layers = nn.ModuleList(
             nn.MultiheadAttention(hidden, 1, batch_first=True) for _ in range(layers)
@@ -109,8 +114,17 @@ class OldSelector(nn.Module):
         self.attn_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
         self.query_proj = nn.Linear(hidden, hidden, bias=False)
         self.cand_proj = nn.Linear(hidden, hidden, bias=False)
-        if gate:
+        if variant == "gate":
             self.query_update_gate = nn.Linear(2 * hidden, hidden)
+        if variant in ("gru", "mmr", "additive"):
+            self.decoder_gru = nn.GRUCell(hidden, hidden)
+            self.step_emb = nn.Embedding(2, hidden)
+        if variant == "mmr":
+            self.div_lambda = nn.Parameter(torch.zeros(2))
+        if variant == "additive":
+            self.attn_Wq = nn.Linear(hidden, hidden)
+            self.attn_Wc = nn.Linear(hidden, hidden, bias=False)
+            self.attn_v = nn.Linear(hidden, 1, bias=False)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.3)
 
@@ -122,13 +136,27 @@ class OldSelector(nn.Module):
         u, v = F.normalize(self.query_proj(q.squeeze(1)), dim=-1), F.normalize(self.cand_proj(c), dim=-1)
         used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
         for step in range(labels.shape[1]):
-            steps.append(((v @ u.unsqueeze(-1)).squeeze(-1) / 0.1).masked_fill(used, -100.0))
+            steps.append(self._logits(u, v, labels, step).masked_fill(used, -100.0))
             used = used.scatter(1, labels[:, step : step + 1], True)
-            if hasattr(self, "query_update_gate"):
-                chosen = v[torch.arange(len(v)), labels[:, step]]
+            chosen = v[torch.arange(len(v)), labels[:, step]]
+            if self.variant == "gate":
                 gate = torch.sigmoid(self.query_update_gate(torch.cat([u, chosen], dim=-1)))
                 u = F.normalize(gate * u + (1 - gate) * chosen, dim=-1)
+            elif self.variant:
+                u = F.normalize(self.decoder_gru(chosen, u), dim=-1)
         return torch.stack(steps, dim=1)
+
+    def _logits(self, u: Tensor, v: Tensor, labels: Tensor, step: int) -> Tensor:
+        if self.variant in ("gru", "mmr", "additive"):
+            u = F.normalize(u + self.step_emb.weight[step], dim=-1)
+        if self.variant == "additive":
+            joined = torch.tanh(self.attn_Wq(u).unsqueeze(1) + self.attn_Wc(v))
+            return self.attn_v(joined).squeeze(-1) / 0.1
+        logits = (v @ u.unsqueeze(-1)).squeeze(-1) / 0.1
+        if self.variant == "mmr" and step > 0:
+            earlier = torch.gather(v, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, v.shape[-1]))
+            logits = logits - F.softplus(self.div_lambda[step]) * (v @ earlier.mT).max(-1).values
+        return logits
 
 
 def convert_like_the_earlier_script(state: dict[str, Tensor]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from leverplus.policies.presets import CROSS_ATTENTION, CROSS_ATTENTION_FAITHFUL
 from leverplus.training.checkpoint import load_checkpoint
 
 
-def old(layers: int = 1, gate: bool = False, **sizes: int) -> OldSelector:
+def old(layers: int = 1, variant: str = "", **sizes: int) -> OldSelector:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return OldSelector(layers=layers, gate=gate, **sizes).eval()
+        return OldSelector(layers=layers, variant=variant, **sizes).eval()
 
 
 def save(value: object, path: Path) -> Path:
@@ -43,11 +43,22 @@ def logits(policy: Policy, query: torch.Tensor, pool: torch.Tensor, labels: torc
     return found.masked_fill(found == -torch.inf, -100.0)
 
 
-@pytest.mark.parametrize(("layers", "gate"), [(1, False), (3, False), (1, True)])
-def test_an_imported_selector_gives_the_logits_of_the_earlier_network(tmp_path, layers, gate) -> None:
-    model = old(layers, gate)
+PRESETS = {
+    "": "cross_attention_faithful",
+    "gate": "vector_gate_faithful",
+    "gru": "recurrent_faithful",
+    "mmr": "diverse_faithful",
+    "additive": "additive_head_faithful",
+}
+
+
+@pytest.mark.parametrize(
+    ("layers", "variant"), [(1, ""), (3, ""), (1, "gate"), (1, "gru"), (2, "gru"), (1, "mmr"), (1, "additive")]
+)
+def test_an_imported_selector_gives_the_logits_of_the_earlier_network(tmp_path, layers, variant) -> None:
+    model = old(layers, variant)
     legacy = read_legacy(save(pt(model), tmp_path / "grpo_epoch3.pt"))
-    assert legacy.preset == ("vector_gate_faithful" if gate else "cross_attention_faithful")
+    assert legacy.preset == PRESETS[variant]
     torch.manual_seed(0)
     query = torch.nn.functional.normalize(torch.randn(5, 24), dim=-1)
     pool = torch.nn.functional.normalize(torch.randn(5, 9, 24), dim=-1)
@@ -72,9 +83,10 @@ def test_both_key_styles_and_all_prefixes_are_read_alike(tmp_path) -> None:
         assert all(torch.equal(other[name], loaded[0][name]) for name in other)
 
 
+@pytest.mark.parametrize("variant", PRESETS)
 @pytest.mark.parametrize("layout", ["pt", "v2", "bare"])
-def test_a_checkpoint_survives_import_and_export(tmp_path, layout) -> None:
-    model = old(layers=2)
+def test_a_checkpoint_survives_import_and_export(tmp_path, layout, variant) -> None:
+    model = old(2, variant)
     state = model.state_dict()
     value = {
         "pt": pt(model),
