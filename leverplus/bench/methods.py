@@ -73,7 +73,9 @@ _AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epo
 """Sizes of the plans' training; its questions follow the budget."""
 
 METHODS: Mapping[str, Method] = {
-    "best": Method("best", by_budget={512_000: ("score.best=48", "score.chance=8")}),
+    "best": Method(
+        "best", by_budget={8_000: ("select.head=neighbour",), 512_000: ("score.best=48", "score.chance=8")}
+    ),
     "listwise": Method(
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
@@ -108,6 +110,8 @@ ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "no_chance": ("score.best=12", "score.chance=0"),
     "probability_reward": ('reward.components=["gt_prob"]', "reward.component_weights=[1.0]"),
     "accuracy_reward": ('reward.components=["soft_only"]', "reward.component_weights=[1.0]"),
+    "no_diversity": ("select.mmr=none",),
+    "neighbour_head": ("select.head=neighbour",),
     "cross_attention": ("select.preset=cross_attention",),
     "no_answers": ('select.demo_fields=["image","text"]',),
     "no_dropout": ("select.dropout=0.0",),

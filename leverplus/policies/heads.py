@@ -78,6 +78,26 @@ class Bilinear(Head):
         return self.scaled((h @ self.weight) @ encoded["v"].mT)
 
 
+class Neighbour(Cosine):
+    """<h, v> / temperature, and the likeness of query and candidate in their raw blocks, each with a learned weight.
+
+    The likenesses are standardised inside the pool. At first those of equal blocks (picture to picture, question to
+    question) count 1 and the others 0: an untrained selector is near to nearest neighbours, and learns from there.
+    """
+
+    def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
+        super().__init__(config, dims)
+        self.pairs = comparable(config, dims)
+        self.weight = nn.Parameter(torch.tensor([float(left == right) for left, right in self.pairs]))
+
+    def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
+        standardised = raw_likeness(features, self.pairs)[..., 1::2]
+        return {"nearness": F.pad(standardised @ self.weight, (0, v.shape[1] - standardised.shape[1]))}
+
+    def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
+        return super().forward(h, encoded, memory) + encoded["nearness"].unsqueeze(1)
+
+
 class Interaction(Head):
     """A small network over what query and candidate have in common.
 
@@ -88,8 +108,7 @@ class Interaction(Head):
 
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
         super().__init__(config, dims)
-        pairs = product(config.query_fields, config.demo_fields)
-        self.pairs = tuple((left, right) for left, right in pairs if dims[left] == dims[right])
+        self.pairs = comparable(config, dims)
         self.fields = config.demo_fields
         width = config.head_hidden
         self.query = nn.Linear(config.hidden, width)
@@ -105,27 +124,12 @@ class Interaction(Head):
             self.out.weight.mul_(0.1)
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
-        likeness, gram = self._likeness(features), self._gram(features)
+        likeness, gram = raw_likeness(features, self.pairs), self._gram(features)
         extra = v.shape[1] - likeness.shape[1]
         padded = F.pad(likeness, (0, 0, 0, extra))
         base = self.item(v) + self.likeness(padded)
         right = self.right(v) * math.sqrt(v.shape[-1])
         return {"base": base, "right": right, "gram": F.pad(gram, (0, 0, 0, extra, 0, extra))}
-
-    def _likeness(self, features: Features) -> Tensor:
-        query = {name: F.normalize(block, dim=-1) for name, block in features.query.items()}
-        items = {name: F.normalize(block, dim=-1) for name, block in features.items.items()}
-        rows = features.pool.clamp(min=0)
-        mask = features.mask
-        count = mask.sum(-1, keepdim=True).clamp(min=1)
-        columns = []
-        for left, right in self.pairs:
-            cosine = torch.gather(query[left] @ items[right].T, 1, rows).masked_fill(~mask, 0.0)
-            mean = cosine.sum(-1, keepdim=True) / count
-            centred = (cosine - mean).masked_fill(~mask, 0.0)
-            spread = (centred.square().sum(-1, keepdim=True) / count).sqrt()
-            columns += [cosine, centred / (spread + 1e-3)]
-        return torch.stack(columns, dim=-1) if columns else query_free(features)
 
     def _gram(self, features: Features) -> Tensor:
         blocks = [features.gather(F.normalize(features.items[name], dim=-1)) for name in self.fields]
@@ -152,6 +156,29 @@ class Interaction(Head):
         return self.scaled(scores.view(likest.shape[:-1]))
 
 
+def comparable(config: PolicyConfig, dims: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Blocks of query and candidate that have equal width, so that a cosine between them can mean something."""
+    pairs = product(config.query_fields, config.demo_fields)
+    return tuple((left, right) for left, right in pairs if dims[left] == dims[right])
+
+
+def raw_likeness(features: Features, pairs: tuple[tuple[str, str], ...]) -> Tensor:
+    """Cosines of raw blocks, each as it is and standardised inside the pool, (B, K, 2 pairs)."""
+    query = {name: F.normalize(block, dim=-1) for name, block in features.query.items()}
+    items = {name: F.normalize(block, dim=-1) for name, block in features.items.items()}
+    rows = features.pool.clamp(min=0)
+    mask = features.mask
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    columns = []
+    for left, right in pairs:
+        cosine = torch.gather(query[left] @ items[right].T, 1, rows).masked_fill(~mask, 0.0)
+        mean = cosine.sum(-1, keepdim=True) / count
+        centred = (cosine - mean).masked_fill(~mask, 0.0)
+        spread = (centred.square().sum(-1, keepdim=True) / count).sqrt()
+        columns += [cosine, centred / (spread + 1e-3)]
+    return torch.stack(columns, dim=-1) if columns else query_free(features)
+
+
 def query_free(features: Features) -> Tensor:
     """No comparable blocks at all: (B, K, 0)."""
     return next(iter(features.query.values())).new_zeros(*features.pool.shape, 0)
@@ -159,6 +186,7 @@ def query_free(features: Features) -> Tensor:
 
 HEADS: dict[str, type[Head]] = {
     "cosine": Cosine,
+    "neighbour": Neighbour,
     "additive": Additive,
     "bilinear": Bilinear,
     "interaction_mlp": Interaction,

@@ -39,7 +39,7 @@ class Redundancy(SetTerm):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.reduction = config.mmr
-        self.strength = nn.Parameter(torch.full((config.max_shots,), 0.1))
+        self.strength = nn.Parameter(torch.full((config.max_shots,), config.mmr_strength))
 
     def read(self, u: Tensor, v: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         return {"mmr_items": v}

@@ -48,12 +48,15 @@ class PolicyConfig:
     )
     step_embedding: bool = setting(False, "add a learned vector for the number of the step")
     head: str = setting(
-        "cosine", "how a candidate is scored", choices=("cosine", "additive", "bilinear", "interaction_mlp")
+        "cosine",
+        "how a candidate is scored",
+        choices=("cosine", "neighbour", "additive", "bilinear", "interaction_mlp"),
     )
     head_hidden: int = setting(64, "width of the interaction head", low=4)
     temperature: float = setting(0.1, "scores are divided by this", above=0.0)
     learn_temperature: bool = setting(False, "let training change the temperature")
     mmr: str = setting("none", "penalty on likeness to earlier picks", choices=("none", "max", "mean"))
+    mmr_strength: float = setting(0.1, "this penalty at first, before its softplus; training changes it")
     topics: int = setting(0, "topic prototypes of the coverage term; 0 leaves it out", low=0)
     dpp: str = setting("none", "volume term: exact greedy, or the pairwise bound", choices=("none", "exact", "bound"))
     dpp_rank: int = setting(32, "rank of the volume term's kernel", low=1)

@@ -240,6 +240,7 @@ ALTERED: dict[str, object] = {
     "temperature": 0.7,
     "learn_temperature": True,
     "mmr": "max",
+    "mmr_strength": 4.0,
     "topics": 3,
     "dpp": "exact",
     "dpp_rank": 3,
@@ -255,6 +256,7 @@ ALTERED: dict[str, object] = {
 BESIDE: dict[str, dict[str, object]] = {
     "pool_layers": {"trunk": "set_encoder"},
     "head_hidden": {"head": "interaction_mlp"},
+    "mmr_strength": {"mmr": "max"},
     "dpp_rank": {"dpp": "bound"},
     "slot_layers": {"decoder": "slots"},
     "slot_attends": {"decoder": "slots"},
@@ -262,6 +264,25 @@ BESIDE: dict[str, dict[str, object]] = {
     "refine_top": {"decoder": "refine", "refine_top": 4},
     "refine_others": {"decoder": "refine", "refine_top": 3},
 }
+
+
+def test_the_neighbour_head_adds_standardised_cosines_of_equal_blocks_to_the_cosine() -> None:
+    seen = features()
+    scores = {}
+    for head in ("cosine", "neighbour"):
+        policy = build_policy(PolicyConfig(head=head, trunk="bi_encoder"), DIMS, items=10, seed=1).eval()
+        encoded = policy.prepare(seen)
+        scores[head] = policy.step(encoded, policy.start(encoded, 1))[:, 0]
+    added = (scores["neighbour"] - scores["cosine"])[seen.mask]
+    expected = torch.zeros(seen.mask.shape)
+    for name in set(seen.query) & {"image", "text"}:
+        query, items = seen.query[name], seen.items[name]
+        for row, pool in enumerate(seen.pool.tolist()):
+            own = [position for position in pool if position >= 0]
+            cosines = torch.stack([torch.cosine_similarity(query[row], items[place], dim=0) for place in own])
+            spread = cosines.std(unbiased=False)
+            expected[row, : len(own)] += (cosines - cosines.mean()) / (spread + 1e-3)
+    assert torch.allclose(added, expected[seen.mask], atol=1e-4)
 
 
 def fingerprint(config: PolicyConfig) -> tuple[object, ...]:
