@@ -73,9 +73,7 @@ _AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epo
 """Sizes of the plans' training; its questions follow the budget."""
 
 METHODS: Mapping[str, Method] = {
-    "best": Method(
-        "best", by_budget={8_000: ("select.head=neighbour",), 512_000: ("score.best=48", "score.chance=8")}
-    ),
+    "best": Method("best", by_budget={8_000: ("select.head=neighbour",), 512_000: ("score.best=48", "score.chance=8")}),
     "listwise": Method(
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),

@@ -131,8 +131,7 @@ def rows_from_groups(
         weights = rewards.adaptive_weights([values for _, _, values in pending], weights)
     worth = partial(rewards.combine, weights=weights, method=reward.normalise, clamp=reward.clamp)
     return [
-        _row(group, indices, worth(values), table, stop=stop, max_shots=max_shots)
-        for group, indices, values in pending
+        _row(group, indices, worth(values), table, stop=stop, max_shots=max_shots) for group, indices, values in pending
     ]
 
 

@@ -19,7 +19,7 @@ from leverplus.types import Group, Item, ItemId, Pool
 def spoil_pools(
     section: MistakesSection, pools: Sequence[Pool], queries: Sequence[Item], demonstrations: Sequence[Item]
 ) -> list[Pool]:
-    """Pools whose last candidate is on the query's picture, or the first two demonstrations for queries of dev and test.
+    """Pools whose last candidate is on the query's picture, or the first two demonstrations for dev and test queries.
 
     The earlier code gave every query at test the first two rows of the training set.
     """
