@@ -63,6 +63,9 @@ PLANS: Mapping[str, float | None] = {
 """The recipes of the table, and how many points above the baseline (47.98) each was reported on 800 OK-VQA questions,
 in the mean over shots 1-4; None: not reported, or not on these questions."""
 
+BESIDE = ("zero_shot", "random", "nearest_text", "nearest_image", "nearest_both")
+"""Arms without training whose means stand below the table."""
+
 QUICK_RECIPES = (BASELINE, "plan5")
 QUICK = (
     "pool.size=12", "score.budget=900", "score.queries=8", "score.dev_queries=4", "score.dev_shots=[1]",
@@ -144,6 +147,7 @@ def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, s
         "seeds": len(done[BASELINE]),
         "baseline": BASELINE,
         "recipes": [_row(name, owner, done[owner], differences.get(owner)) for name, owner in owners.items()],
+        "arms": {arm: values["mean"] for arm, values in first.report["arms"].items() if "mean" in values},
         "conditions": dict(first.report["conditions"]),
     }
 
@@ -212,6 +216,8 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     low, high = (100 * bound for bound in found["ci95"])
     side = "above" if found["diff"] > 0 else "below"
     verdict = "within noise" if found["within_noise"] else side
+    if found["diff"] == 0.0 and found["seed_sd"] == 0.0:
+        verdict = "the same answers"
     if row["same_as"]:
         verdict += f" (same as {row['same_as']})"
     return [
@@ -222,6 +228,16 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         verdict,
         reported,
     ]
+
+
+def sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """What a recipe's `expected` says: its accuracy and its difference from the baseline, with n and seeds."""
+    mean = f"{100 * row['accuracy']['mean']:.1f} % on the world in the mean over shots 1-4"
+    size = f"{found['n']} test items, {found['seeds']} seeds"
+    if row["difference"] is None:
+        return f"{mean} ({size})"
+    *_, points, interval, _p, verdict, _reported = cells(row)
+    return f"{mean}, {points} points from {found['baseline']} (95 % interval {interval}; {size}): {verdict}"
 
 
 def conclusion(found: Mapping[str, Any]) -> str:
@@ -244,5 +260,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     if found["quick"]:
         lines = ["Quick sizes: this shows that the benchmark runs, and measures nothing.", "", *lines]
     lines += [f"| {' | '.join(line)} |" for line in (HEADER, ["---"] * len(HEADER), *map(cells, found["recipes"]))]
-    lines += ["", conclusion(found), *(f"\n{name} failed: {why}" for name, why in found["failed"].items())]
+    known = [f"{arm} {100 * found['arms'][arm]:.1f}" for arm in BESIDE if arm in found["arms"]]
+    lines += ["", *([f"On the same items, without training: {', '.join(known)}.", ""] if known else [])]
+    lines += [conclusion(found), *(f"\n{name} failed: {why}" for name, why in found["failed"].items())]
     return "\n".join(lines) + "\n"

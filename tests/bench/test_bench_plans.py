@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from leverplus.bench.plans import (
     first_of_each,
     markdown,
     mean_gap,
+    sentence,
     summarise,
 )
 from leverplus.cli.main import main
@@ -82,6 +85,26 @@ def test_recipes_that_are_the_same_experiment_are_run_once() -> None:
     assert {name: owner for name, owner in owners.items() if name != owner} == {"exp2_1": "exp1_2", "exp3_1": "exp1_2"}
 
 
+ROOT = Path(__file__).parents[2]
+MEASURED = json.loads((ROOT / "docs" / "plans.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", MEASURED["recipes"], ids=lambda row: row["recipe"])
+def test_every_plan_says_what_was_measured(row: dict[str, Any]) -> None:
+    assert load_recipe(row["recipe"]).expected == sentence(row, MEASURED)
+
+
+def test_all_plans_were_measured_with_intervals_and_the_documentation_shows_that_table() -> None:
+    rows = {row["recipe"]: row for row in MEASURED["recipes"]}
+    assert list(rows) == list(PLANS)
+    assert (MEASURED["failed"], MEASURED["quick"], MEASURED["seeds"] >= 2, MEASURED["n"]) == ({}, False, True, 400)
+    for name, row in rows.items():
+        assert (row["difference"] is None) == (name == BASELINE)
+        low, high = row["difference"]["ci95"] if row["difference"] else (-1.0, 1.0)
+        assert low <= (row["difference"] or {"diff": 0.0})["diff"] <= high
+    assert f"<!-- measured -->\n{markdown(MEASURED)}<!-- /measured -->" in (ROOT / "docs" / "plans.md").read_text()
+
+
 CONTEXT = Context.of(
     {"model": "m", "template": "plain", "decoding": "greedy"},
     task="t",
@@ -100,7 +123,11 @@ def evaluated(name: str, seed: int, right: NDArray[np.bool_]) -> EvaluatedRun:
     accuracy = float(right.mean())
     report = {
         "conditions": conditions_of(CONTEXT, "test", ITEMS, [Pool(item, (), "b") for item in ITEMS]),
-        "arms": {"learned": {"shots": {"1": accuracy}, "mean": accuracy}},
+        "arms": {
+            "learned": {"shots": {"1": accuracy}, "mean": accuracy},
+            "zero_shot": {"shots": {"0": 0.31}, "mean": 0.31},
+            "nearest_both": {"shots": {"1": 0.612}, "mean": 0.612},
+        },
         "model_calls": 100 + seed,
     }
     return EvaluatedRun(f"{name}-seed{seed}", name, name, seed, report, results)
@@ -190,6 +217,20 @@ def test_the_table_says_above_below_or_within_noise(table: dict[str, Any]) -> No
     assert "| a | 72.5 | 72.5 | +20.00 |" in text
     assert text.count("\n|") == 2 + 5
     assert text.endswith("d failed: it could not run\n")
+    assert "without training: zero_shot 31.0, nearest_both 61.2.\n" in text
+
+
+def test_a_recipe_says_what_was_measured_with_n_seeds_and_interval(table: dict[str, Any]) -> None:
+    said = {row["recipe"]: sentence(row, table) for row in table["recipes"]}
+    assert said[BASELINE] == "52.5 % on the world in the mean over shots 1-4 (200 test items, 3 seeds)"
+    assert said["a"].startswith("72.5 % on the world in the mean over shots 1-4, +20.00 points from baseline (95 % ")
+    assert said["a"].endswith("; 200 test items, 3 seeds): above")
+
+
+def test_recipes_that_answer_alike_are_said_to(table: dict[str, Any]) -> None:
+    row = {"recipe": "e", "same_as": None, "accuracy": {"1": 0.5, "mean": 0.5}, "reported": None}
+    row["difference"] = {"diff": 0.0, "seed_sd": 0.0, "ci95": [-0.01, 0.01], "p_adjusted": 1.0, "within_noise": True}
+    assert cells(row)[6] == "the same answers"
 
 
 def test_a_gap_nobody_measured_stays_unknown() -> None:
