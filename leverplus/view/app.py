@@ -15,11 +15,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from leverplus.errors import LeverError, MissingFile
+from leverplus.errors import EvaluationError, LeverError, MissingFile
 from leverplus.evaluation.conditions import require_same
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
 from leverplus.report import curves, figures
 from leverplus.report.data import RunFiles, newer
+from leverplus.report.names import arm_name
 from leverplus.report.verdict import headline, verdict
 from leverplus.types import Item, ItemId
 from leverplus.view.attempt import attempt
@@ -168,23 +169,33 @@ def _add_runs(app: FastAPI, view: View) -> None:
     @app.get("/compare")
     def compare(run: Annotated[Sequence[str], Query()] = (), baseline: str = "") -> HTMLResponse:
         names = list(dict.fromkeys(run))
-        shared: dict[str, Any] = {"title": "Compare", "names": names, "every": view.runs.names(), "baseline": baseline}
+        arms = _rivals(view, names)
+        shared: dict[str, Any] = {
+            "title": "Compare", "names": names, "every": view.runs.names(), "baseline": baseline, "arms": arms
+        }  # fmt: skip
         if len(names) < 2 and not (names and baseline):
             said = "Choose two runs or more, or one run and an arm as the baseline."
-            return page("compare", **shared, message=said, found=None, arms=[])
+            return page("compare", **shared, message=said, found=None)
         try:
-            arms = [arm for arm in view.index(names[0]).arms if arm != "learned"]
             needed = _needed(view, names, baseline, arms)
             folders = map(view.runs.folder, names)
             read = [read_evaluated(folder, _known(view, folder), arms=needed) for folder in folders]
             found = compare_runs(read, baseline or _usual(read))
         except LeverError as error:
-            return page("compare", 422, **shared, message=str(error), found=None, arms=[])
+            return page("compare", 422, **shared, message=str(error), found=None)
         rows = found["comparisons"]
         title = f"Difference from {found['baseline']}, points with 95 % intervals (method · shots)"
         forest = replace(figures.forest_figure(rows, [row["arm"] for row in rows], title), table=None)  # the page's own
-        shown = {"found": found, "rows": rows, "arms": arms, "forest": forest, "figures": [forest]}
+        shown = {"found": found, "rows": rows, "forest": forest, "figures": [forest]}
         return page("compare", **shared, message="", **shown)
+
+
+def _rivals(view: View, names: Sequence[str]) -> list[str]:
+    """The arms that may be a baseline: those of the first run, none where it has no predictions."""
+    try:
+        return [arm for arm in view.index(names[0]).arms if arm != "learned"] if names else []
+    except LeverError:
+        return []
 
 
 def _needed(view: View, names: Sequence[str], baseline: str, arms: Sequence[str]) -> set[str] | None:
@@ -255,7 +266,7 @@ def _add_queries(app: FastAPI, view: View) -> None:
         return page(
             "queries", title=f"Queries of {name}", name=name, index=index, wanted=wanted, found=found, rows=rows,
             note=note, counts={kind: int(mask.sum()) for kind, mask in fates.items()}, choices=labels.choices(),
-            fates=FATES, shots=[n for n in index.shots(wanted.arm) if n > 0] or [0],
+            fates=FATES, shots=[n for n in index.shared_shots(wanted.arm, wanted.baseline) if n > 0] or [0],
         )  # fmt: skip
 
     @app.get("/run/{name}/query")
@@ -286,14 +297,14 @@ def _add_queries(app: FastAPI, view: View) -> None:
 def _wanted(index: QueryIndex, files: RunFiles, asked: Wanted) -> Wanted:
     """What is shown where the address leaves it open: the learned arm against the verdict's baseline."""
     arm = asked.arm or ("learned" if "learned" in index.arms else index.arms[-1])
-    own = index.shots(arm)
-    shots = asked.shots if asked.shots in own else next((n for n in own if n > 0), own[0])
-    rivals = [other for other in index.arms if other != arm and index.shots(other) == [0]] + [
-        other for other in index.arms if other != arm and shots in index.shots(other)
-    ]
+    rivals = [other for other in index.arms if other != arm and index.shared_shots(arm, other)]
     row = headline(files.results) if files.results else None
     usual = str(row["baseline"]) if row else ""
     baseline = asked.baseline or (usual if usual in rivals else rivals[-1] if rivals else arm)
+    shared = index.shared_shots(arm, baseline)
+    if not shared:
+        raise EvaluationError(f"{arm_name(arm)} and {arm_name(baseline)} have no number of shots in common")
+    shots = asked.shots if asked.shots in shared else next((n for n in shared if n > 0), shared[0])
     return Wanted(arm, baseline, shots, asked.fate, asked.text, asked.trait, asked.page)
 
 

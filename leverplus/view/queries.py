@@ -93,6 +93,13 @@ class QueryIndex:
             raise EvaluationError(f"there is no arm '{arm[:80]}' in this run; known: {', '.join(self.arms)}")
         return [int(n) for n in np.unique(self._shots[self._arm == self.arms.index(arm)])]
 
+    def shared_shots(self, arm: str, other: str) -> list[int]:
+        """At how many shots two arms can be compared; one that shows none is compared at the other's."""
+        own, rival = self.shots(arm), self.shots(other)
+        if rival == [0]:
+            return own
+        return rival if own == [0] else [n for n in own if n in rival]
+
     def scores(self, arm: str, shots: int) -> NDArray[np.float64]:
         """The accuracy of an arm on every item, the mean of its draws; an arm that shows none counts at any shots."""
         known = self.shots(arm)

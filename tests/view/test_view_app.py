@@ -79,7 +79,16 @@ def test_runs_on_other_items_are_refused_with_a_sentence(client: TestClient) -> 
     answer = client.get("/compare", params={"run": ["first", "elsewhere"]})
     assert answer.status_code == 422
     assert "first and elsewhere cannot be compared, because they differ in the items" in answer.text
-    assert "Choose two runs" in client.get("/compare?run=first").text
+
+
+def test_one_run_may_be_compared_with_any_of_its_arms(client: TestClient) -> None:
+    text = client.get("/compare?run=first").text
+    assert "Choose two runs or more, or one run and an arm as the baseline." in text
+    offered = re.findall(r'<option value="([^"]+)"', text)
+    assert {"nearest_both", "random", "zero_shot"} <= set(offered)
+    for arm in offered[1:]:
+        assert client.get("/compare", params={"run": ["first"], "baseline": arm}).status_code == 200
+    assert client.get("/compare?run=half").status_code == 200
 
 
 def test_seeds_of_one_recipe_are_combined_against_the_best_nearest_arm(runs: Path, tmp_path: Path) -> None:
@@ -108,6 +117,20 @@ def test_queries_are_filtered_searched_and_turned(client: TestClient, runs: Path
     found = client.get("/run/first/queries", params={"q": task.item(results.items[3]).question.upper()}).text
     assert results.items[3] in found
     assert "0 queries fit" in client.get("/run/first/queries?q=nobodysaidthis").text
+
+
+def test_any_two_arms_can_be_compared_whatever_the_address_left_open(client: TestClient, runs: Path) -> None:
+    """As the form sends it: an arm that shows none stands beside the numbers of shots of the other."""
+    results = read_predictions(runs / "first" / "predictions.parquet")
+    for arm in results.draws:
+        for baseline in results.draws:
+            asked = {"arm": arm, "baseline": baseline, "shots": 2, "fate": "helped"}
+            answer = client.get("/run/first/queries", params=asked)
+            assert answer.status_code == 200, (arm, baseline, sentence(answer.text))
+    text = client.get("/run/first/queries", params={**asked, "arm": "zero_shot", "baseline": "random"}).text
+    gain = results.accuracy("zero_shot", 0) - results.accuracy("random", 2)
+    assert f"zero-shot helped {int((gain > 0).sum())}, harmed {int((gain < 0).sum())} and" in text
+    assert "against random at 2 shots" in text
 
 
 def test_a_query_shows_every_arm_in_order_and_the_choice_step_by_step(client: TestClient, runs: Path) -> None:
