@@ -27,6 +27,7 @@ def preflight_run(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequenc
 
     probe, stats = measure(run, policy, rows, groups, table), stats_of(groups)
     write_json(run.folder / "probe.json", probe_json(probe, stats))
+    note_findings(run)
     _tell(run, preflight(run.recipe.values(), probe, stats), "before training")
 
 
@@ -72,6 +73,7 @@ def judge_handover(run: Run, policy: Policy, folder: Path, rows: Sequence[Row], 
         worse = (known.logit_gap or 0.0) > (probe.logit_gap or 0.0)
         probe = merged(known, probe) if worse else merged(probe, known)
     write_json(run.folder / "probe.json", probe_json(probe, stats))
+    note_findings(run)
     found = [finding for finding in preflight({}, probe) if finding.code == "checkpoint_not_whole"]
     _tell(run, found, f"after {folder.name}")
 
@@ -89,7 +91,9 @@ def _tell(run: Run, findings: Sequence[Finding], when: str) -> None:
 def watched(
     run: Run, judge: Callable[[Policy], Mapping[str, float]], stage: str, epochs: int
 ) -> Callable[[Policy], Mapping[str, float]]:
-    """A judge that also shows how far the stage is and says, once each, what the doctor finds in the log so far."""
+    """A judge that also shows how far the stage is, says, once each, what the doctor finds in the log so far, and
+    keeps findings.json up to date.
+    """
     from leverplus.doctor.live import epoch_findings
     from leverplus.training.runlog import RunLog
 
@@ -101,11 +105,21 @@ def watched(
             if finding.code not in said:
                 said.add(finding.code)
                 run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
+        note_findings(run)
         own = sum(line["stage"] == stage for line in lines)
         run.progress(f"training, {stage}", min(own + 1, epochs), epochs)
         return judge(policy)
 
     return watch
+
+
+def note_findings(run: Run) -> None:
+    """What the doctor finds in a training under way, in findings.json: whoever follows the run sees it."""
+    from leverplus.doctor.examine import examine
+    from leverplus.doctor.live import LATE
+    from leverplus.doctor.runfolder import read_run
+
+    _keep(run, [finding for finding in examine(read_run(run.folder)) if finding.code not in LATE])
 
 
 def examine_run(run: Run) -> list[Finding]:
@@ -114,5 +128,9 @@ def examine_run(run: Run) -> list[Finding]:
     from leverplus.doctor.runfolder import read_run
 
     findings = examine(read_run(run.folder))
-    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})
+    _keep(run, findings)
     return findings
+
+
+def _keep(run: Run, findings: Sequence[Finding]) -> None:
+    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})

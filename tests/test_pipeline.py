@@ -179,6 +179,22 @@ def test_a_run_killed_in_scoring_and_in_training_ends_with_the_same_results(tiny
     assert epochs == [json.loads(line)["epoch"] for line in (tiny_run.folder / "log.jsonl").read_text().splitlines()]
 
 
+def test_findings_are_kept_while_a_run_trains(tiny_run: TinyRun, tmp_path: Path) -> None:
+    recipe = load_recipe("world", [*TINY, "sft.epochs=4", "sft.lr=1e-9"])
+    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tiny_run.store)
+    seen: list[set[str]] = []
+
+    def note(what: str, _done: int, _total: int) -> None:
+        if what.startswith("training"):
+            seen.append({finding["code"] for finding in read_json(run.folder / "findings.json")["findings"]})
+
+    run.progress = note
+    train_run(run)
+    assert "learning_rate_tiny" in seen[0], "what the preflight found"
+    assert ["dead_updates" in codes for codes in seen] == [False, False, False, True, True]
+    assert not any("few_items" in codes for codes in seen), "nothing was evaluated yet"
+
+
 def test_a_folder_of_another_recipe_or_seed_is_refused(tiny_run: TinyRun) -> None:
     recipe, source = load_recipe("world", TINY), find_recipe("world")
     other = replace(recipe, pool=replace(recipe.pool, size=17))
