@@ -254,6 +254,10 @@ def _notes(against: Method, others: Sequence[Method]) -> list[str]:
             f"trained once: {', '.join(single)}; the spread over seeds is unknown, so this compares these selectors, "
             "not their recipes (train more seeds with `lever run RECIPE --seed N`)"
         )
+    means = {method.name: _means_over(method.shots()) for method in (against, *others) if method.shots() != [0]}
+    if len({tuple(shots) for shots in means.values()}) > 1:
+        own = "; ".join(f"{name}: {', '.join(map(str, shots)) or 'none'}" for name, shots in means.items())
+        notes.append(f"the means are over other numbers of shots, so they do not compare ({own})")
     notes += [
         f"{run.name} was chosen on test: its accuracy is too good by luck"
         for method in trained

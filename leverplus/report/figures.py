@@ -306,5 +306,11 @@ def regret_figure(regret: Mapping[str, Mapping[str, float]]) -> Figure:
     ]
     layout = {"barmode": "relative", "bargap": 0.5, "yaxis": {"title": {"text": "points lost"}}, "xaxis": {}}
     keys = [*REGRET, "total"]
-    rows = [(shots_name(int(n)), *(percent(regret[n].get(key)) for key in keys)) for n in shots]
-    return Figure("regret", "Points lost, by where", data, layout, Table(("shots", *keys), rows), height=340)
+    counts = [str(regret[n].get("n", "")) for n in shots]  # it is measured on some of the items only
+    rows = [
+        (shots_name(int(n)), count, *(percent(regret[n].get(key)) for key in keys))
+        for n, count in zip(shots, counts, strict=True)
+    ]
+    items = f", n = {' and '.join(dict.fromkeys(counts))}" if all(counts) else ""
+    table = Table(("shots", "n", *keys), rows)
+    return Figure("regret", f"Points lost, by where{items}", data, layout, table, height=340)

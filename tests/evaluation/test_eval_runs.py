@@ -63,6 +63,17 @@ def test_the_mean_row_averages_shots_before_items_are_compared(make_run: MakeRun
     assert (mean["shots"], mean["diff"], mean["helped"], mean["harmed"]) == ("mean", 0.125, 1, 1)
 
 
+def test_means_over_other_shots_are_said_not_to_compare(make_run: MakeRun) -> None:
+    one = {"learned": {1: [1.0, 0.0, 1.0, 0.0], 2: [1.0, 1.0, 0.0, 1.0]}}
+    runs = read(
+        make_run("long", results_from(one), recipe_hash="a"),
+        make_run("short", results_from({"learned": {1: [0.0] * 4}}), recipe_hash="b"),
+    )
+    report = compare_runs(runs)
+    assert [row["shots"] for row in report["comparisons"]] == ["1"]
+    assert "they do not compare (long: 1, 2; short: 1)" in report["notes"][-1]
+
+
 def test_seeds_of_one_recipe_are_combined_and_their_spread_widens_the_interval(make_run: MakeRun) -> None:
     rng = np.random.default_rng(3)
     folders = []

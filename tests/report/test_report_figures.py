@@ -86,6 +86,15 @@ def test_cost_stands_at_the_calls_spent_and_names_the_best_arm_without_training(
     assert {row[0]: row[1] for row in figure.table.rows}["random"] == "0"
 
 
+def test_regret_says_how_many_items_it_was_measured_on() -> None:
+    parts = {"pool": 0.1, "count": 0.05, "choice": 0.2, "order": 0.0, "total": 0.35}
+    figure = figures.regret_figure({"2": {"n": 30, **parts}, "1": {"n": 36, **parts}})
+    assert figure.title == "Points lost, by where, n = 36 and 30"
+    assert figure.table.head == ("shots", "n", "pool", "count", "choice", "order", "total")
+    assert figure.table.rows[0] == ("1 shot", "36", "10.0", "5.0", "20.0", "0.0", "35.0")
+    assert figures.regret_figure({"1": parts}).title == "Points lost, by where"
+
+
 def test_the_gap_table_keeps_its_columns_where_an_arm_lacks_one() -> None:
     table = tables.gap_table({"label_vote": {"mean": 0.5}, "learned": {"1": 0.25, "mean": 0.75}, "empty": {}})
     assert table.head == ("who chooses", "1 shot", "mean")
