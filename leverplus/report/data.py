@@ -11,6 +11,7 @@ from typing import Any
 
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
+from leverplus.report.form import is_number, is_results
 
 UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
 """What a finding may leave out."""
@@ -80,16 +81,7 @@ def _read_json(path: Path, missing: dict[str, str], maker: str) -> dict[str, Any
 def _read_results(path: Path, missing: dict[str, str]) -> dict[str, Any] | None:
     """eval.json, if it holds what the report shows."""
     results = _read_json(path, missing, "`lever eval` makes it")
-    if results is None:
-        return None
-    arms = results.get("arms")
-    whole = isinstance(arms, dict) and all(
-        isinstance(a, dict) and isinstance(a.get("shots"), dict) for a in arms.values()
-    )
-    keys = ("arm", "baseline", "shots", "n", "diff", "ci95", "p_adjusted", "mde80", "helped", "harmed")
-    rows = results.get("comparisons")
-    whole = whole and isinstance(rows, list) and all(isinstance(r, dict) and all(k in r for k in keys) for r in rows)
-    if not whole or not isinstance(results.get("n"), int):
+    if results is not None and not is_results(results):
         missing[path.name] = f"{path.name} is not of a form this version knows; `lever eval` makes it again."
         return None
     return results
@@ -177,4 +169,4 @@ def _version(text: str) -> tuple[int, ...]:
 def number(line: Mapping[str, Any], key: str) -> float | None:
     """A number of a log line, None where it is absent or was not finite."""
     value = line.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -76,16 +76,8 @@ class RunsFolder:
 
 
 def read_files(folder: Path) -> RunFiles:
-    """What a run folder holds besides its predictions; results of an unknown form are left out with a sentence."""
-    files = read_run(folder, with_predictions=False)
-    try:
-        if files.results is not None:
-            verdict(files.results)
-            headline(files.results)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        files.results = None
-        files.missing["eval.json"] = "eval.json is not of a form this version knows; `lever eval` makes it again."
-    return files
+    """What a run folder holds besides its predictions."""
+    return read_run(folder, with_predictions=False)
 
 
 def summarise(name: str, files: RunFiles) -> Summary:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from leverplus.report.data import read_run
+from leverplus.report.build import build_report
+from leverplus.report.data import number, read_run
 
 
 def test_a_whole_run_is_read_without_a_complaint(made) -> None:
@@ -44,3 +45,36 @@ def test_predictions_of_another_evaluation_are_not_mixed_in(made) -> None:
     files = read_run(made.folder)
     assert files.predictions is None
     assert "36 items and eval.json 99" in files.missing["predictions.parquet"]
+
+
+CHANGED = {
+    "an interval that is none": lambda found: found["comparisons"][0].update(ci95=None),
+    "a p that is a word": lambda found: found["comparisons"][0].update(p_adjusted="tiny"),
+    "a difference that is no number": lambda found: found["comparisons"][0].update(diff=float("nan")),
+    "a baseline without accuracy": lambda found: [found["arms"].pop(arm) for arm in list(found["arms"])],
+    "calls that are words": lambda found: found.update(model_calls="many"),
+    "a regret of another shape": lambda found: found.update(regret=[1]),
+    "a regret at no number of shots": lambda found: found.update(regret={"learned": {"one": {"pool": 0.5}}}),
+    "a gap that was not measured": lambda found: found.update(gap_closed={"learned": {"1": None}}),
+    "accuracies by word": lambda found: found["arms"]["learned"].update(shots={"one": 0.5}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_results_of_another_form_are_a_sentence_and_the_rest_is_shown(made, change) -> None:
+    path = made.folder / "eval.json"
+    found = json.loads(path.read_text())
+    CHANGED[change](found)
+    path.write_text(json.dumps(found))
+    page = build_report(made).read_text()
+    assert "eval.json is not of a form this version knows" in page
+    assert 'data-figure="accuracy"' in page
+
+
+def test_a_loss_that_was_not_finite_is_a_gap_in_its_curve(made) -> None:
+    path = made.folder / "log.jsonl"
+    path.write_text(path.read_text() + '{"stage": "sft", "epoch": 9, "train/loss/total": NaN, "train/nll": Infinity}\n')
+    assert 'data-figure="curve-loss"' in build_report(made).read_text()
+    assert number({"x": float("nan")}, "x") is None
+    assert number({"x": True}, "x") is None
+    assert number({"x": 2}, "x") == 2.0
