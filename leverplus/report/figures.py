@@ -231,11 +231,13 @@ def cost_figure(results: Results, model_calls: int, log: Sequence[Mapping[str, A
     means = {arm: mean for arm in arms if (mean := mean_over_shots(results, arm)) is not None}
     untrained = {arm: e.value for arm, e in means.items() if not arm.startswith(("learned", "oracle"))}
     best = max(untrained, key=lambda arm: untrained[arm], default=None)
+    chooser = max((arm for arm in untrained if arm not in HIDDEN), key=lambda arm: untrained[arm], default=None)
+    said = {chooser: ", the best that chooses without training", best: ", the best without training"}
     data: list[dict[str, Any]] = []
-    for arm in dict.fromkeys(("zero_shot", "random", best, "oracle")):
+    for arm in dict.fromkeys(("zero_shot", "random", chooser, best, "oracle")):
         if arm in means:
             colour, dash = style(arm, arms)
-            name = arm_name(arm) + (", the best without training" if arm == best else "")
+            name = arm_name(arm) + said.get(arm, "")
             line = {"color": colour, "dash": dash, "width": 1.6}
             level = {"x": [0, 1.08 * model_calls], "y": [100 * means[arm].value] * 2, "mode": "lines", "line": line}
             data.append({**level, "name": name, "hovertemplate": f"{plain(name)}: {means[arm]}<extra></extra>"})

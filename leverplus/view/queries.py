@@ -78,6 +78,7 @@ class QueryIndex:
         self._item, self._arm = items.indices.to_numpy(), arms.indices.to_numpy()
         self._shots = table["shots"].to_numpy()
         self._score = table["score"].to_numpy()
+        self._known: dict[str, list[int]] = {}
         self._means: dict[tuple[str, int], NDArray[np.float64]] = {}
 
     def __len__(self) -> int:
@@ -91,7 +92,9 @@ class QueryIndex:
         """At how many shots an arm was measured."""
         if arm not in self.arms:
             raise EvaluationError(f"there is no arm '{arm[:80]}' in this run; known: {', '.join(self.arms)}")
-        return [int(n) for n in np.unique(self._shots[self._arm == self.arms.index(arm)])]
+        if arm not in self._known:
+            self._known[arm] = [int(n) for n in np.unique(self._shots[self._arm == self.arms.index(arm)])]
+        return self._known[arm]
 
     def shared_shots(self, arm: str, other: str) -> list[int]:
         """At how many shots two arms can be compared; one that shows none is compared at the other's."""

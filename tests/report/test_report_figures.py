@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from leverplus.evaluation.evaluate import compared_pairs, comparisons
+from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.report import figures, tables
 from leverplus.report.figures import GREY, Estimate
 from leverplus.report.verdict import within_noise
@@ -84,6 +85,16 @@ def test_cost_stands_at_the_calls_spent_and_names_the_best_arm_without_training(
     dev = next(trace for trace in figure.data if "dev" in trace["name"])
     assert (dev["x"], dev["y"]) == ([50.0], [40.0])
     assert {row[0]: row[1] for row in figure.table.rows}["random"] == "0"
+
+
+def test_cost_shows_the_best_chooser_beside_a_vote_that_asks_no_model(results) -> None:
+    voted = Results(results.items, results.images)
+    for arm, shots, draw in results:
+        voted.add(arm, shots, draw)
+    voted.add("label_vote", 0, [Prediction(item, (), "", 1.0) for item in results.items])
+    names = [trace["name"] for trace in figures.cost_figure(voted, 100, []).data]
+    assert "label vote, the best without training" in names
+    assert "nearest by both, the best that chooses without training" in names
 
 
 def test_regret_says_how_many_items_it_was_measured_on() -> None:
