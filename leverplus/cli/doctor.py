@@ -88,6 +88,7 @@ def _show_gallery(as_json: bool) -> int:
         print(json.dumps({"gallery": texts}))
         return 0
     table = Table("recipe", "what is wrong", "findings")
+    table.columns[0].min_width = max(map(len, recipes))  # a name that is cut cannot be typed
     for name, own in recipes.items():
         table.add_row(name, own.purpose, own.expected)
     print_table(table)

@@ -194,6 +194,8 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
         title = f"Only the {kept} members with the highest reward enter the baseline"
         fix = {"grpo.topk_before_advantage": False}
         return TEXTS["top_k_before_baseline"].found(title, {"kept": kept}, fix=fix)
+    if _whole_groups(record):
+        return []
     for series in record.stages("grpo"):
         live = _live(record, series)
         spread = series.last("adv/std")
@@ -202,11 +204,17 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
             title = f"Advantages{named} spread by {spread:.2g} although rewards differ in {live:.1%} of the groups"
             cause = (
                 "Members are chosen by reward before the baseline is taken, and the best of a group are tied; or the "
-                "advantages are not normalised. Z-scores over whole groups would spread by the share of such groups."
+                "advantages are not normalised, or divided by a floor. Z-scores over whole groups would spread by the "
+                "share of such groups."
             )
             evidence = {"adv_std": spread, "live_groups": live}
             return TEXTS["top_k_before_baseline"].found(title, evidence, cause=cause, about=[series.label])
     return []
+
+
+def _whole_groups(record: Record) -> bool:
+    """Whether no member is left out of the baseline, by the recipe: a small spread is then that of the rewards."""
+    return record.setting("grpo.topk_before_advantage") is False
 
 
 def _live(record: Record, series: Series) -> float | None:
@@ -219,6 +227,8 @@ def _live(record: Record, series: Series) -> float | None:
 def advantage_std_tiny(record: Record) -> list[Finding]:
     """Under a few percent of the groups carry signal."""
     tiny = [s for s in record.stages("grpo") if (v := s.last("adv/std")) is not None and v < 0.05]
+    if _whole_groups(record):
+        tiny = [s for s in tiny if (_live(record, s) or 0.0) <= 0.1]
     if not tiny:
         return []
     series = min(tiny, key=lambda s: s.last("adv/std") or 0.0)

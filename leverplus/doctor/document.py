@@ -72,11 +72,11 @@ def _table(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int
 
 
 def _cells(line: str) -> list[str] | None:
-    """The cells of a table line: between bars, or of a header line in columns that starts with Epoch."""
+    """The cells of a table line: between bars, or of a header line in columns that starts with Epoch (轮次)."""
     barred = line.replace("│", "|").strip()
     if barred.startswith("|") and barred.count("|") >= 2:
         return [cell.strip() for cell in barred.strip("|").split("|")]
-    if re.match(r"^\s*epoch(\s{2,}|\t)\S", line, re.IGNORECASE):
+    if re.match(r"^\s*(?:epoch|轮次)(\s{2,}|\t)\S", line, re.IGNORECASE):
         return [cell.strip() for cell in re.split(r"\s{2,}|\t", line.strip())]
     return None
 

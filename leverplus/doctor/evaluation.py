@@ -141,7 +141,7 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
     shot, small, large, low, high = max(steps, key=lambda step: step[3] - step[4])
     title = (
         f"Accuracy falls as n grows, at {len({s[0] for s in steps})} numbers of shots: {low:.1%} on {small} items, "
-        f"{high:.1%} on {large} at {shot} shots (prefix samples)"
+        f"{high:.1%} on {large} at {_shots(shot)} (prefix samples)"
     )
     evidence = {"steps": len(steps), "small_n": small, "large_n": large, "at_small": low, "at_large": high}
     return TEXTS["accuracy_falls_with_n"].found(title, evidence)
@@ -195,10 +195,19 @@ def settled_differences(record: Record) -> list[str]:
     """What printed accuracies do show: differences that stand at every assumed discordance, after correction."""
     rows = [] if record.published is None else _differences(record.published, means=False)
     return [
-        f"{row.name} {100 * row.diff:+.1f} points at {row.shots} shots (n = {row.n})"
+        f"{row.name} {100 * row.diff:+.1f} points at {_shots(row.shots)} (n = {row.n})"
         for row, stands in zip(rows, _settled(rows), strict=True)
         if stands
     ]
+
+
+def count_differences(record: Record) -> int:
+    """How many printed accuracies stand beside a baseline and on a number of items, so that they can be judged."""
+    return 0 if record.published is None else len(_differences(record.published, means=False))
+
+
+def _shots(count: int | str) -> str:
+    return f"{count} shot{'' if str(count) == '1' else 's'}"
 
 
 def _measured(record: Record) -> list[Finding]:

@@ -29,9 +29,12 @@ _PERCENT = re.compile(r"(?<![\d.+\-])(\d+(?:\.\d+)?)\s*%")
 def read_report(path: Path) -> Record:
     """The record of a Markdown report or a plain training log."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text file ({error.reason})") from error
+        raise DataError(
+            f"{path} is not text in UTF-8 ({error.reason}); if it is text, say its encoding: "
+            f"`iconv -f GB18030 -t UTF-8 {path} > utf8.txt`, then `lever doctor utf8.txt`"
+        ) from error
     record = replace(parse_report(text), source=str(path))
     published = record.published
     if not record.series and not (published and (published.arms or published.gains or published.settings)):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leverplus.doctor.evaluation import settled_differences
-from leverplus.doctor.records import GroupStats, Record
+from leverplus.doctor.evaluation import count_differences, settled_differences
+from leverplus.doctor.records import GroupStats, Published, Record
 
 Row = tuple[str, float | int | str]
 
@@ -84,8 +84,50 @@ def overview(record: Record) -> list[str]:
         sizes = sorted({arm.n for arm in published.arms if arm.n is not None})
         where = f"on {', '.join(map(str, sizes))} items" if sizes else "without n"
         lines.append(f"results: {len(published.arms)} rows {where}")
-        settled = settled_differences(record)
-        lines.append("can be concluded: " + ("; ".join(settled) or "no difference in accuracy"))
+    if published is not None:
+        lines += _conclusions(record, published)
     if record.report is not None:
         lines.append(f"evaluation: {', '.join(record.report.get('arms', {}))} on {record.report.get('n')} items")
     return lines
+
+
+UNPRINTED = {
+    "val/reward": "the held-out reward of greedy picks",
+    "clip_ratio/region_mean": "the share of clipped ratios (also at step 0)",
+    "entropy": "the entropy of the policy",
+}
+"""Metrics without which the training of a report can be told only in part."""
+
+
+def _conclusions(record: Record, published: Published) -> list[str]:
+    """What the printed numbers settle, what they leave open, and what to look at next because it is not printed."""
+    lines, settled, judged = [], settled_differences(record), count_differences(record)
+    if published.arms:
+        lines.append("can be concluded about accuracy: " + ("; ".join(settled) or "nothing"))
+    still = []
+    if judged > len(settled):
+        still.append(f"{judged - len(settled)} of {judged} differences from a baseline, too small for their n")
+    if published.arms and not judged:
+        still.append("which row is better: no row stands beside a baseline on a known number of items")
+    if not published.arms and published.gains:
+        still.append("whether the printed gains are real: their rows and n are missing")
+    if still:
+        lines.append("cannot be concluded: " + "; ".join(still))
+    missing = _unprinted(record, published)
+    if missing:
+        lines.append("not printed, to look at next: " + ", ".join(missing))
+    return lines
+
+
+def _unprinted(record: Record, published: Published) -> list[str]:
+    trained = record.stages("grpo")
+    missing = []
+    if any(own.label not in published.live and own.last("frac_reward_zero_std") is None for own in trained):
+        missing.append("the share of groups whose rewards are all equal")
+    if trained:
+        missing += [text for name, text in UNPRINTED.items() if all(own.last(name) is None for own in trained)]
+    if trained and not published.identical_picks:
+        missing.append("the share of picks that changed")
+    if published.arms or published.gains:
+        missing.append("the results of both arms item by item")
+    return missing

@@ -20,6 +20,7 @@ METRICS: dict[str, str] = {
     "ppo loss": "loss/pg",
     "policy loss": "loss/pg",
     "pg loss": "loss/pg",
+    "策略损失": "loss/pg",
     "kl loss": "loss/kl",
     "kl散度": "kl",
     "kl divergence": "kl",
@@ -29,8 +30,10 @@ METRICS: dict[str, str] = {
     "beta": "kl_coef",
     "adv std": "adv/std",
     "advantage std": "adv/std",
+    "优势标准差": "adv/std",
     "adv max": "adv/max",
     "advantage max": "adv/max",
+    "优势最大值": "adv/max",
     "clip frac": "clip_ratio/region_mean",
     "clip fraction": "clip_ratio/region_mean",
     "clip ratio": "clip_ratio/region_mean",
@@ -64,7 +67,7 @@ SETTINGS: dict[str, str] = {
 """Name of a setting as it is printed -> a short key."""
 
 NUMBER = r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?"
-EPOCH = re.compile(r"epoch\s*[:：=#]?\s*(\d+)|第\s*(\d+)\s*(?:个|轮)?\s*(?:epoch|轮)", re.IGNORECASE)
+EPOCH = re.compile(r"(?:epoch|轮次)\s*[:：=#]?\s*(\d+)|第\s*(\d+)\s*(?:个|轮)?\s*(?:epoch|轮)", re.IGNORECASE)
 ITEMS = re.compile(
     r"(?<![\d.])(\d[\d,]*)\s*(?:个|条)?\s*(?:samples?\b|items\b|questions\b|test queries\b|样本|条数据|测试样本|道题)"
     r"|\bn\s*=\s*(\d[\d,]*)",

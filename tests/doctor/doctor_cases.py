@@ -219,7 +219,7 @@ SICK: dict[str, Record] = {
     "order_leaks": probe(order_agreement=0.7),
     "seed_missing": Record(manifest=True),
     "flat_groups": grpo({"frac_reward_zero_std": 0.85}),
-    "top_k_before_baseline": grpo({"adv/std": 0.28, "frac_reward_zero_std": 0.002}),
+    "top_k_before_baseline": sets(grpo__topk_before_advantage=True, grpo__top_k=[3, 5]),
     "advantage_std_tiny": grpo({"adv/std": 0.0062, "frac_reward_zero_std": 0.994}),
     "never_right": groups(all_zero=0.9),
     "no_headroom": groups(oracle=0.43),

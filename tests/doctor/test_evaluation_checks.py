@@ -59,3 +59,15 @@ def test_three_kept_members_of_two_levels_leave_the_print_the_doctor_looks_for()
     (finding,) = examine(Record(series=(Series("grpo", lines),), published=Published()))
     assert finding.code == "advantage_std_tiny"
     assert "which fits" in finding.cause
+
+
+@pytest.mark.parametrize("spread", [0.03, 0.2])
+def test_a_small_spread_of_rewards_that_were_only_centred_is_no_missing_signal(spread):
+    lines = tuple(Line(e, {"adv/std": spread, "frac_reward_zero_std": 0.02}) for e in (1, 2))
+    codes = {"top_k_before_baseline", "advantage_std_tiny"}
+    whole = {"grpo.topk_before_advantage": False}
+    found = {f.code for f in examine(Record(series=(Series("grpo", lines),), settings=whole))}
+    assert not found & codes
+    assert codes & {f.code for f in examine(Record(series=(Series("grpo", lines),)))}
+    flat = tuple(Line(e, {"adv/std": 0.03, "frac_reward_zero_std": 0.97}) for e in (1, 2))
+    assert "advantage_std_tiny" in {f.code for f in examine(Record(series=(Series("grpo", flat),), settings=whole))}

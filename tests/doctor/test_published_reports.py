@@ -8,6 +8,7 @@ from leverplus.doctor.document import read_blocks
 from leverplus.doctor.evaluation import identity, settled_differences, shown
 from leverplus.doctor.examine import examine
 from leverplus.doctor.published import parse_report, read_report
+from leverplus.doctor.tables import overview
 from leverplus.doctor.words import items_in, metric, number, setting
 from leverplus.errors import DataError
 
@@ -117,6 +118,28 @@ def test_a_plain_log_is_read_line_by_line():
     assert "advantage_std_tiny" in [finding.code for finding in examine(record)]
 
 
+@pytest.mark.parametrize("start", ["轮次 {}/3: ", "[GRPO] 第{}轮 "])
+def test_a_chinese_log_is_read_line_by_line(start):
+    line = "训练损失: {:.1f}, 验证损失: 9.{}, KL散度: {}, 优势标准差: 0.004, 优势最大值: 0.009"
+    log = "GRPO\n" + "\n".join(start.format(e) + line.format(30 / e, e, 7.5 / e**4) for e in (1, 2, 3))
+    (series,) = parse_report(log).series
+    assert series.values("val/loss") == [(1, 9.1), (2, 9.2), (3, 9.3)]
+    assert series.values("adv/max") == [(1, 0.009), (2, 0.009), (3, 0.009)]
+    assert {"advantage_std_tiny", "kl_at_start", "selected_by_loss"} <= set(codes(log))
+
+
+def test_columns_under_a_chinese_epoch_are_a_table():
+    (series,) = parse_report("GRPO\n轮次  训练损失  KL\n1     30.0      7.5\n2     0.1       0.03\n").series
+    assert series.values("kl") == [(1, 7.5), (2, 0.03)]
+
+
+def test_a_text_in_another_encoding_is_refused_with_the_command_that_converts_it(tmp_path):
+    path = tmp_path / "zh.log"
+    path.write_bytes("轮次 1/3: 训练损失: 3.0, 验证损失: 9.1".encode("gb18030"))
+    with pytest.raises(DataError, match="iconv -f GB18030"):
+        read_report(path)
+
+
 ADVANTAGES = """
 | Metric | Epoch 1 | Epoch 2 | Epoch 3 | Expected |
 |---|---|---|---|---|
@@ -166,7 +189,22 @@ def test_a_small_gain_on_few_items_is_noise_and_a_large_one_on_many_is_not():
     assert "difference_inside_noise" in codes(small)
     assert "difference_inside_noise" not in codes(large)
     assert settled_differences(parse_report(small)) == []
-    assert settled_differences(parse_report(large))[0] == "plan 1 epoch 2 +10.0 points at 1 shots (n = 20000)"
+    assert settled_differences(parse_report(large))[0] == "plan 1 epoch 2 +10.0 points at 1 shot (n = 20000)"
+
+
+def test_a_report_is_told_by_what_it_settles_what_it_leaves_open_and_what_it_does_not_print():
+    small = RESULTS.format(name="Plan 1", n=800, epoch=2, a="49.50", b="48.20", c="47.40")
+    large = RESULTS.format(name="Plan 1", n=20000, epoch=2, a="58.50", b="58.20", c="48.00")
+    lines = overview(parse_report(small + "\n### Training\n- Adv Std: 0.9\n"))
+    assert "can be concluded about accuracy: nothing" in lines
+    assert "cannot be concluded: 3 of 3 differences from a baseline, too small for their n" in lines
+    assert lines[-1].startswith("not printed, to look at next: the share of groups whose rewards are all equal, ")
+    lines = overview(parse_report(large))
+    assert "can be concluded about accuracy: plan 1 epoch 2 +10.0 points at 1 shot (n = 20000); plan 1" in lines[1]
+    assert "cannot be concluded: 1 of 3 differences" in lines[2]
+    assert lines[-1] == "not printed, to look at next: the results of both arms item by item"
+    (alone,) = [line for line in overview(parse_report("- shot_num=1: 60%\n")) if line.startswith("cannot")]
+    assert "no row stands beside a baseline" in alone
 
 
 def test_a_row_under_another_name_with_the_same_digits_is_reported_once_and_the_same_plan_is_not():
