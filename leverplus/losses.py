@@ -1,8 +1,8 @@
 """Losses: one function an objective; log-probabilities, rewards and masks in, `LossParts` out.
 
 B rows (one group each), G members, S steps, A actions. `steps` are step log-probabilities (B, G, S), `valid` marks the
-steps that exist, `mask` (B, G) the members that exist. Every objective is a mean over the rows that take part, so that
-rows count alike whatever the batch is cut into; rows without any signal take no part.
+steps that exist, `mask` (B, G) the members that exist. Every objective is a mean over the rows that take part; rows
+without any signal take no part. How many did is handed on, so that rows count alike whatever a batch is cut into.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from leverplus.advantages import zscore
 
 @dataclass(frozen=True)
 class LossParts:
-    """What to minimise, its named parts, and numbers for the log."""
+    """What to minimise, its named parts, numbers for the log, and over how many rows it is a mean."""
 
     total: Tensor
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 0
 
 
 def row_mean(values: Tensor, rows: Tensor) -> Tensor:
@@ -58,8 +59,9 @@ def cross_entropy(
         legal = table > -torch.inf
         even = -(table.masked_fill(~legal, 0.0).sum(-1) / legal.sum(-1).clamp(min=1))
         nll = (1.0 - smoothing) * nll + smoothing * torch.where(valid, even, torch.zeros_like(even))
-    total = row_mean((weights * nll.sum(-1)).sum(-1), (weights != 0).any(-1))
-    return LossParts(total, {"nll": total})
+    rows = (weights != 0).any(-1)
+    total = row_mean((weights * nll.sum(-1)).sum(-1), rows)
+    return LossParts(total, {"nll": total}, rows=int(rows.sum()))
 
 
 def reward_weights(rewards: Tensor, mask: Tensor, temperature: float, scale: str = "raw", clamp: float = 3.0) -> Tensor:
@@ -83,7 +85,7 @@ def rce(steps: Tensor, valid: Tensor, weights: Tensor, mask: Tensor, centred: bo
         even = mask.to(weights.dtype) / mask.sum(-1, keepdim=True).clamp(min=1)
         weights = weights - even
     loss = cross_entropy(steps, valid, weights)
-    return LossParts(loss.total, {"rce": loss.total})
+    return LossParts(loss.total, {"rce": loss.total}, rows=loss.rows)
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,9 @@ def ppo_clip(
     bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high)
     objective = torch.minimum(ratio * gain, bounded * gain)
     per_member = objective if clip.level == "sequence" else member_mean(objective, exists)
-    total = -row_mean(member_mean(per_member, mask), mask.any(-1))
-    return LossParts(total, {"pg": total}, _clip_diagnostics(ratio.detach(), gain, exists, clip))
+    rows = mask.any(-1)
+    total = -row_mean(member_mean(per_member, mask), rows)
+    return LossParts(total, {"pg": total}, _clip_diagnostics(ratio.detach(), gain, exists, clip), int(rows.sum()))
 
 
 def _clip_diagnostics(ratio: Tensor, gain: Tensor, exists: Tensor, clip: Clip) -> dict[str, float]:
@@ -158,7 +161,7 @@ def listwise(log_p: Tensor, rewards: Tensor, temperature: float, among: str = "t
     elif among != "pool":
         raise ValueError(f"unknown value '{among}'; known: tried, pool")
     total = row_mean(-(target * measured * safe).sum(-1), rows)
-    return LossParts(total, {"listwise": total}, {"listwise/rows": float(rows.sum())})
+    return LossParts(total, {"listwise": total}, {"listwise/rows": float(rows.sum())}, int(rows.sum()))
 
 
 def pairwise(
@@ -176,10 +179,11 @@ def pairwise(
     difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
     safe = torch.where(pairs, difference, torch.zeros_like(difference))
     loss = -(weight * F.logsigmoid(beta * safe)).sum((-1, -2)) / weight.sum((-1, -2)).clamp(min=1e-9)
-    total = row_mean(loss, pairs.any(-1).any(-1))
+    rows = pairs.any(-1).any(-1)
+    total = row_mean(loss, rows)
     diagnostics = {"pair/count": float(pairs.sum())}
     if bool(pairs.any()):
         kept = difference.detach()[pairs]
         diagnostics["pair/accuracy"] = float((kept > 0).to(kept.dtype).mean())
         diagnostics["pair/margin"] = float(kept.mean())
-    return LossParts(total, {"pair": total}, diagnostics)
+    return LossParts(total, {"pair": total}, diagnostics, int(rows.sum()))

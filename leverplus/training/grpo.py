@@ -70,7 +70,7 @@ class Grpo(Stage[GrpoConfig]):
         diagnostics |= distance_diagnostics(new, prox, reference, batch.mask)
         diagnostics |= importance_diagnostics(prox, batch)
         self._watch(new, old, diagnostics, float(kl.detach()))
-        return LossParts(parts["pg"] + parts["kl"] + parts["entropy"], parts, diagnostics)
+        return LossParts(parts["pg"] + parts["kl"] + parts["entropy"], parts, diagnostics, surrogate.rows)
 
     def advantage(self, batch: GroupBatch, epoch: int) -> tuple[Tensor, Tensor]:
         """Advantages (B, G) over the whole group, and which members take part in the update."""

@@ -163,6 +163,7 @@ class _Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
+        taken, alone = 0, len(batches) == 1
         for part, rows in enumerate(batches):
             batch = collate(rows, self.run.table)
             seed = derive_seed(self.run.seed, self.run.name, self.step, part, "dropout")
@@ -173,16 +174,25 @@ class _Trainer:
                     f"lower {self.run.name}.lr = {config.lr}, or run `lever doctor` on this run"
                 )
             if result.total.requires_grad:
-                torch.autograd.backward(result.total / len(batches))
+                torch.autograd.backward(result.total if alone else result.total * result.rows)
+            taken += result.rows
             meter.add(result.diagnostics, len(batch))
             meter.add({f"loss/{name}": float(part.detach()) for name, part in result.parts.items()}, len(batch))
             meter.add({"loss/total": float(result.total.detach())}, len(batch))
+        if not alone:
+            self._divide_gradients(max(taken, 1))
         norm = float(torch.nn.utils.clip_grad_norm_(self.trained, config.grad_clip or math.inf))
         self.optimizer.step()
         clipped = float(config.grad_clip > 0 and norm > config.grad_clip)
         meter.add({"grad_norm": norm, "frac_clipped_steps": clipped}, 1)
         meter.last["lr"] = rate
         self.step += 1
+
+    def _divide_gradients(self, rows: int) -> None:
+        """Sums over the rows of accumulated batches as means, so that every live row counts alike."""
+        for parameter in self.trained:
+            if parameter.grad is not None:
+                parameter.grad /= rows
 
     def _loss(self, batch: GroupBatch, seed: int) -> LossParts:
         """The loss with dropout drawn from its own seed; the global generator is left as it was."""

@@ -95,7 +95,7 @@ class Sft(Stage[SftConfig]):
         result = losses.cross_entropy(
             logprobs.steps, logprobs.valid, self._weights(batch), table, self.config.label_smoothing
         )
-        return LossParts(result.total, result.parts, sequence_nll(logprobs, batch.mask))
+        return LossParts(result.total, result.parts, sequence_nll(logprobs, batch.mask), result.rows)
 
     def _weights(self, batch: GroupBatch) -> Tensor:
         if self.config.labels == "weighted":
@@ -130,7 +130,7 @@ class Rce(Stage[RceConfig]):
             weights = losses.reward_weights(batch.rewards, mask, temperature, config.weights)
             result = losses.rce(logprobs.steps, logprobs.valid, weights, mask, config.centred)
         diagnostics = {**sequence_nll(logprobs, batch.mask), "temperature": temperature}
-        return LossParts(result.total, result.parts, diagnostics)
+        return LossParts(result.total, result.parts, diagnostics, result.rows)
 
 
 class Pairwise(Stage[PairwiseConfig]):
@@ -152,7 +152,7 @@ class Pairwise(Stage[PairwiseConfig]):
         best = best_member(batch) & live_groups(batch.rewards, batch.mask).unsqueeze(-1)
         nll = config.nll_best * losses.cross_entropy(logprobs.steps, logprobs.valid, best.to(scores.dtype)).total
         diagnostics = {**result.diagnostics, **sequence_nll(logprobs, batch.mask)}
-        return LossParts(result.total + nll, {**result.parts, "nll": nll}, diagnostics)
+        return LossParts(result.total + nll, {**result.parts, "nll": nll}, diagnostics, result.rows)
 
 
 class Listwise(Stage[ListwiseConfig]):
@@ -169,7 +169,7 @@ class Listwise(Stage[ListwiseConfig]):
         measured = (~targets.isnan()).any(-1)
         hit = (log_p.detach().masked_fill(targets.isnan(), -torch.inf).argmax(-1) == best)[measured]
         accuracy = {"listwise/accuracy": float(hit.float().mean())} if len(hit) else {}
-        return LossParts(result.total, result.parts, {**result.diagnostics, **accuracy})
+        return LossParts(result.total, result.parts, {**result.diagnostics, **accuracy}, result.rows)
 
 
 def prefix_tables(batch: GroupBatch, stops: bool, min_children: int) -> tuple[Tensor, Tensor, Tensor]:

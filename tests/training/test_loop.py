@@ -151,6 +151,20 @@ def test_accumulated_batches_give_the_step_of_one_large_batch(planted: Any) -> N
     assert all(torch.allclose(ends[0][key], ends[1][key], atol=1e-5) for key in ends[0])
 
 
+@pytest.mark.parametrize("name", ["sft", "rce", "grpo", "listwise"])
+def test_a_row_counts_alike_however_live_rows_fall_into_accumulated_batches(name: str, planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())[:22]
+    flat = [replace(row, rewards=torch.full_like(row.rewards, 0.5)) for row in rows[:9]]
+    unscaled = {"batch_scale": False} if name == "grpo" else {}
+    norms = []
+    for size, together in ((31, 1), (4, 8), (1, 31)):
+        config = config_of(name, epochs=1, batch_size=size, accumulate=together, grad_clip=0.0, **unscaled)
+        run = StageRun(name, config, planted.table)
+        norms.append(run_stage(planted.policy(), [*rows, *flat], run).history[0]["grad_norm"])
+    assert norms[0] > 0
+    assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
+
+
 def test_curriculum_and_filters_choose_the_rows_and_an_empty_choice_says_so(planted: Any) -> None:
     rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
     config = config_of("sft", epochs=2, easy_epochs=1, easy_gap=0.5, positive_threshold=0.5, easy_count=2)
