@@ -179,6 +179,8 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(_contradictions(sections))
     problems.extend(_idle_rounds(sections, stages))
+    for key, stage in stages.items():
+        problems.extend(stage.problems(f"{key}.") if stage else [])
     problems.extend(_adapter_problems(sections, stages))
     order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
     problems.extend(

@@ -77,6 +77,12 @@ class StageConfig:
     easy_gap: float = setting(1.0, "an easy query has this much between its best and worst reward", low=0.0)
     easy_count: int = setting(2, "... and at least so many positives and negatives", low=0)
 
+    def problems(self, prefix: str) -> list[str]:
+        """Values that are allowed one by one but not together."""
+        if self.patience and self.keep == "last":
+            return [f'{prefix}patience = {self.patience}: has no effect with {prefix}keep = "last"; use "best", or 0']
+        return []
+
 
 @dataclass(frozen=True)
 class SftConfig(StageConfig):
@@ -185,6 +191,14 @@ class GrpoConfig(StageConfig):
         0.1, "end an epoch when the KL to the proximal policy passes this, per step; 0 never", low=0.0
     )
     dropout_in_ratio: bool = setting(False, "dropout in the new pass but not in the old", sick=(True,))
+
+    def problems(self, prefix: str) -> list[str]:
+        found = super().problems(prefix)
+        for low, high in (("kl_low", "kl_high"), ("beta_min", "beta_max")):
+            below, above = getattr(self, low), getattr(self, high)
+            if below > above:
+                found.append(f"{prefix}{low} = {below}: must not be above {prefix}{high} = {above}")
+        return found
 
 
 SECTIONS: dict[str, type[StageConfig]] = {

@@ -283,3 +283,15 @@ def test_rounds_that_no_epoch_follows_and_draws_without_a_second_stage_are_refus
         load_recipe("best", ["score.rounds=20"])
     with pytest.raises(RecipeError, match="must name a second one"):
         load_recipe("world", ["score.search=mixed", "score.samples=2"])
+
+
+def test_a_range_upside_down_and_a_patience_that_cannot_act_are_problems() -> None:
+    grpo = {"kl_low": 2.0, "kl_high": 1.0, "beta_min": 0.5, "beta_max": 0.1}
+    values = {"train": {"stages": ["sft", "grpo"]}, "sft": {"keep": "last", "patience": 3}, "grpo": grpo}
+    with pytest.raises(RecipeError) as caught:
+        build_recipe("test", values, "test")
+    assert [problem.partition(" ")[0] for problem in caught.value.problems] == [
+        "sft.patience",
+        "grpo.kl_low",
+        "grpo.beta_min",
+    ]
