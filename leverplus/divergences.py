@@ -46,12 +46,12 @@ def k1(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def k2(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """(log p - log q)^2 / 2 of samples from p: biased value, right gradient to first order."""
+    """(log p - log q)^2 / 2 of samples from p: biased value, but as a loss its expected gradient is that of the KL."""
     return 0.5 * (log_p - log_q).square()
 
 
 def k3(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """q/p - 1 - log(q/p) of samples from p: unbiased and never negative (Schulman)."""
+    """q/p - 1 - log(q/p) of samples from p: unbiased and never negative (Schulman); its gradient is biased."""
     ratio = log_q - log_p
     return ratio.exp() - 1.0 - ratio
 

@@ -51,6 +51,21 @@ def test_estimators_average_to_the_exact_kl_except_the_inverted_one() -> None:
     assert mean["k3_inverted"] != pytest.approx(exact, rel=0.05)
 
 
+def test_as_a_loss_k2_has_the_gradient_of_the_kl_k1_has_none_and_k3_another() -> None:
+    logits = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    weight, q = torch.softmax(logits[0], -1), torch.log_softmax(logits[1], -1)
+
+    def gradient(name: str) -> torch.Tensor:
+        free = logits[0].clone().requires_grad_()
+        p = torch.log_softmax(free, -1)
+        value = d.categorical_kl(p, q) if name == "exact" else (weight * getattr(d, name)(p, q)).sum()
+        return torch.autograd.grad(value, free)[0]
+
+    torch.testing.assert_close(gradient("k2"), gradient("exact"))
+    torch.testing.assert_close(gradient("k1"), torch.zeros(5, dtype=torch.float64))
+    assert not torch.allclose(gradient("k3"), gradient("exact"), rtol=0.05)
+
+
 def test_three_nats_read_seventeen_when_k3_is_inverted() -> None:
     new, reference = torch.tensor(3.06), torch.tensor(0.0)
     assert float(d.k3_inverted(new, reference)) == pytest.approx(17.3, abs=0.1)
