@@ -111,5 +111,6 @@ def test_the_fixes_of_first_errors_alone_mend_a_sick_recipe(hall, name):
 
 
 def test_a_run_that_is_not_mended_is_told_from_the_healthy_one_on_as_many_items(hall):
-    sick = run_case(case("gallery/modulo_labels", SMALL), hall.workshop, hall.like, evaluate=False)
+    beside = Workshop(hall.workshop.folder / "not-mended", hall.workshop.store)
+    sick = run_case(case("gallery/modulo_labels", SMALL), beside, hall.like, evaluate=False)
     assert compare_learned(sick.run, hall.like, COMPARED).ci95[1] < 0.0

