@@ -90,6 +90,12 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
+def add_task_values(parser: argparse.ArgumentParser) -> None:
+    """`--set KEY=VALUE` for commands that open a task without a recipe."""
+    help_text = "a value of [task], such as folder=data/okvqa"
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=help_text)
+
+
 def run_folder(args: argparse.Namespace, recipe: Recipe) -> Path:
     """--out, else runs/RECIPE, with seed and hash where they are not the usual ones."""
     if args.out is not None:

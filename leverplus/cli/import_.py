@@ -7,6 +7,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from leverplus.cli.console import add_task_values
 from leverplus.errors import LeverError
 
 
@@ -18,14 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--into", type=Path, metavar="DIR", help="write it there; without it the file is only described"
     )
     parser.add_argument("--task", metavar="TASK", help="give items the ids they have in this task (okvqa, vqav2)")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a value of [task], such as folder=data/okvqa",
-    )
+    add_task_values(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

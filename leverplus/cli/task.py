@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
+from leverplus.cli.console import add_task_values
 from leverplus.errors import RecipeError
 from leverplus.recipe.recipe import apply_override
 from leverplus.recipe.schema import read_section
@@ -20,14 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="what a task found, what is missing and where to get it")
     check.add_argument("task", metavar="TASK", help=f"a task: {', '.join(catalog.TASKS)}")
-    check.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a value of [task], such as folder=data/okvqa",
-    )
+    add_task_values(check)
     check.add_argument("--quick", action="store_true", help="look at the head and the end of pictures only")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -10,6 +10,7 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from leverplus.backends.hf import tiny
 from leverplus.backends.hf.load import image_only
 from leverplus.types import Item, ItemId
 
@@ -21,13 +22,7 @@ CORPUS = [
     *COLOURS,
 ]
 SPECIALS = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+    *tiny.SPECIALS,
     "<image>",
     "<fake_token_around_image>",
     "<global-img>",
