@@ -46,9 +46,10 @@ def okvqa_captions(section: TaskSection) -> FileTask:
 def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[str, str]:
     """The caption of every picture: lines `image id, tab, [{"caption": ...}]`."""
     given = Path(section.captions).expanduser() if section.captions else None
-    path = given or find_file((folder, folder / "coco_small"), CAPTIONS)
-    if path is None or not path.is_file():
-        problems.add(str(path or CAPTIONS[0]), "is not there; set task.captions = FILE")
+    places, names = ((given.parent,), (given.name,)) if given else ((folder, folder / "coco_small"), CAPTIONS)
+    path = find_file(places, names)
+    if path is None:
+        problems.add(str(given or CAPTIONS[0]), "is not there; set task.captions = FILE")
         return {}
     found: dict[str, str] = {}
     for number, line in enumerate((read_text(path, problems) or "").split("\n"), start=1):

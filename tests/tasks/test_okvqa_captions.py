@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from leverplus.errors import DataError
+from leverplus.recipe.recipe import load_recipe
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.okvqa_captions import okvqa_captions
 
@@ -55,7 +58,18 @@ def test_missing_and_faulty_captions_are_named(tmp_path, section) -> None:
         okvqa_captions(section(folder=tmp_path))
 
 
-def test_the_real_files_are_read(shared_data, section) -> None:
-    task = okvqa_captions(section(folder=shared_data, skip_empty=True))
+def test_a_caption_file_is_found_by_its_name_without_gz(tmp_path, section) -> None:
+    write(tmp_path)
+    plain, given = tmp_path / "vinvl_captions_val2014.tsv", tmp_path / "elsewhere" / "captions.tsv"
+    given.parent.mkdir()
+    (given.parent / "captions.tsv.gz").write_bytes(gzip.compress(plain.read_bytes().replace(b"thing", b"packed")))
+    plain.unlink()
+    assert okvqa_captions(section(folder=tmp_path, captions=given)).item("7").question == "a packed 3. What 7?"
+    with pytest.raises(DataError, match=r"elsewhere/other\.tsv: is not there"):
+        okvqa_captions(section(folder=tmp_path, captions=given.with_name("other.tsv")))
+
+
+def test_the_real_files_are_read_as_the_recipe_asks(shared_data) -> None:
+    task = okvqa_captions(replace(load_recipe("okvqa_captions_smollm").task, folder=str(shared_data)))
     assert [len(task.items(split)) for split in SPLITS] == [3545, 500, 1000]
     assert task.item("2971475").answer == "race"
