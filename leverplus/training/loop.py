@@ -6,7 +6,6 @@ with the same weights as one that was not. Only the model, the optimiser, the st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,19 +16,18 @@ from torch import Tensor
 
 from leverplus import catalog
 from leverplus.errors import TrainingError
-from leverplus.losses import LossParts
 from leverplus.policies.base import Policy
 from leverplus.policies.decode import greedy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import StageConfig
-from leverplus.schedules import learning_rate
 from leverplus.training import checkpoint
 from leverplus.training.distributions import describe, first_advantages, write_distributions
 from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
-from leverplus.training.measures import Meter, compare_picks, moved, term_gradients
+from leverplus.training.measures import compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed
-from leverplus.training.stages import Progress, Stage
+from leverplus.training.stages import Stage
+from leverplus.training.steps import Steps
 
 Evaluate = Callable[[Policy], Mapping[str, float]]
 Refresh = Callable[[Policy, int], Sequence[Row]]
@@ -93,16 +91,12 @@ class _Trainer:
         self.policy, self.run, self.config = policy, run, run.config
         freeze(policy, frozen_parts(policy, run.config))
         self.stage: Stage[Any] = catalog.load(catalog.STAGES, run.name, "stage")(run.config, policy, run.anchors)
-        self.trained = [p for p in policy.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.trained, lr=run.config.lr, weight_decay=run.config.weight_decay, fused=True
-        )
+        self.steps = Steps(policy, self.stage, run.table, name=run.name, seed=run.seed)
         self.log = RunLog(run.folder / "log.jsonl" if run.folder is not None else None)
-        self.epoch, self.step, self.best_epoch = 0, 0, 0
+        self.epoch, self.best_epoch = 0, 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.history: list[Mapping[str, float]] = []
-        self.total = 0
 
     def finished(self) -> bool:
         waited = self.epoch - self.best_epoch
@@ -117,8 +111,7 @@ class _Trainer:
                 f"stage {name}: none of {len(rows)} groups is left for epoch {self.epoch + 1}; lower "
                 f"{name}.min_positive_ratio, {name}.easy_gap or {name}.easy_count"
             )
-        per_epoch = math.ceil(math.ceil(len(kept) / config.batch_size) / config.accumulate)
-        self.total = self.step + per_epoch * (config.epochs - self.epoch)
+        self.steps.plan(len(kept), self.epoch)
         if self.epoch == 0 and self.best_value is None:
             self._judge_start()
         self.stage.begin_epoch(self.policy, self.epoch)
@@ -128,80 +121,13 @@ class _Trainer:
         if self.epoch == 0 and self.run.folder is not None:
             advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
             write_distributions(self.run.folder, name, describe(order, advantages))
-        metrics = self._pass(order)
-        metrics |= term_gradients(self.stage, self.policy, probe, Progress(self.epoch, self.step, self.total))
+        metrics = self.steps.pass_over(order, self.epoch)
+        metrics |= term_gradients(self.stage, self.policy, probe, self.steps.progress(self.epoch))
         self.stage.end_epoch(metrics)
         metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
         metrics |= compare_picks(picks, self._picks(probe), probe)
         self.epoch += 1
         self._close_epoch(metrics)
-
-    def _pass(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One pass over the rows in batches; the means (largest for .../max) of what the batches said."""
-        meter = Meter()
-        size, together = self.config.batch_size, self.config.accumulate
-        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        self.stage.enough = False
-        self.policy.train(self.stage.dropout)
-        for start in range(0, len(batches), together):
-            self._optimise(batches[start : start + together], meter)
-            if self.stage.enough:
-                break
-        self.policy.eval()
-        return meter.means()
-
-    def _optimise(self, batches: Sequence[Sequence[Row]], meter: Meter) -> None:
-        config = self.config
-        rate = learning_rate(
-            config.lr,
-            config.schedule,
-            self.step,
-            self.total,
-            warmup=round(config.warmup * self.total),
-            end=config.final_lr,
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        taken, alone = 0, len(batches) == 1
-        for part, rows in enumerate(batches):
-            batch = collate(rows, self.run.table)
-            seed = derive_seed(self.run.seed, self.run.name, self.step, part, "dropout")
-            result = self._loss(batch, seed)
-            if not bool(torch.isfinite(result.total)):
-                raise TrainingError(
-                    f"stage {self.run.name}: the loss is {float(result.total.detach())} at step {self.step}; "
-                    f"lower {self.run.name}.lr = {config.lr}, or run `lever doctor` on this run"
-                )
-            if result.total.requires_grad:
-                torch.autograd.backward(result.total if alone else result.total * result.rows)
-            taken += result.rows
-            meter.add(result.diagnostics, len(batch))
-            meter.add({f"loss/{name}": float(part.detach()) for name, part in result.parts.items()}, len(batch))
-            meter.add({"loss/total": float(result.total.detach())}, len(batch))
-        if not alone:
-            self._divide_gradients(max(taken, 1))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.trained, config.grad_clip or math.inf))
-        self.optimizer.step()
-        clipped = float(config.grad_clip > 0 and norm > config.grad_clip)
-        meter.add({"grad_norm": norm, "frac_clipped_steps": clipped}, 1)
-        meter.last["lr"] = rate
-        self.step += 1
-
-    def _divide_gradients(self, rows: int) -> None:
-        """Sums over the rows of accumulated batches as means, so that every live row counts alike."""
-        for parameter in self.trained:
-            if parameter.grad is not None:
-                parameter.grad /= rows
-
-    def _loss(self, batch: GroupBatch, seed: int) -> LossParts:
-        """The loss with dropout drawn from its own seed; the global generator is left as it was."""
-        progress = Progress(self.epoch, self.step, self.total)
-        if not self.stage.dropout:
-            return self.stage.loss(self.policy, batch, progress)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would keep a stack trace for every device
-            return self.stage.loss(self.policy, batch, progress)
 
     def _picks(self, probe: GroupBatch) -> Tensor:
         self.policy.eval()
@@ -234,7 +160,7 @@ class _Trainer:
                 self.best_weights = checkpoint.tensors_of(self.policy)
         else:
             self.best_epoch = self.epoch
-        context: dict[str, object] = {"stage": self.run.name, "epoch": self.epoch, "step": self.step}
+        context: dict[str, object] = {"stage": self.run.name, "epoch": self.epoch, "step": self.steps.taken}
         if self.run.calls is not None:
             context["lvlm_calls"] = self.run.calls()
         self.history.append({**metrics, **{f"val/{name}": value for name, value in held_out.items()}})
@@ -252,10 +178,10 @@ class _Trainer:
         tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
         for role, copy in self.stage.copies.items():
             tensors |= {f"copy.{role}.{key}": value for key, value in checkpoint.tensors_of(copy).items()}
-        tensors |= checkpoint.flatten_optimizer(self.optimizer)
+        tensors |= checkpoint.flatten_optimizer(self.steps.optimizer)
         numbers = {
             "epoch": self.epoch,
-            "step": self.step,
+            "step": self.steps.taken,
             "best_epoch": self.best_epoch,
             "best_value": self.best_value,
             "numbers": self.stage.numbers,
@@ -284,8 +210,8 @@ class _Trainer:
         self.best_weights = under(tensors, "best.")
         for role, copy in self.stage.copies.items():
             checkpoint.load_weights(copy, under(tensors, f"copy.{role}."), str(folder))
-        checkpoint.restore_optimizer(self.optimizer, tensors)
-        self.epoch, self.step = int(numbers["epoch"]), int(numbers["step"])
+        checkpoint.restore_optimizer(self.steps.optimizer, tensors)
+        self.epoch, self.steps.taken = int(numbers["epoch"]), int(numbers["step"])
         self.best_epoch, self.best_value = int(numbers["best_epoch"]), numbers["best_value"]
         self.stage.numbers = dict(numbers["numbers"])
         self.history = list(numbers["history"])

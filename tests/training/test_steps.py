@@ -1,0 +1,25 @@
+"""Steps: how many there are, and how many were taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leverplus.recipe.training import RewardConfig, SftConfig
+from leverplus.training.groups import rows_from_groups
+from leverplus.training.stages import Sft
+from leverplus.training.steps import Steps
+
+
+def test_a_pass_takes_the_steps_that_were_planned_for_an_epoch(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())[:23]
+    policy = planted.policy()
+    stage = Sft(SftConfig(epochs=4, batch_size=5, accumulate=2), policy, {})
+    steps = Steps(policy, stage, planted.table, name="sft", seed=0)
+    steps.plan(len(rows), epoch=0)
+    assert steps.total == 12  # 5 batches of at most 5 rows, two a step: 3 steps in each of 4 epochs
+    said = steps.pass_over(rows, epoch=0)
+    assert steps.taken == 3
+    assert said["loss/total"] > 0.0
+    steps.plan(10, epoch=1)
+    assert steps.total == 6  # one step in each of the 3 epochs left
+    assert (steps.progress(1).step, steps.progress(1).total) == (3, 6)
