@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from leverplus.pipeline import Run, open_run, search_groups, train_run, turns
+from leverplus.acquisition import turns
+from leverplus.pipeline import Run, open_run, search_groups, train_run
 from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.scoring.acquire import propose

@@ -29,7 +29,7 @@ ROOMS = (
     ("doctor",),
     ("report",),
     ("run",),
-    ("oversight",),
+    ("oversight", "acquisition"),
     ("pipeline",),
     ("serving", "bench"),
     ("__init__",),
