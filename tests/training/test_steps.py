@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+import torch
+
+from leverplus.errors import TrainingError
 from leverplus.recipe.training import RewardConfig, SftConfig
 from leverplus.training.groups import rows_from_groups
 from leverplus.training.stages import Sft
@@ -23,3 +28,12 @@ def test_a_pass_takes_the_steps_that_were_planned_for_an_epoch(planted: Any) -> 
     steps.plan(10, epoch=1)
     assert steps.total == 6  # one step in each of the 3 epochs left
     assert (steps.progress(1).step, steps.progress(1).total) == (3, 6)
+
+
+def test_a_loss_that_is_no_number_stops_the_stage_at_its_step(planted: Any) -> None:
+    policy = planted.policy()
+    stage = Sft(SftConfig(labels="weighted"), policy, {})
+    rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    rows[0] = replace(rows[0], rewards=torch.full_like(rows[0].rewards, torch.inf))
+    with pytest.raises(TrainingError, match=r"stage sft: the loss is nan at step 0; lower sft\.lr"):
+        Steps(policy, stage, planted.table, name="sft", seed=0).pass_over(rows, epoch=0)
