@@ -7,7 +7,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.run import Run, read_json, write_json
+from leverplus.folder import read_json, write_json
+from leverplus.run import Run
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.run import Run, write_json
+from leverplus.folder import write_json
+from leverplus.run import Run
 
 if TYPE_CHECKING:
     from leverplus.doctor.findings import Finding

@@ -10,8 +10,9 @@ import numpy as np
 
 from leverplus.acquisition import Acquisition
 from leverplus.errors import TrainingError
+from leverplus.folder import read_json, write_json, write_text
 from leverplus.oversight import examine_run, judge_handover, preflight_run, watched
-from leverplus.run import POOL_SEED, Run, load_run, open_run, read_json, write_json, write_text
+from leverplus.run import POOL_SEED, Run, load_run, open_run
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import platform
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
+from leverplus.folder import commit, digest_of, read_json, versions, write_json, write_text
 from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -130,19 +126,18 @@ class Run:
     def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]:
         """The pools of some queries, and the vectors of everything in them."""
         from leverplus.pools.build import build_pools
+        from leverplus.pools.similarity import rows
         from leverplus.training.groups import ItemTable
 
         demos, vectors = self.demonstrations, self.demonstration_vectors
-        known = {item.id: row for row, item in enumerate(demos)}
-        strangers = [query for query in queries if query.id not in known]
-        query_vectors = _select(vectors, [known[q.id] for q in queries if q.id in known])
-        if strangers:
-            fresh = self.embedder.embed(strangers, self.task)
-            query_vectors = fresh if len(strangers) == len(queries) else _merge(queries, known, query_vectors, fresh)
+        places = {item.id: row for row, item in enumerate(demos)}
+        strangers = [query for query in queries if query.id not in places]
+        places |= {query.id: row for row, query in enumerate(strangers, start=len(demos))}
+        every = vectors if not strangers else vectors.joined(self.embedder.embed(strangers, self.task))
         pools = build_pools(
             self.recipe.pool,
             queries,
-            query_vectors,
+            rows(every, [places[query.id] for query in queries]),
             demos,
             vectors,
             seed=POOL_SEED,
@@ -152,12 +147,8 @@ class Run:
             from leverplus.training.mistakes import spoil_pools
 
             pools = spoil_pools(self.recipe.mistakes, pools, queries, demos)
-        ids = [item.id for item in demos] + [item.id for item in strangers]
-        blocks = {
-            name: block if not strangers else np.concatenate([block, getattr(fresh, name)])
-            for name in ("image", "text", "answer")
-            if (block := getattr(vectors, name)) is not None
-        }
+        ids = [item.id for item in (*demos, *strangers)]
+        blocks = {name: block for name, block in vars(every).items() if block is not None}
         table = ItemTable.from_arrays(ids, blocks)
         if self.live is not None:
             table.live = self.live.items([*demos, *strangers])
@@ -222,29 +213,6 @@ class Run:
         return self.shuffled_queries()[: min(affordable, section.queries or affordable)]
 
 
-def _select(vectors: Vectors, rows: Sequence[int]) -> Vectors:
-    from leverplus.embedders.base import Vectors
-
-    image = None if vectors.image is None else vectors.image[rows]
-    return Vectors(image, vectors.text[rows], vectors.answer[rows])
-
-
-def _merge(queries: Sequence[Item], known: Mapping[Any, int], old: Vectors, fresh: Vectors) -> Vectors:
-    """Vectors in the order of the queries, from those that are demonstrations and those that are not."""
-    from leverplus.embedders.base import Vectors
-
-    inside = np.array([query.id in known for query in queries])
-    order = np.empty(len(queries), dtype=np.int64)
-    order[inside] = np.arange(inside.sum())
-    order[~inside] = inside.sum() + np.arange((~inside).sum())
-
-    def joined(name: str) -> Any:
-        left, right = getattr(old, name), getattr(fresh, name)
-        return None if left is None else np.concatenate([left, right])[order]
-
-    return Vectors(joined("image"), joined("text"), joined("answer"))
-
-
 def open_run(
     recipe: Recipe,
     source: Path,
@@ -307,48 +275,7 @@ def load_run(
     return Run(recipe, folder, manifest["seed"], store_path or default_store_path(), say, progress)
 
 
-def digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _without_none(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _without_none(value) for key, value in values.items() if value is not None}
     return values
-
-
-def versions() -> dict[str, str]:
-    """The versions of what computes; a source tree that is not installed has none."""
-    names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
-    installed = {name for name in names if next(iter(metadata.distributions(name=name)), None) is not None}
-    return {name: metadata.version(name) for name in names if name in installed}
-
-
-def commit() -> str | None:
-    """The commit of the source tree, where there is one."""
-    here = Path(__file__).resolve().parent.parent
-    if not (here / ".git").exists():
-        return None
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
-    except json.JSONDecodeError as error:
-        raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
-    return value
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file at once."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = (
     ("errors",),
-    ("types", "catalog"),
+    ("types", "catalog", "folder"),
     ("rewards", "advantages", "divergences", "schedules", "setgain", "metrics", "stats"),
     ("losses",),
     ("recipe",),

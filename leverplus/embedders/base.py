@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus.errors import DataError
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
@@ -34,6 +35,17 @@ class Vectors:
 
     def __len__(self) -> int:
         return len(self.text)
+
+    def joined(self, more: Vectors) -> Vectors:
+        """These items and then others, of the same embedder: all with pictures or none."""
+        pictures = [block for block in (self.image, more.image) if block is not None]
+        if len(pictures) == 1:
+            raise DataError("some items have vectors of pictures and others have none; give all a picture, or none")
+        return Vectors(
+            np.concatenate(pictures) if pictures else None,
+            np.concatenate([self.text, more.text]),
+            np.concatenate([self.answer, more.answer]),
+        )
 
 
 class Embedder(Protocol):

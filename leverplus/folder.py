@@ -1,0 +1,55 @@
+"""The files of a run folder: read with a sentence where that fails, written at once, and what made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import LeverError, MissingFile
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
+    except json.JSONDecodeError as error:
+        raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes; a source tree that is not installed has none."""
+    names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
+    installed = {name for name in names if next(iter(metadata.distributions(name=name)), None) is not None}
+    return {name: metadata.version(name) for name in names if name in installed}
+
+
+def commit() -> str | None:
+    """The commit of the source tree, where there is one."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
