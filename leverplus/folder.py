@@ -1,4 +1,4 @@
-"""The files of a run folder: read with a sentence where that fails, written at once, and what made them."""
+"""The files of a run folder: read with a sentence where that fails, written at once, and what made them; its pulse."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +34,28 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+PULSE = "progress.json"
+BEAT_SECONDS = 5.0
+
+
+class Pulse:
+    """Says in `progress.json` how far the work on a run is, at most every few seconds: who looks on sees it go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.heard: float | None = None
+        self.written: float | None = None
+
+    def beat(self, what: str, done: int, total: int) -> None:
+        """`seconds` is the time since the beat before: how long the next one may take."""
+        now = time.monotonic()
+        seconds = 0.0 if self.heard is None else now - self.heard
+        self.heard = now
+        if self.written is None or now - self.written >= BEAT_SECONDS:
+            self.written = now
+            write_json(self.folder / PULSE, {"what": what, "done": done, "total": total, "seconds": round(seconds, 3)})
 
 
 def digest_of(text: str) -> str:

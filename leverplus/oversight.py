@@ -108,7 +108,7 @@ def watched(
                 run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
         note_findings(run)
         own = sum(line["stage"] == stage for line in lines)
-        run.progress(f"training, {stage}", min(own + 1, epochs), epochs)
+        run.tell(f"training, {stage}", min(own + 1, epochs), epochs)
         return judge(policy)
 
     return watch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
-from leverplus.folder import commit, digest_of, read_json, versions, write_json, write_text
+from leverplus.folder import Pulse, commit, digest_of, read_json, versions, write_json, write_text
 from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Run:
     progress: Progress = field(default=lambda _what, _done, _total: None)
     strict: bool = False
     """Whether an error of the preflight stops the training."""
+    at_work: bool = True
+    """Whether progress is noted in the run folder; not where a finished selector only serves."""
     _spent_before: dict[str, float] | None = None
 
     @cached_property
@@ -57,7 +59,7 @@ class Run:
     def embedder(self) -> Embedder:
         from leverplus.embedders.cached import open_embedder
 
-        return open_embedder(self.recipe.embed, self.store_path.parent / "vectors", self.progress)
+        return open_embedder(self.recipe.embed, self.store_path.parent / "vectors", self.tell)
 
     @cached_property
     def live(self) -> LiveEmbedder | None:
@@ -154,13 +156,23 @@ class Run:
             table.live = self.live.items([*demos, *strangers])
         return pools, table
 
+    @cached_property
+    def pulse(self) -> Pulse:
+        return Pulse(self.folder)
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Show how far something is, and keep the run alive for those who follow its folder."""
+        self.progress(what, done, total)
+        if self.at_work:
+            self.pulse.beat(what, done, total)
+
     def calls(self) -> int:
         """Distinct prompts that training and dev selection asked for so far."""
         return self.scorer.meter.calls("training")
 
     def _scored(self, what: str, done: int, total: int) -> None:
-        """Scores were committed: show it, and write to run.json what a server was asked so far."""
-        self.progress(what, done, total)
+        """Scores were committed: tell it, and write to run.json what a server was asked so far."""
+        self.tell(what, done, total)
         if not hasattr(self.backend, "usage"):
             return
         manifest = read_json(self.folder / "run.json")

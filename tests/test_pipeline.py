@@ -18,7 +18,7 @@ import pytest
 from tiny_world import TINY, TinyRun, run_tiny, tiny_arguments
 
 from leverplus.errors import LeverError, MissingFile, TrainingError
-from leverplus.pipeline import load_run, open_run, read_json, run_all, train_run, write_json
+from leverplus.pipeline import load_run, open_run, read_json, run_all, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.store.db import ScoreStore
 
@@ -218,15 +218,6 @@ def test_a_folder_that_is_no_run_or_was_changed_is_named(tiny_run: TinyRun, tmp_
     (folder / "run.json").write_text('{"recipe": ')
     with pytest.raises(LeverError, match=r"run\.json is damaged .*delete it"):
         load_run(folder)
-
-
-def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "value.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert read_json(path) == {"a": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
 
 
 def test_items_for_evaluation_do_not_follow_the_seed_of_the_run(tiny_run: TinyRun) -> None:

@@ -33,6 +33,7 @@ class Selector:
         from leverplus.training.checkpoint import load_checkpoint
 
         run = load_run(Path(folder))
+        run.at_work = False
         checkpoint = run.folder / "checkpoints" / list(run.recipe.stages)[-1]
         if not checkpoint.is_dir():
             raise MissingFile(f"{folder} holds no trained selector yet; type `lever train {folder}`")

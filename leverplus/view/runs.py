@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import MissingFile
+from leverplus.folder import PULSE
 from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
 
 LIVE_SECONDS = 300
-"""A run without results whose files changed in this time is called training; after it, stopped."""
+"""A run without results whose files changed in this time is called training; after it, stopped, unless it is slow."""
 
 MARKS = ("run.json", "resolved.toml", "eval.json", "predictions.parquet", "log.jsonl")
 """A folder with one of these is a run, perhaps a half-written one."""
@@ -103,11 +105,24 @@ def summarise(name: str, files: RunFiles) -> Summary:
 
 
 def state_of(folder: Path, *, finished: bool) -> str:
-    """finished: it has results. training: it has none yet and its files changed lately. stopped: neither."""
+    """finished: it has results. training: it has none yet and its files changed lately. stopped: neither.
+
+    Where one piece of work takes long, as a chunk of prompts to a large model does, three times that long is lately.
+    """
     if finished:
         return "finished"
-    latest = max(_mtime(folder / name) for name in (*MARKS, "checkpoints", "acquired"))
-    return "training" if time.time_ns() - latest < LIVE_SECONDS * 1_000_000_000 else "stopped"
+    latest = max(_mtime(folder / name) for name in (*MARKS, PULSE, "checkpoints", "acquired"))
+    lately = max(LIVE_SECONDS, 3 * _pace(folder / PULSE))
+    return "training" if time.time_ns() - latest < lately * 1_000_000_000 else "stopped"
+
+
+def _pace(path: Path) -> float:
+    """Seconds the last piece of work took; 0 where the run does not say."""
+    try:
+        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+    return float(seconds) if isinstance(seconds, (int, float)) else 0.0
 
 
 def _mean(results: Mapping[str, Any] | None, arm: str) -> float | None:

@@ -12,6 +12,7 @@ from tiny_world import TinyRun
 import leverplus
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.evaluation.predictions import read_predictions
+from leverplus.folder import PULSE
 from leverplus.pipeline import load_run
 from leverplus.policies.items import choose_demos
 from leverplus.serving.selector import Selector
@@ -76,6 +77,8 @@ def test_a_saved_selector_chooses_the_same_and_needs_no_run(
     again = Selector.load(folder)
     expected = selector.select(image=picture, question=QUESTION, shots=4)
     assert again.select(image=picture, question=QUESTION, shots=4) == expected
+    again.run.tell("embedding", 1, 2)  # serving is no work on the run
+    assert not (folder / PULSE).exists()
     with pytest.raises(LeverError, match="exists already; choose another folder"):
         selector.save(folder)
 

@@ -11,6 +11,8 @@ import pytest
 
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
+from leverplus.folder import PULSE
+from leverplus.pipeline import load_run
 from leverplus.report.data import newer, require_manifest
 from leverplus.view.runs import LIVE_SECONDS, RunsFolder
 
@@ -35,6 +37,37 @@ def test_a_run_without_results_is_training_while_its_files_change(runs: Path, tm
     for path in folder.iterdir():
         os.utime(path, (past, past))
     assert RunsFolder(tmp_path).summary("live").state == "stopped"
+
+
+def test_a_run_that_only_scores_is_training(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "live", tmp_path / "live")
+    past = time.time() - LIVE_SECONDS - 5
+    for path in folder.iterdir():
+        os.utime(path, (past, past))
+    listed = RunsFolder(tmp_path)
+    assert listed.summary("live").state == "stopped"
+    run = load_run(folder, tmp_path / "empty.db")
+    (query,) = run.chosen_items("dev", 1)
+    run.scorer.score([(query.id, ())])
+    assert listed.summary("live").state == "training"
+    os.utime(folder / PULSE, (past, past))
+    assert listed.summary("live").state == "stopped"
+
+
+def test_a_slow_run_is_waited_for_three_times_as_long_as_its_last_piece_took(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "live", tmp_path / "live")
+    for text, age, state in (
+        ('{"seconds": 400}', 1100, "training"),
+        ('{"seconds": 400}', 1300, "stopped"),
+        ('{"seconds": 2}', 200, "training"),
+        ('{"seconds": 2}', 400, "stopped"),
+        ('{"seco', 200, "training"),
+        ('{"seco', 400, "stopped"),
+    ):
+        (folder / PULSE).write_text(text)
+        for path in folder.iterdir():
+            os.utime(path, (time.time() - age,) * 2)
+        assert RunsFolder(tmp_path).summary("live").state == state, (text, age)
 
 
 def test_a_line_is_read_again_when_its_results_change(runs: Path, tmp_path: Path) -> None:
