@@ -1,11 +1,22 @@
 """Detectable effects and numbers of items: published anchors, simulation, and the two as inverses."""
 
+import math
+
 import numpy as np
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import Changes, mcnemar_test, minimum_detectable_effect, paired_power, plan_n, sign_flip_test
+from leverplus.stats import (
+    Changes,
+    mcnemar_test,
+    minimum_detectable_effect,
+    paired_power,
+    plan_n,
+    power,
+    sign_flip_test,
+)
 from leverplus.stats.paired import blocks
+from leverplus.stats.power import EXACT
 
 
 def test_the_normal_approximation_gives_the_textbook_numbers() -> None:
@@ -73,6 +84,34 @@ def test_a_claim_of_one_point_needs_thousands_of_items() -> None:
     assert plan_n(0.01, Changes(0.1, uniform=False)) == pytest.approx(7849, rel=0.005)
     assert 7849 < plan_n(0.01, Changes(0.1)) < 8200
     assert plan_n(-0.01) == plan_n(0.01)
+
+
+@pytest.mark.parametrize(("discordance", "within"), [(0.02, 1e-5), (0.2, 1e-5), (0.7, 1e-5), (1.0, 3e-4)])
+def test_beyond_the_exact_sum_power_goes_on_without_a_jump(
+    discordance: float, within: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, n = Changes(discordance), round(EXACT / discordance)
+    effects = [z * math.sqrt(discordance / n) for z in (0.0, 0.5, 1.4, 2.8, 3.6, 5.0)]
+    exact = [paired_power(effect, n, changes) for effect in effects]
+    monkeypatch.setattr(power, "EXACT", 0)
+    assert [paired_power(effect, n, changes) for effect in effects] == pytest.approx(exact, abs=within)
+
+
+@pytest.mark.parametrize("effect", [0.5, 0.2, 0.05, 0.01])
+@pytest.mark.parametrize("discordance", [0.05, 0.2, 0.9])
+def test_the_planned_number_of_ordinary_effects_is_that_of_exact_power(
+    effect: float, discordance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = plan_n(effect, Changes(discordance))
+    monkeypatch.setattr(power, "EXACT", math.inf)
+    assert plan_n(effect, Changes(discordance)) == quick
+
+
+def test_a_tiny_effect_is_planned_at_once() -> None:
+    assert plan_n(0.001) == pytest.approx(1_571_762, rel=1e-6)  # by the exact sum
+    assert plan_n(0.0001) == pytest.approx(156_997_179, rel=1e-6)  # by the exact sum, in half a minute
+    quantiles = 1.9599640 + 0.8416212
+    assert plan_n(1e-6) == pytest.approx(quantiles**2 * 0.2 / 1e-12, rel=1e-5)
 
 
 def test_requests_without_meaning_are_refused() -> None:
