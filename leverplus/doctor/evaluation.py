@@ -16,7 +16,7 @@ TEXTS = table(
         "comparison_without_n",
         ERROR,
         "Differences are compared without saying on how many items, so that nobody can tell them from noise.",
-        "printed accuracies or gains without a number of items",
+        "printed accuracies or gains for which neither their line, their table nor their section says how many items",
         "Print n, the paired interval and the number of comparisons beside every difference.",
         ("winners_curse",),
     ),
@@ -107,14 +107,12 @@ _ANCHORS = re.compile(r"random|zero|oracle|nearest|随机|零样本|最近|上�
 def comparison_without_n(record: Record) -> list[Finding]:
     """Nobody says on how many items."""
     published = record.published
-    if published is None or published.sizes:
+    if published is None or not published.unsized:
         return []
-    compared = sum(not arm.baseline for arm in published.arms) + len(published.gains)
-    if compared == 0:
-        return []
-    return TEXTS["comparison_without_n"].found(
-        f"{compared} printed comparisons carry no n: nothing can be concluded from them", {"comparisons": compared}
-    )
+    printed = sum(not arm.baseline for arm in published.arms) + len(published.gains)
+    some = "" if published.unsized == printed else f" of {printed}"
+    title = f"{published.unsized}{some} printed comparisons carry no n: nothing can be concluded from them"
+    return TEXTS["comparison_without_n"].found(title, {"comparisons": published.unsized, "printed": printed})
 
 
 def accuracy_falls_with_n(record: Record) -> list[Finding]:

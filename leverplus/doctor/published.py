@@ -7,7 +7,7 @@ left out, and proposals in code are advice, not settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from leverplus.doctor import words
 from leverplus.doctor.document import Block, read_blocks
 from leverplus.doctor.evaluation import identity
 from leverplus.doctor.records import Arm, Choice, Epoch, Published, Record, Series
+from leverplus.doctor.sizes import COUNTS, Headings, Place, count_unsized, table_says, taken_over
 from leverplus.errors import DataError
 
 _STAGES = ("grpo", "rce", "sft")
@@ -57,14 +58,14 @@ class _Reader:
 
     def __init__(self) -> None:
         self.lines: dict[tuple[str, str], list[Epoch]] = {}
-        self.arms: list[Arm] = []
-        self.gains: list[float] = []
+        self.arms: list[tuple[Arm, Place]] = []
+        self.gains: list[tuple[float, Place]] = []
         self.choices: list[Choice] = []
         self.settings: dict[str, dict[str, Any]] = {}
         self.advice: list[tuple[str, float]] = []
         self.same: list[float] = []
         self.live: dict[str, float] = {}
-        self.sizes: list[int] = []
+        self.speaking: set[Headings] = set()
         self.tables = 0
         self.size: int | None = None
         self.hoped = False
@@ -86,7 +87,7 @@ class _Reader:
         count = words.items_in(text)
         if count is not None:
             self.size = count
-            self.sizes.append(count)
+            self.speaking.add(block.headings)
         if block.kind != "heading":
             self._sentence(block, text)
 
@@ -124,11 +125,20 @@ class _Reader:
             self.live[self._label(block)] = float(match.group(1)) / 100.0
         if self.hoped or words.EXPECTED.search(text):
             return
-        self.gains += [float(match.group(1)) / 100.0 for match in words.GAIN.finditer(text)]
+        self._gains(block, [float(match.group(1)) / 100.0 for match in words.GAIN.finditer(text)])
         self._settings(block, text)
         self._choice(block, text)
         self._metrics(block, text)
         self._shots(block, text)
+
+    def _gains(self, block: Block, values: Sequence[float | None], table: int = 0) -> None:
+        place = self._place(block, table)
+        self.gains += [(value, place) for value in values if value is not None]
+
+    def _place(self, block: Block, table: int) -> Place:
+        """Where a number stands; a text without headings says n once for all that follows."""
+        said = table_says(block.rows) if block.rows else not block.headings and self.size is not None
+        return Place(block.headings, table, said)
 
     def _settings(self, block: Block, text: str) -> None:
         for match in words.SETTING_VALUE.finditer(text):
@@ -187,7 +197,7 @@ class _Reader:
                 accuracy[shots] = percents[0]
         if accuracy:
             name = re.split(r"[:：]", text)[0]
-            self.arms.append(Arm(name, accuracy, self.size, 0, bool(words.BASELINE.search(name))))
+            self._arm(block, Arm(name, accuracy, self.size, 0, bool(words.BASELINE.search(name))))
 
     def _versus(self, block: Block, match: re.Match[str]) -> None:
         """`Shot 1: 50.2% (vs Baseline 48.6%)`, line by line under one heading."""
@@ -199,7 +209,8 @@ class _Reader:
             arm = Arm(label, left, self.size, self.tables)
             baseline = Arm(match.group(3).strip(), right, self.size, self.tables, True)
             self.versus[label] = (arm, baseline, left, right)
-            self.arms += [arm, baseline]
+            self._arm(block, arm)
+            self._arm(block, baseline)
         for values, text in zip(self.versus[label][2:], (match.group(2), match.group(4)), strict=True):
             values[int(match.group(1))] = round(float(text) / 100.0, 8)
 
@@ -226,11 +237,11 @@ class _Reader:
         if re.fullmatch(r"epochs?|轮次|轮数", header[0], re.IGNORECASE):
             self._epochs(block, header, body)
         elif words.SHOT.match(header[0]):
-            self._by_shots(header, body)
+            self._by_shots(block, header, body)
         elif words.MEASURE.match(header[0]):
             self._by_metric(block, header, body)
         elif sum(bool(re.match(r"^(?:shot\s*\d+|\d+[- ]shots?)$", cell, re.IGNORECASE)) for cell in header[1:]) >= 2:
-            self._by_arm(header, body)
+            self._by_arm(block, header, body)
 
     def _epochs(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
         names = [words.metric(cell) for cell in header]
@@ -259,21 +270,23 @@ class _Reader:
                 elif key is not None and value is not None:
                     self.settings.setdefault(self._label(block), {})[key] = value
                 elif value is not None and words.GAIN.search(f"{words.plain(row[0])} {row[place]}"):
-                    self.gains.append(value)
+                    self._gains(block, [value])
             self._add(block, epoch, values)
 
-    def _by_shots(self, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _by_shots(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
         self.tables += 1
         rows = [(int(shots), row) for row in body if (shots := words.number(row[0])) is not None]
         for place, name in enumerate(header[1:], start=1):
+            if COUNTS.match(name):
+                continue
             cells = [words.plain(row[place]) for _, row in rows]
             if words.DIFFERENCE.search(name):
-                self.gains += [value for cell in cells if (value := _gain(cell)) is not None]
+                self._gains(block, [_gain(cell) for cell in cells], self.tables)
                 continue
             values = {shots: words.number(cell) for (shots, _), cell in zip(rows, cells, strict=True)}
-            self._arm(name, values, cells)
+            self._row(block, name, values, cells)
 
-    def _by_arm(self, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _by_arm(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
         self.tables += 1
         columns = {
             place: int(match.group(1) or match.group(2))
@@ -283,12 +296,12 @@ class _Reader:
         for row in body:
             cells = [words.plain(row[place]) for place in columns]
             if any(cell.startswith(("+", "-")) for cell in cells):
-                self.gains += [value for cell in cells if (value := _gain(cell)) is not None]
+                self._gains(block, [_gain(cell) for cell in cells], self.tables)
                 continue
             values = {shots: words.number(cell) for shots, cell in zip(columns.values(), cells, strict=True)}
-            self._arm(words.plain(row[0]), values, cells)
+            self._row(block, words.plain(row[0]), values, cells)
 
-    def _arm(self, name: str, values: dict[int, float | None], cells: list[str]) -> None:
+    def _row(self, block: Block, name: str, values: dict[int, float | None], cells: list[str]) -> None:
         known = {shots: value for shots, value in values.items() if value is not None}
         if not known or any(cell.startswith(("+", "-")) for cell in cells):
             return
@@ -297,7 +310,10 @@ class _Reader:
         if all(0.0 <= value <= 1.0 for value in known.values()):
             accuracy = {shots: round(value, 8) for shots, value in known.items()}
             size = words.items_in(name) or self.size
-            self.arms.append(Arm(name, accuracy, size, self.tables, bool(words.BASELINE.search(name))))
+            self._arm(block, Arm(name, accuracy, size, self.tables, bool(words.BASELINE.search(name))))
+
+    def _arm(self, block: Block, arm: Arm) -> None:
+        self.arms.append((arm, self._place(block, arm.table)))
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
@@ -306,24 +322,19 @@ class _Reader:
         series = tuple(
             Series(stage, lines, label, self.settings.get(label, {})) for (label, stage), lines in ordered.items()
         )
+        arms = taken_over([arm for arm, _ in self.arms])
+        placed = list(zip(arms, [place for _, place in self.arms], strict=True))
         published = Published(
-            arms=tuple(self._sized()),
-            gains=tuple(self.gains),
+            arms=tuple(arms),
+            gains=tuple(value for value, _ in self.gains),
             choices=tuple(self.choices),
             settings={label: dict(values) for label, values in self.settings.items()},
             advice=tuple(self.advice),
             identical_picks=tuple(self.same),
             live=dict(self.live),
-            sizes=tuple(self.sizes),
+            unsized=count_unsized(placed, self.gains, self.speaking),
         )
         return Record(series=series, published=published)
-
-    def _sized(self) -> Iterator[Arm]:
-        """A table without n whose baseline has the same digits as that of a table with n was measured on as many."""
-        known = {tuple(sorted(a.accuracy.items())): a.n for a in self.arms if a.baseline and a.n is not None}
-        own = {a.table: known.get(tuple(sorted(a.accuracy.items()))) for a in self.arms if a.baseline and a.table}
-        for arm in self.arms:
-            yield arm if arm.n is not None else replace(arm, n=own.get(arm.table))
 
 
 def _inside_name(text: str, start: int) -> bool:

@@ -186,7 +186,7 @@ class Published:
 
     `gains` are claimed differences in accuracy, without a table of both sides. `identical_picks` are shares of equal
     picks between runs. `advice` are settings it proposes to use next. `live` is the printed share of groups whose
-    rewards differ, by training.
+    rewards differ, by training. `unsized` counts the arms and gains for which neither line, table nor section says n.
     """
 
     arms: tuple[Arm, ...] = ()
@@ -196,7 +196,7 @@ class Published:
     advice: tuple[tuple[str, float], ...] = ()
     identical_picks: tuple[float, ...] = ()
     live: Mapping[str, float] = field(default_factory=dict)
-    sizes: tuple[int, ...] = ()
+    unsized: int = 0
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,14 @@ def truth_or_number(text: str) -> Any:
     return lowered == "true" if lowered in ("true", "false") else float(text.replace(",", ""))
 
 
+FEWEST_ITEMS = 20
+
+
 def items_in(text: str) -> int | None:
     """The number of evaluated items a text speaks of; numbers below 20 are something else."""
     for match in ITEMS.finditer(text):
         count = int((match.group(1) or match.group(2)).replace(",", ""))
-        if count >= 20:
+        if count >= FEWEST_ITEMS:
             return count
     return None
 

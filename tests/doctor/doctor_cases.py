@@ -168,7 +168,7 @@ HEALTHY: dict[str, Record] = {
         manifest=True,
     ),
     "healthy groups": Record(groups=GROUPS),
-    "a healthy table": Record(published=Published(arms=TABLE, sizes=(3000,))),
+    "a healthy table": Record(published=Published(arms=TABLE)),
     "nothing at all": Record(),
 }
 
@@ -291,7 +291,7 @@ SICK: dict[str, Record] = {
     "later_steps_uniform": grpo({"entropy/step1": 1.9, "entropy/step2": 4.12, "kl/step2": 0.001}),
     "shots_identical": printed(arms=(Arm("plan 3", {1: 0.7, 2: 0.7203, 3: 0.7203, 4: 0.7203}, 500, 1),)),
     "single_length_data": groups(lengths={2: 8000}),
-    "comparison_without_n": printed(gains=(0.02, -0.01)),
+    "comparison_without_n": printed(gains=(0.02, -0.01), unsized=2),
     "accuracy_falls_with_n": printed(
         arms=(
             Arm("v3", {1: 0.642, 2: 0.60}, 100),
@@ -305,7 +305,6 @@ SICK: dict[str, Record] = {
             Arm("baseline", {1: 0.4855, 2: 0.4775}, 800, 1, True),
             Arm("plan 2", {1: 0.5015, 2: 0.4833}, 800, 1),
         ),
-        sizes=(800,),
     ),
     "same_run_twice": printed(
         settings={"plan 7.1": {"clip_only": True, "kl_beta": 0.01}, "plan 7.2": {"clip_only": True, "kl_beta": 0.05}}

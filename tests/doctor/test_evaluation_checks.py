@@ -22,7 +22,7 @@ def published(rng: np.random.Generator, n: int, gain: float, shared: float) -> R
         other = np.where(rng.random(n) < shared, luck, rng.random(n))
         left[shots], right[shots] = float((luck < 0.5).mean()), float((other < 0.5 + gain).mean())
     arms = (Arm("baseline", left, n, 1, True), Arm("plan 1", right, n, 1))
-    return Record(published=Published(arms=arms, sizes=(n,)))
+    return Record(published=Published(arms=arms))
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])

@@ -225,6 +225,47 @@ def test_a_table_without_n_takes_over_that_of_the_same_baseline():
     assert "comparison_without_n" in codes(second)
 
 
+GAINS = "## {}\n{}\n| Shot | Baseline | Plan | vs Baseline |\n|---|---|---|---|\n| 1 | 48.0% | {} | {} |\n"
+
+
+def unsized(text):
+    found = [f for f in examine(parse_report(text)) if f.code == "comparison_without_n"]
+    return found[0].evidence["comparisons"] if found else 0
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        pytest.param("## A\n- mean gain +1.5% (n = 800)\n", 0, id="its line"),
+        pytest.param("## A\n- mean gain +1.5%\n", 1, id="nowhere"),
+        pytest.param("## A\n- mean gain +1.5%\n\nEvaluated on 800 items.\n", 0, id="its section, below"),
+        pytest.param("## A (800 samples)\n### Result\n- mean gain +1.5%\n", 0, id="the section around it"),
+        pytest.param("# Report\n800 items\n## A\n### Result\n- mean gain +1.5%\n", 0, id="the whole report"),
+        pytest.param("## A\n800 items\n## B\n- mean gain +1.5%\n", 1, id="another section"),
+        pytest.param("## A\n### Data\n800 items\n### Result\n- mean gain +1.5%\n", 1, id="a section beside it"),
+        pytest.param("mean gain +1.5%\nn = 800\nmean gain +2.5%\n", 1, id="a log says it for what follows"),
+        pytest.param("| Shot | Plan (800 samples) |\n|---|---|\n| 1 | 50.0% |\n", 0, id="its table, in a cell"),
+        pytest.param("| Shot | Plan | n |\n|---|---|---|\n| 1 | 50.0% | 800 |\n", 0, id="its table, in a column"),
+        pytest.param("| Shot | Plan | n |\n|---|---|---|\n| 1 | 50.0% | 90 |\n", 0, id="its table, a small one"),
+        pytest.param("| Shot | Plan | n |\n|---|---|---|\n| 1 | 50.0% | 3 |\n", 1, id="a column of something else"),
+        pytest.param("## A\nn = 800\n- mean gain +1.5%\n## End\n- mean gain +1.5%\n", 0, id="what it repeats"),
+        pytest.param("## A\nn = 800\n- mean gain +1.5%\n## End\n- mean gain +1.6%\n", 1, id="not what it repeats"),
+    ],
+)
+def test_a_comparison_carries_the_n_of(text, count):
+    assert unsized(text) == count
+
+
+def test_a_table_with_n_does_not_speak_for_a_table_without():
+    first = GAINS.format("Plan 1", "On 800 items:", "50.0%", "+2.0%")
+    second = GAINS.format("Plan 2", "", "51.0%", "+3.0%").replace("48.0%", "47.5%")
+    assert unsized(first) == 0
+    assert unsized(first + second) == 2  # an arm and its difference
+    (found,) = [f for f in examine(parse_report(first + second)) if f.code == "comparison_without_n"]
+    assert found.title.startswith("2 of 4 printed comparisons carry no n")
+    assert unsized(first + second.replace("47.5%", "48.0%")) == 0  # the same baseline, so the same items
+
+
 def test_plans_that_differ_in_a_dead_setting_only_are_one_experiment():
     plan = "### Plan {0}\n- use_ppo_clip_only=true\n- kl_beta={1}\n- GRPO_LR={2}\n"
     same = plan.format("3.1", 0.01, "5e-6") + plan.format("3.2", 0.05, "5e-6")
