@@ -80,19 +80,19 @@ def keep_vectors(run: Run, path: Path) -> None:
 
 def open_seed(args: argparse.Namespace, seed: int) -> Run:
     """The run of one seed: its own folder, one store for all seeds."""
-    from leverplus.pipeline import Run
-    from leverplus.recipe.recipe import load_recipe
+    from leverplus.pipeline import open_run
+    from leverplus.recipe.recipe import find_recipe, load_recipe
 
     own = [f"task.folder={args.folder}", f"score.budget={args.calls}", f"model.device={args.device}"]
     recipe = load_recipe("trec_smollm", [*own, *args.set])
     folder = Path(args.work) / f"seed{seed}-{recipe.hash}"
-    folder.mkdir(parents=True, exist_ok=True)
     said = time.perf_counter()
-    run = Run(
+    run = open_run(
         recipe,
+        find_recipe("trec_smollm"),
         folder,
-        seed,
-        Path(args.work) / "scores.db",
+        seed=seed,
+        store_path=Path(args.work) / "scores.db",
         say=lambda line: print(f"seed {seed}, {time.perf_counter() - said:.0f} s: {line}", file=sys.stderr, flush=True),
     )
     if args.vectors and Path(args.vectors).is_file():

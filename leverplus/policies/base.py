@@ -113,6 +113,11 @@ class Policy(nn.Module, ABC):
     def stops(self) -> bool:
         return self.config.stop != "never"
 
+    @property
+    def candidates_apart(self) -> bool:
+        """Whether the score of a candidate depends on the query and earlier picks only, not on the rest of its pool."""
+        return False
+
     @abstractmethod
     def prepare(self, features: Features) -> Encoded: ...
 

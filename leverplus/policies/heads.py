@@ -20,6 +20,9 @@ class Head(nn.Module):
     `read` may put blocks into the encoded pool once; `begin` and `remember` may keep a memory of earlier picks.
     """
 
+    compares = False
+    """Whether a candidate's score depends on the other candidates of its pool."""
+
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:  # noqa: ARG002 one signature
         super().__init__()
         scale = torch.tensor(-math.log(config.temperature))
@@ -85,6 +88,8 @@ class Neighbour(Cosine):
     question) count 1 and the others 0: an untrained selector is near to nearest neighbours, and learns from there.
     """
 
+    compares = True
+
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
         super().__init__(config, dims)
         self.pairs = comparable(config, dims)
@@ -105,6 +110,8 @@ class Interaction(Head):
     candidate (image-image, text-answer, ...; as they are and standardised inside the pool), and how like the candidate
     is to the picks so far in each raw block. The cosines make nearest-neighbour rules learnable from few queries.
     """
+
+    compares = True
 
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
         super().__init__(config, dims)

@@ -62,6 +62,10 @@ class PointerPolicy(Policy):
         )
         self.stop_vector = nn.Parameter(torch.randn(config.hidden)) if self.stops else None
 
+    @property
+    def candidates_apart(self) -> bool:
+        return (self.config.trunk, self.config.decoder) == ("bi_encoder", "step") and not self.head.compares
+
     def _set_terms(self) -> list[SetTerm]:
         return [cast(SetTerm, term) for term in self.terms.values()]
 

@@ -160,8 +160,8 @@ def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, 
     )
 
 
-def collate(rows: Sequence[Row], table: ItemTable) -> GroupBatch:
-    """Pad rows to one batch."""
+def collate(rows: Sequence[Row], table: ItemTable, *, tried: bool = False) -> GroupBatch:
+    """Pad rows to one batch; with `tried` the pools hold only the candidates that some sequence of the row has."""
     members = max(len(row.rewards) for row in rows)
     steps = max(row.sequences.shape[1] for row in rows)
     sequences = torch.stack(
@@ -176,8 +176,22 @@ def collate(rows: Sequence[Row], table: ItemTable) -> GroupBatch:
         for name in ("rewards", "log_mu", "accuracy")
     }
     mask = torch.arange(members) < counts.unsqueeze(-1)
-    features = table.features_of_rows(torch.tensor([row.query_row for row in rows]), [row.pool_rows for row in rows])
+    pools = [row.pool_rows for row in rows]
+    if tried:
+        pools, sequences = _only_tried(pools, sequences)
+    features = table.features_of_rows(torch.tensor([row.query_row for row in rows]), pools)
     return GroupBatch(tuple(row.query for row in rows), features, sequences, mask, **columns)
+
+
+def _only_tried(pools: Sequence[Tensor], sequences: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Pools without the candidates that no sequence (B, G, S) has, in the same order, and the sequences' new places."""
+    size = max(len(pool) for pool in pools)
+    places = torch.where(sequences >= 0, sequences, size).flatten(1)
+    used = torch.zeros(len(pools), size + 1, dtype=torch.bool).scatter(1, places, True)[:, :size]
+    rank = torch.cat([used.cumsum(1) - 1, torch.zeros(len(pools), 1, dtype=torch.long)], dim=1)
+    moved = torch.gather(rank, 1, places).reshape(sequences.shape)
+    kept = [pool[own[: len(pool)]] for pool, own in zip(pools, used, strict=True)]
+    return kept, torch.where(sequences >= 0, moved, sequences)
 
 
 def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[Row]:

@@ -68,6 +68,10 @@ class Stage(Generic[ConfigT]):
     def begin(self, policy: Policy) -> None:
         """Before the first epoch."""
 
+    def tried_only(self, policy: Policy) -> bool:  # noqa: ARG002 one signature
+        """Whether candidates that no sequence has can be left out of a batch without changing the loss."""
+        return False
+
     def begin_epoch(self, policy: Policy, epoch: int) -> None:
         """Before every epoch (from 0)."""
 
@@ -157,6 +161,9 @@ class Pairwise(Stage[PairwiseConfig]):
 
 class Listwise(Stage[ListwiseConfig]):
     """Soft targets over the measured next picks of each prefix: a dense one-shot table, or a table for each step."""
+
+    def tried_only(self, policy: Policy) -> bool:
+        return self.config.among == "tried" and policy.candidates_apart
 
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
         sequences, steps, targets = prefix_tables(batch, policy.stops, self.config.min_children)

@@ -61,7 +61,7 @@ class Steps:
         self.optimizer.zero_grad(set_to_none=True)
         counted, alone = 0, len(batches) == 1
         for part, rows in enumerate(batches):
-            batch = collate(rows, self.table)
+            batch = collate(rows, self.table, tried=self.stage.tried_only(self.policy))
             result = self._loss(batch, epoch, derive_seed(self.seed, self.name, self.taken, part, "dropout"))
             if result.total.requires_grad:
                 torch.autograd.backward(result.total if alone else result.total * result.rows)
