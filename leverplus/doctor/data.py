@@ -325,8 +325,10 @@ def reward_fights_metric(record: Record) -> list[Finding]:
 
 
 def gt_prob_empty(record: Record) -> list[Finding]:
-    """gt_prob is 0 everywhere."""
+    """gt_prob is 0 everywhere, and the reward is not the probability among labels, which does not need it."""
     groups = record.groups
+    if record.setting("reward.mode") == "choice_prob" and not record.setting("reward.components"):
+        return []
     largest = None if groups is None else groups.gt_prob_largest
     if groups is None or largest is None or largest >= 1e-3 or groups.positive == 0.0:
         return []

@@ -16,9 +16,12 @@ from torch import Tensor
 from leverplus.backends.hf.batch import Kept, Row, Sheet, batches, distances, rows_of, visible
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.tree import Node, Prompt, grow
+from leverplus.errors import ScoringError
 
 HEAD_ROWS = 4096
 """Places whose next-token distribution is computed together."""
+FEWEST_TOKENS = 1024
+"""The smallest batch that is tried when the memory of the device is too small for more."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,34 @@ class _Ends:
 
 
 class Reader:
-    """Reads prompts with one model. `share` = False computes every prompt on its own, in batches too."""
+    """Reads prompts with one model. `share` = False computes every prompt on its own, in batches too.
+
+    Where the memory of the device is too small for a batch, `batch_tokens` is halved and the prompts are read again.
+    """
 
     def __init__(self, language: Language, *, batch_tokens: int, share: bool = True) -> None:
         self.language = language
         self.batch_tokens = batch_tokens
         self.share = share
 
-    @torch.inference_mode()
     def read(self, prompts: Sequence[Prompt], new_tokens: int, stops: frozenset[int] = frozenset()) -> list[Reading]:
         """One reading a prompt, in order; up to `new_tokens` tokens are written greedily, up to a token of `stops`."""
-        job = _Job(prompts, new_tokens, stops)
+        while True:
+            try:
+                return self._read(_Job(prompts, new_tokens, stops))
+            except torch.OutOfMemoryError as error:
+                if self.batch_tokens <= FEWEST_TOKENS:
+                    raise ScoringError(
+                        f"the memory of {self.language.device} is too small for this model even with "
+                        f"{self.batch_tokens} tokens at once; use a smaller model, model.dtype = bfloat16, or stop what else runs there"
+                    ) from error
+            # only here, when the error has let go of what was read so far
+            self.batch_tokens = max(FEWEST_TOKENS, self.batch_tokens // 2)
+            torch.cuda.empty_cache()
+
+    @torch.inference_mode()
+    def _read(self, job: _Job) -> list[Reading]:
+        prompts = job.prompts
         roots = grow(prompts, share=self.share)
         self._descend(rows_of(roots, prompts), None, job)
         spent = [float(max(0, len(job.written[number]) - 1)) for number in range(len(prompts))]

@@ -77,6 +77,34 @@ def test_sharing_computes_fewer_tokens_and_counts_them(model: Any) -> None:
     assert all(reading.written == () for reading in shared)
 
 
+class Cramped(Language):
+    """A device that holds only so many tokens of a pass."""
+
+    room = 0
+
+    def run(self, embedded: Any, positions: torch.Tensor, *rest: Any) -> Any:
+        if positions.shape[-2] * positions.shape[-1] > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().run(embedded, positions, *rest)
+
+
+def test_batches_that_do_not_fit_the_memory_are_halved_and_read_again(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leverplus.backends.hf.reader.FEWEST_TOKENS", 60)
+    prompts, cramped = workload(), Cramped(model)
+    expected = Reader(Language(model), batch_tokens=1000).read(prompts, 2)
+    reader, cramped.room = Reader(cramped, batch_tokens=1000), 150
+    found = reader.read(prompts, 2)
+    assert 60 <= reader.batch_tokens < 1000
+    for own, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own.logprobs, theirs.logprobs, atol=2e-4)
+        assert own.written == theirs.written
+    cramped.room = 1
+    with pytest.raises(ScoringError, match="too small for this model even with 60 tokens"):
+        reader.read(prompts, 2)
+
+
 def test_a_model_that_is_read_differently_is_refused(model: Any) -> None:
     language = Language(model)
     ids = np.arange(60, 90)
