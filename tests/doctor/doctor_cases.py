@@ -168,6 +168,9 @@ HEALTHY: dict[str, Record] = {
         manifest=True,
     ),
     "healthy groups": Record(groups=GROUPS),
+    "labels, rewarded by their share among labels": Record(
+        settings={**WORLD, "reward.mode": "choice_prob"}, groups=replace(GROUPS, gt_prob_largest=1e-6)
+    ),
     "a healthy table": Record(published=Published(arms=TABLE)),
     "nothing at all": Record(),
 }
