@@ -28,7 +28,8 @@ TEXTS = table(
         "learning_rate_tiny",
         WARNING,
         "The learning rate suits a model of billions of weights, not a selector of a million.",
-        "learning rate of a stage under 0.00002",
+        "learning rate of a stage under 0.00002; an error where the stage moved nothing: the weights by under 0.2 % in "
+        "every epoch, the held-out reward by under a quarter of its standard error",
         "Use 0.0002 to 0.002.",
         ("dead_updates", "identical_picks", "clip_unused", "entropy_stuck"),
     ),
@@ -163,10 +164,28 @@ def learning_rate_tiny(record: Record) -> list[Finding]:
     for stage in record.setting("train.stages") or ():
         rate = record.setting(f"{stage}.lr")
         if rate is not None and rate < 2e-5:
-            title = f"{stage}.lr = {rate:g} is too small for a selector of this size"
+            title, evidence = f"{stage}.lr = {rate:g} is too small for a selector of this size", {"lr": rate}
+            idle = _moved_nothing(record, stage)
+            if idle is not None:
+                title += f": the weights moved by {idle:.1g} of their size at most, and the held-out reward not at all"
+                evidence["moved"] = idle
             fix = {f"{stage}.lr": RATES.get(stage, 1e-3)}
-            return TEXTS["learning_rate_tiny"].found(title, {"lr": rate}, fix=fix)
+            severity = WARNING if idle is None else ERROR
+            return TEXTS["learning_rate_tiny"].found(title, evidence, fix=fix, severity=severity)
     return []
+
+
+def _moved_nothing(record: Record, stage: str) -> float | None:
+    """The largest relative change of the weights in an epoch, if neither they nor the held-out reward moved."""
+    error = held_out_error(record)
+    for series in record.stages(stage):
+        moves = [value for _, value in series.values("update/param_rel")]
+        rewards = [value for _, value in series.values("val/reward")]
+        if error is None or len(moves) < 2 or len(rewards) < 2 or max(moves) >= 2e-3:
+            continue
+        if max(rewards) - min(rewards) < 0.25 * error:
+            return max(moves)
+    return None
 
 
 def learning_rate_without_signal(record: Record) -> list[Finding]:

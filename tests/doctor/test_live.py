@@ -26,6 +26,27 @@ def test_epochs_are_judged_as_they_come(plant, tmp_path):
     assert {"learning_rate_tiny", "dead_updates", "identical_picks"} <= late
 
 
+def test_a_tiny_learning_rate_is_an_error_once_the_stage_has_moved_nothing():
+    values = {"train": {"stages": ["grpo"]}, "grpo": {"lr": 5e-6}, "score": {"dev_queries": 64}}
+
+    def severity(moves, rewards):
+        lines = [
+            {"stage": "grpo", "epoch": epoch, "step": 10 * epoch, "train/update/param_rel": move, "val/reward": reward}
+            for epoch, (move, reward) in enumerate(zip(moves, rewards, strict=True), start=1)
+        ]
+        (found,) = [f for f in epoch_findings(lines, values) if f.code == "learning_rate_tiny"]
+        assert found.fix == {"set": {"grpo.lr": 2e-4}}
+        return found.severity
+
+    assert severity([], []) == "warning"  # nothing is known yet
+    assert severity([1e-3], [0.5]) == "warning"
+    assert severity([1e-3, 4e-4], [0.5, 0.5]) == "error"
+    assert severity([1e-3, 4e-4], [0.5, 0.515]) == "error"  # a quarter of 0.5 / sqrt(64) is 0.0156
+    assert severity([1e-3, 4e-4], [0.5, 0.517]) == "warning"
+    assert severity([3e-3, 4e-4], [0.5, 0.5]) == "warning"
+    assert {f.severity for f in preflight(values) if f.code == "learning_rate_tiny"} == {"warning"}
+
+
 def test_applying_the_fix_of_the_first_error_again_and_again_mends_a_recipe_with_every_old_mistake(plant, tmp_path):
     legacy = {
         "behaviour": "sft",
