@@ -55,6 +55,8 @@ class Pulse:
         self.heard = now
         if self.written is None or now - self.written >= BEAT_SECONDS:
             self.written = now
+            if not self.folder.is_dir():  # work without a run folder, such as the arms of a benchmark
+                return
             write_json(self.folder / PULSE, {"what": what, "done": done, "total": total, "seconds": round(seconds, 3)})
 
 

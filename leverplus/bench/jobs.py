@@ -146,7 +146,7 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
 
     assert job.method is not None
     folder, store = place.runs / job.folder, place.store_of(job.world)
-    run = open_run(job.recipe(), find_recipe(job.method.recipe), folder, seed=job.seed, store_path=store)
+    run = open_run(job.recipe(), find_recipe(job.method.recipe_at(job.budget)), folder, seed=job.seed, store_path=store)
     if job.queries:
         run = LimitedRun(**{own.name: getattr(run, own.name) for own in fields(run)}, most=job.queries)
     _furnish(run)

@@ -6,7 +6,7 @@ This is the one place where methods, budgets, worlds and ablations are listed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leverplus.errors import UnknownName
@@ -30,19 +30,25 @@ DEV_SHARE = 0.15
 class Method:
     """A way to train: a recipe, what is changed in it, and what is changed at single budgets.
 
-    `on_the_way` names the methods that are finished when an earlier stage of the same training is.
+    `recipes` are other recipes for single budgets; `on_the_way` names the methods that are finished when an earlier
+    stage of the same training is.
     """
 
     recipe: str
     changes: tuple[str, ...] = ()
     by_budget: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     on_the_way: Mapping[str, str] = field(default_factory=dict)
+    recipes: Mapping[int, str] = field(default_factory=dict)
+
+    def recipe_at(self, budget: int) -> str:
+        """The name of the recipe at a budget."""
+        return self.recipes.get(budget, self.recipe)
 
     def at(self, budget: int, settings: Sequence[str] = ()) -> Recipe:
         """The recipe at a budget, with further settings that win."""
         wanted = [f"score.budget={budget}", *self.changes, *self.by_budget.get(budget, ()), *settings]
-        values = [*_without_dev(wanted), *_affordable_dev(self.recipe, wanted, budget)]
-        return load_recipe(self.recipe, values)
+        name = self.recipe_at(budget)
+        return load_recipe(name, [*_without_dev(wanted), *_affordable_dev(name, wanted, budget)])
 
 
 def _without_dev(settings: Sequence[str]) -> list[str]:
@@ -73,7 +79,11 @@ _AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epo
 """Sizes of the plans' training; its questions follow the budget."""
 
 METHODS: Mapping[str, Method] = {
-    "best": Method("best", by_budget={8_000: ("select.head=neighbour",), 512_000: ("score.best=48", "score.chance=8")}),
+    "best": Method(
+        "best",
+        by_budget={512_000: ("score.best=48", "score.chance=8")},
+        recipes={8_000: "best_8k", 32_000: "best_32k"},
+    ),
     "listwise": Method(
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
@@ -168,7 +178,7 @@ def ablation(name: str) -> Method:
     if name not in ABLATIONS:
         raise UnknownName(f"there is no ablation called '{name}'; known: {', '.join(ABLATIONS)}")
     best = METHODS["best"]
-    return Method(best.recipe, (*best.changes, *ABLATIONS[name]), best.by_budget)
+    return replace(best, changes=(*best.changes, *ABLATIONS[name]))
 
 
 QUICK: Mapping[str, Any] = {

@@ -279,8 +279,8 @@ def test_a_shipped_recipe_is_found_by_name_and_any_file_by_path(tmp_path: Path) 
 
 
 def test_rounds_that_no_epoch_follows_and_draws_without_a_second_stage_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"score\.rounds = 20: must be below listwise\.epochs"):
-        load_recipe("best", ["score.rounds=20"])
+    with pytest.raises(RecipeError, match=r"score\.rounds = 24: must be below listwise\.epochs"):
+        load_recipe("best", ["score.rounds=24"])
     with pytest.raises(RecipeError, match="must name a second one"):
         load_recipe("world", ["score.search=mixed", "score.samples=2"])
 
