@@ -87,7 +87,7 @@ def _last_stage(recipe: str, changes: tuple[str, ...]) -> str:
 class Place:
     """Where runs and stores are kept; a world has its own store unless one is named.
 
-    `commit` names the source where it is no git checkout.
+    `commit` names the source; without it, the commit of the source where it is a git checkout.
     """
 
     runs: Path
@@ -130,7 +130,7 @@ def measure_arms(job: Job, place: Place) -> dict[str, Record]:
         results = run_arms(bench, section, None, share, run.recipe.pool.mmr_lambda)
         records[job.key(ARMS, size)] = {
             **_record(job, ARMS, run, bench, results),
-            "commit": commit() or place.commit,
+            "commit": place.commit or commit(),
             "text_share": share,
             "images": list(results.images),
             "evaluation_seconds": time.monotonic() - started,
@@ -161,7 +161,7 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
             run_learned(results, bench, load_checkpoint(folder / "checkpoints" / stage)[0], run.recipe.eval.shots)
             records[job.key(name, size)] = {
                 **_record(job, name, run, bench, results),
-                "commit": commit() or place.commit,
+                "commit": place.commit or commit(),
                 "none_share": _none_share(results),
                 **trained[stage],
                 "evaluation_seconds": time.monotonic() - started,
