@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; the important ones come first")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench-WHAT)")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of runs and stores (default OUT/runs)")
-    parser.add_argument("--commit", metavar="NAME", help="what is measured; else the commit of the source, where it is a git checkout")
+    parser.add_argument("--commit", metavar="NAME", help="what is measured; else the commit of a git checkout")
     add_store_option(parser)
 
 
