@@ -87,8 +87,12 @@ class ModelSection:
             found.append("model.url: must be the address of a server, such as http://127.0.0.1:8000/v1")
         if "@" in address.netloc or address.query:
             found.append("model.url: must hold no password or key; name an environment variable in model.key_env")
-        if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", self.key_env):
-            found.append("model.key_env: must name an environment variable; never write the key itself into a recipe")
+        if self.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", self.key_env):
+            # small letters are refused because many keys are made of letters, digits and _ only
+            found.append(
+                "model.key_env: must name an environment variable in capitals, such as VLLM_API_KEY; "
+                "never write the key itself into a recipe"
+            )
         if self.max_cost and not self.price_in + self.price_out:
             found.append("model.max_cost: needs model.price_in and model.price_out")
         return found

@@ -382,8 +382,9 @@ def lower(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def test_a_key_that_was_written_into_a_recipe_is_refused_and_not_shown() -> None:
-    section = ModelSection(name="m", url="https://user:pw-secret@api.example/v1?key=abc-secret", key_env="sk-secret")
+@pytest.mark.parametrize("key", ["sk-secret", "hf_secretABC123", "gsk_secret0A1b2C3d4"])
+def test_a_key_that_was_written_into_a_recipe_is_refused_and_not_shown(key) -> None:
+    section = ModelSection(name="m", url="https://user:pw-secret@api.example/v1?key=abc-secret", key_env=key)
     problems = section.problems("openai")
     assert len(problems) == 2
     assert "secret" not in " ".join(problems)

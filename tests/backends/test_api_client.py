@@ -137,6 +137,17 @@ def test_a_server_that_repeats_a_wrong_key_is_quoted_without_it(monkeypatch) -> 
             keyless.models()
 
 
+def test_a_key_at_the_end_of_what_is_quoted_leaves_no_part_of_itself(monkeypatch) -> None:
+    key = "sk-" + 300 * "long-key-"
+    monkeypatch.setenv("LEVER_TEST_KEY", key)
+    with speaking(key="sk-right") as served:
+        client, _ = client_of(served, key_env="LEVER_TEST_KEY")
+        with pytest.raises(Refused) as caught:
+            client.models()
+    assert "provided: ***" in str(caught.value)
+    assert "long-key-" not in str(caught.value)
+
+
 def test_a_variable_that_is_not_set_is_named(served, monkeypatch) -> None:
     monkeypatch.delenv("LEVER_TEST_KEY", raising=False)
     with pytest.raises(LeverError, match=r"model\.key_env = LEVER_TEST_KEY: this environment variable is not set"):
@@ -182,3 +193,13 @@ def test_tokens_and_money_are_counted_and_end_where_the_user_said(served) -> Non
 @pytest.mark.parametrize("reply", [{}, {"usage": None}, {"usage": {"prompt_tokens": "many"}}])
 def test_a_server_that_does_not_count_tokens_is_taken_as_it_is(reply) -> None:
     assert usage_of(reply) == (0, 0)
+
+
+def test_a_price_is_no_use_where_the_server_counts_no_tokens(served, monkeypatch) -> None:
+    monkeypatch.setattr("leverplus.backends.api.client.usage_of", lambda reply: usage_of({**reply, "usage": None}))
+    free, _ = client_of(served)
+    assert free.post("/completions", BODY)["choices"]
+    priced, _ = client_of(served, price_out=1.0, max_cost=0.1)
+    assert priced.models()
+    with pytest.raises(ScoringError, match=r"does not count tokens.* take out model\.price_in"):
+        priced.post("/completions", BODY)

