@@ -112,7 +112,7 @@ def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
 
     def done(job: Job, found: dict[str, Record], seconds: float) -> None:
         count[0] += 1
-        records.found.update(found)
+        records.add(found)
         for key in job.marks():
             records.failed.pop(key, None)
         bench.say(f"{count[0]} of {total}: {job.marks()[-1]} in {seconds:.0f} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ class Records:
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise DataError(f"{path} is not a benchmark's results (format {FORMAT}); choose another --out DIR")
         return cls(path, value["records"], value["failed"])
+
+    def add(self, found: Mapping[str, dict[str, Any]]) -> None:
+        """Add what a job has measured. What was measured before stays: curves do not replace the tables they go with."""
+        self.found = {**found, **self.found}
 
     def write(self) -> None:
         """Replace the file at once."""
