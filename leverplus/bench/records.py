@@ -39,7 +39,7 @@ class Records:
         return cls(path, value["records"], value["failed"])
 
     def add(self, found: Mapping[str, dict[str, Any]]) -> None:
-        """Add what a job has measured. What was measured before stays: curves do not replace the tables they go with."""
+        """Add what a job has measured; what was measured before stays, so that curves do not replace their tables."""
         self.found = {**found, **self.found}
 
     def write(self) -> None:
