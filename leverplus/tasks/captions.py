@@ -13,7 +13,7 @@ from typing import Any
 from leverplus.metrics import CiderScores, cider
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, read_json, rows_of
+from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
 from leverplus.types import Item, ItemId
 
 QUESTION = "What does the picture show?"
@@ -52,14 +52,25 @@ def _karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draf
     drafts = []
     for row in rows:
         place = f"{path.name}, cocoid {row.get('cocoid')}"
-        sentences = row.get("sentences")
-        if row.get("split") not in KARPATHY or not isinstance(sentences, list) or "filename" not in row:
-            problems.add(place, f"needs filename, sentences and a split out of {', '.join(KARPATHY)}")
+        if not _is_karpathy(row):
+            problems.add(
+                place,
+                "needs cocoid (a whole number), filename, sentences (a list of {raw: text}) and a split out of "
+                + ", ".join(KARPATHY),
+            )
             continue
-        captions = [str(sentence.get("raw", "")) for sentence in sentences]
+        captions = [sentence["raw"] for sentence in row["sentences"]]
         name = f"{row.get('filepath', '')}/{row['filename']}".lstrip("/")
         drafts.append(Draft(_item(row["cocoid"], captions, KARPATHY[row["split"]], name, section), place))
     return drafts
+
+
+def _is_karpathy(row: Mapping[str, Any]) -> bool:
+    sentences, split = row.get("sentences"), row.get("split")
+    told = isinstance(sentences, list) and all(
+        isinstance(sentence, Mapping) and isinstance(sentence.get("raw"), str) for sentence in sentences
+    )
+    return told and is_whole(row.get("cocoid")) and isinstance(row.get("filename"), str) and split in list(KARPATHY)
 
 
 def _official(section: TaskSection, places: tuple[Path, ...], problems: Problems) -> list[Draft]:
@@ -77,13 +88,20 @@ def _official(section: TaskSection, places: tuple[Path, ...], problems: Problems
 
 def _official_split(path: Path, year: str, split: str, section: TaskSection, problems: Problems) -> list[Draft]:
     value = read_json(path, problems)
-    captions: dict[Any, list[str]] = {}
-    names = {row.get("id"): row.get("file_name") for row in rows_of(value, "images", path, problems)}
+    captions: dict[int, list[str]] = {}
+    names: dict[int, str] = {}
+    for place, row in enumerate(rows_of(value, "images", path, problems)):
+        number, name = row.get("id"), row.get("file_name")
+        if not is_whole(number) or not isinstance(name, str):
+            problems.add(f"{path.name}, images[{place}]", "needs an id (whole number) and a file_name")
+        else:
+            names[number] = name
     for row in rows_of(value, "annotations", path, problems):
-        if row.get("image_id") not in names or not isinstance(row.get("caption"), str) or not row["caption"].strip():
+        number, caption = row.get("image_id"), row.get("caption")
+        if not is_whole(number) or number not in names or not isinstance(caption, str) or not caption.strip():
             problems.add(f"{path.name}, annotation {row.get('id')}", "needs a caption and an image_id of the file")
         else:
-            captions.setdefault(row["image_id"], []).append(row["caption"])
+            captions.setdefault(number, []).append(caption)
     problems.present.append(f"{path} ({len(captions):,} pictures)")
     return [
         Draft(

@@ -11,7 +11,7 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, read_json, rows_of
+from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
 from leverplus.types import Item, ItemId
 
 NOTE = "soft labels stand for 4 annotators where they are 1 and for 2 where they are below, not for the official ten"
@@ -43,10 +43,10 @@ def coco_small(section: TaskSection) -> FileTask:
 def _item(row: Mapping[str, Any], root: Path | None) -> Item | None:
     image, labels, answers = row.get("image_id"), row.get("soft_labels"), row.get("answers")
     soft = isinstance(labels, Mapping) and not answers
-    if soft:
-        answers = [text for text, value in labels.items() for _ in range(4 if value >= 1 else 2)] if labels else []
+    if soft and isinstance(labels, Mapping) and all(isinstance(value, (int, float)) for value in labels.values()):
+        answers = [text for text, value in labels.items() for _ in range(4 if value >= 1 else 2)]
     texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
-    if not isinstance(image, int) or not isinstance(row.get("question"), str) or "question_id" not in row or not texts:
+    if not is_whole(image) or not isinstance(row.get("question"), str) or "question_id" not in row or not texts:
         return None
     source = str(row.get("source", "coco"))
     return Item(

@@ -13,7 +13,7 @@ from typing import Any
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, build_task
 from leverplus.tasks.jsonl import json_record
-from leverplus.tasks.reading import Problems, find_file, read_json, read_text, rows_of
+from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, read_text, rows_of
 from leverplus.types import Item, ItemId
 
 NOTE = "answers and predictions are stemmed and captions stand for pictures: not comparable with published OK-VQA"
@@ -57,8 +57,9 @@ def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[st
             continue
         image, _, text = line.partition("\t")
         value = json_record(text, f"{path.name}, line {number}", problems)
-        if isinstance(value, list) and value and isinstance(value[0].get("caption"), str):
-            found[image] = value[0]["caption"].strip()
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, Mapping) and isinstance(first.get("caption"), str):
+            found[image] = first["caption"].strip()
         elif value is not None:
             problems.add(f"{path.name}, line {number}", 'must be IMAGE, a tab, [{"caption": text}]')
     problems.present.append(f"{path} ({len(found):,} captions)")
@@ -68,8 +69,14 @@ def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[st
 def _draft(row: Mapping[str, Any], captions: Mapping[str, str], path: Path, problems: Problems) -> Draft | None:
     place = f"{path.name}, question_id {row.get('question_id')}"
     answers, question, name = row.get("answer"), row.get("question"), str(row.get("image", ""))
-    if not isinstance(question, str) or not isinstance(answers, list) or not name[-16:-4].isdecimal():
-        problems.add(place, "needs question, answer (a list) and image (.../COCO_val2014_NUMBER.jpg)")
+    told = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
+    known = is_whole(row.get("question_id")) and name[-16:-4].isdecimal()
+    if not isinstance(question, str) or not isinstance(answers, list) or not told or not known:
+        problems.add(
+            place,
+            "needs question_id (a whole number), question, answer (a list of texts) and image "
+            "(.../COCO_val2014_NUMBER.jpg)",
+        )
         return None
     image = str(int(name[-16:-4]))
     if captions and image not in captions:
@@ -79,7 +86,7 @@ def _draft(row: Mapping[str, Any], captions: Mapping[str, str], path: Path, prob
     item = Item(
         id=ItemId(str(row["question_id"])),
         question=f"{caption} {question}".strip(),
-        answers=tuple(str(answer) for answer in answers),
+        answers=tuple(answers),
         split="",
         image_id=image,
         meta={"caption": caption, "question": question},

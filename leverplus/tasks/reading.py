@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from leverplus.errors import DataError
 
@@ -55,7 +56,7 @@ def read_text(path: Path, problems: Problems, encoding: str = "utf-8") -> str | 
     """The text of a file; bytes that are not of its encoding are reported with their line."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         problems.add(str(path), f"cannot be read ({error})")
         return None
     try:
@@ -86,3 +87,8 @@ def rows_of(value: Any, key: str, path: Path, problems: Problems) -> list[Mappin
             problems.add(str(path), f'must hold {{"{key}": [...]}}, a list of records')
         return []
     return rows
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number; JSON's true is none."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, read_json, rows_of
+from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
 from leverplus.types import Item, ItemId
 
 WHERE = {
@@ -88,7 +88,7 @@ def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, A
     found: dict[int, Mapping[str, Any]] = {}
     for place, row in enumerate(rows_of(read_json(path, problems), key, path, problems)):
         number = row.get("question_id")
-        if isinstance(number, bool) or not isinstance(number, int):
+        if not is_whole(number):
             problems.add(f"{path.name}, {key}[{place}]", f"question_id must be a whole number; it is {number!r}")
         elif number in found:
             problems.add(f"{path.name}, question_id {number}", "occurs twice")
@@ -100,7 +100,7 @@ def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, A
 
 def _fault(question: Mapping[str, Any], annotation: Mapping[str, Any]) -> str | None:
     image, answers = question.get("image_id"), annotation.get("answers")
-    if isinstance(image, bool) or not isinstance(image, int) or not isinstance(question.get("question"), str):
+    if not is_whole(image) or not isinstance(question.get("question"), str):
         return "needs a question (text) and an image_id (whole number)"
     if annotation.get("image_id", image) != image:
         return f"is on picture {image}, its answers are on picture {annotation['image_id']}"
