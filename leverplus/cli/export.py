@@ -44,11 +44,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _groups(args: argparse.Namespace) -> str:
     from leverplus.interop.beam import write_beam
-    from leverplus.interop.groups import FILE, read_group_file, write_json
+    from leverplus.interop.groups import FILE, read_group_file, rename_items, write_json
     from leverplus.interop.rl import write_rl
 
     imported = (args.source / FILE).is_file()
     file = read_group_file(args.source) if imported else _from_run(args)
+    if imported and file.numbers:
+        file = rename_items(file, file.numbers)
     if file.kind != args.format:
         raise DataError(f"{args.source} holds {file.kind} data, which has not all that {args.format} data need")
     write_json(args.out, (write_rl if file.kind == "rl" else write_beam)(file))

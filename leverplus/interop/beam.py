@@ -11,18 +11,18 @@ from typing import Any
 
 from leverplus.errors import NotMeasured
 from leverplus.interop.groups import Candidate, Entry, GroupFile, numbered
-from leverplus.interop.rl import ITEM_IDS, is_query, raise_problems
+from leverplus.interop.rl import ITEM_IDS, is_query, item_names, raise_problems, whole_numbers
 from leverplus.types import Demos, Group, ItemId, Score
 
 
 def read_beam(value: Mapping[str, Any], source: str) -> GroupFile:
     """A file of beam data, checked as a whole."""
     problems: list[str] = []
-    names = (value.get("_meta") or {}).get(ITEM_IDS)
+    names = item_names(value)
     entries = []
     for key, entry in value.items():
         if is_query(key, entry):
-            fault = _fault(int(key), entry)
+            fault = _fault(int(key), entry, names)
             if fault:
                 problems.append(f"query {key}: {fault}")
             else:
@@ -31,19 +31,21 @@ def read_beam(value: Mapping[str, Any], source: str) -> GroupFile:
     return GroupFile("beam", tuple(entries), {key: entry for key, entry in value.items() if not is_query(key, entry)})
 
 
-def _fault(query: int, entry: Mapping[str, Any]) -> str | None:
+def _fault(query: int, entry: Mapping[str, Any], names: Sequence[str] | None) -> str | None:
     lists, scores, steps = entry.get("id_list"), entry.get("score_list"), entry.get("shot_scores")
     if not isinstance(lists, list) or not isinstance(scores, list) or len(lists) != len(scores):
         return "needs id_list and score_list of the same length"
     if steps is not None and (not isinstance(steps, list) or len(steps) != len(lists)):
         return f"shot_scores must have {len(lists)} rows as id_list has"
     for ids in lists:
-        if not isinstance(ids, list) or not ids or not all(isinstance(n, int) for n in ids):
+        if not whole_numbers(ids) or not ids:
             return "id_list must hold lists of whole numbers"
         if ids[-1] != query:
             return f"the list {ids} does not end with the query"
         if len(set(ids)) != len(ids):
             return f"the list {ids} names an item twice"
+        if names is not None and max(ids) >= len(names):
+            return f"item {max(ids)} is not among the {len(names):,} names of _meta.{ITEM_IDS}"
     return None
 
 
@@ -71,7 +73,7 @@ def _entry(key: int, entry: Mapping[str, Any], names: Sequence[str] | None) -> E
 
 def write_beam(file: GroupFile) -> dict[str, Any]:
     """Beam data as the earlier code reads it."""
-    names = (file.other.get("_meta") or {}).get(ITEM_IDS)
+    names = item_names(file.other)
     numbers = None if names is None else {ItemId(name): place for place, name in enumerate(names)}
 
     def number(item: ItemId) -> int:

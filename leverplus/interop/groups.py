@@ -55,11 +55,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class GroupFile:
-    """A whole file: its kind ("beam" or "rl"), its queries, and keys that are no query."""
+    """A whole file: its kind ("beam" or "rl"), its queries, and keys that are no query.
+
+    `numbers` are those that the file gave items which have the ids of a task here; an export gives them back.
+    """
 
     kind: str
     entries: tuple[Entry, ...]
     other: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[ItemId, ItemId] = field(default_factory=dict)
 
     def set_aside(self) -> Counter[str]:
         """How many sequences training must not learn from, by reason."""
@@ -152,6 +156,7 @@ def save_group_file(file: GroupFile, folder: Path) -> Path:
         "version": VERSION,
         "kind": file.kind,
         "other": dict(file.other),
+        "numbers": dict(file.numbers),
         "entries": [_plain_entry(entry) for entry in file.entries],
     }
     return write_json(folder / FILE, value)
@@ -163,7 +168,8 @@ def read_group_file(path: Path) -> GroupFile:
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("format") != FORMAT or value.get("version") != VERSION:
         raise DataError(f"{path} is not an imported group file; type `lever import FILE --into {path.parent}`")
-    return GroupFile(value["kind"], tuple(_entry(plain) for plain in value["entries"]), value["other"])
+    entries = tuple(_entry(plain) for plain in value["entries"])
+    return GroupFile(value["kind"], entries, value["other"], value.get("numbers", {}))
 
 
 def _plain_entry(entry: Entry) -> dict[str, Any]:

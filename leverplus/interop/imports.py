@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ def import_file(path: Path, into: Path | None = None, names: Mapping[ItemId, Ite
         )
     file = (read_rl if kind == "rl" else read_beam)(value, str(path))
     if names is not None:
-        file = rename_items(file, names)
+        used = dict.fromkeys(item for entry in file.entries for item in (entry.query, *entry.pool))
+        file = replace(rename_items(file, names), numbers={names[item]: item for item in used})
     return _groups(file, into)
 
 

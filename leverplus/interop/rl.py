@@ -39,10 +39,19 @@ def is_query(key: str, entry: Any) -> bool:
     return key.isdecimal() and isinstance(entry, Mapping)
 
 
+def item_names(value: Mapping[str, Any]) -> list[str] | None:
+    """The names that item numbers of a file stand for, where it was made by an export of items without numbers."""
+    meta = value.get("_meta")
+    names = meta.get(ITEM_IDS) if isinstance(meta, Mapping) else None
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise DataError(f"_meta.{ITEM_IDS} must be a list of names")
+    return names
+
+
 def read_rl(value: Mapping[str, Any], source: str) -> GroupFile:
     """A file of RL data; everything that cannot be understood is named, and nothing is half read."""
     problems: list[str] = []
-    names = (value.get("_meta") or {}).get(ITEM_IDS)
+    names = item_names(value)
     entries = []
     for key, entry in value.items():
         if is_query(key, entry):
@@ -68,13 +77,20 @@ def _entry(key: str, entry: Mapping[str, Any], names: Sequence[str] | None, prob
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         problems.append("has no list of pointer_candidates")
         return None
-    if isinstance(facts, Mapping) and facts.get("query_id", int(key)) != int(key):
+    if not _is_facts(facts):
+        problems.append("query must be an object, and its gt_answers_norm a list of texts")
+        return None
+    if facts is not None and facts.get("query_id", int(key)) != int(key):
         problems.append(f"its query_id is {facts['query_id']}")
-    if pool is not None and (not _whole(pool) or len(set(pool)) != len(pool)):
+    if pool is not None and (not whole_numbers(pool) or len(set(pool)) != len(pool)):
         problems.append("candidate_pool_ids must be a list of different whole numbers")
         return None
     read = [_pointer(row, pool, f"pointer_candidates[{place}]", problems) for place, row in enumerate(rows)]
     if any(pointer is None for pointer in read):
+        return None
+    largest = max([int(key), *(pool or ()), *(n for pointer in read for n in pointer or ())])
+    if names is not None and largest >= len(names):
+        problems.append(f"item {largest} is not among the {len(names):,} names of _meta.{ITEM_IDS}")
         return None
     query, lists = _name(int(key), names), [[_name(n, names) for n in pointer or ()] for pointer in read]
     union = sorted({n for pointer in read for n in pointer or ()})
@@ -93,18 +109,27 @@ def _entry(key: str, entry: Mapping[str, Any], names: Sequence[str] | None, prob
     )
 
 
+def _is_facts(facts: Any) -> bool:
+    """Whether what a file says of a query can be read; it may say nothing."""
+    if not isinstance(facts, Mapping):
+        return facts is None
+    answers = facts.get("gt_answers_norm") or []
+    return isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
+
+
 def _name(number: int, names: Sequence[str] | None) -> ItemId:
     return ItemId(str(number) if names is None else names[number])
 
 
-def _whole(value: Any) -> bool:
+def whole_numbers(value: Any) -> bool:
+    """Whether a value is a list of 0, 1, 2, ..."""
     return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
 
 
 def _pointer(row: Mapping[str, Any], pool: list[int] | None, place: str, problems: list[str]) -> list[int] | None:
     """The item numbers of a candidate; None, with a problem, when they cannot be known."""
     pointer, wide, kept = row.get("pointer"), row.get("pointer_global"), row.get("pointer_pos")
-    if not isinstance(pointer, list) or not _whole(pointer) or not (wide is None or _whole(wide)):
+    if not isinstance(pointer, list) or not whole_numbers(pointer) or not (wide is None or whole_numbers(wide)):
         problems.append(f"{place}: pointer must be a list of whole numbers")
     elif wide is not None and pool is None:
         problems.append(f"{place}: pointer_global without candidate_pool_ids; the pool that pointer counts in is lost")
@@ -144,13 +169,17 @@ def _candidate(query: ItemId, demos: Demos, row: Mapping[str, Any], place: str, 
         if measured["correct"] not in (0, 1):
             problems.append(f"{place}: vqa_correct = {measured['correct']!r} must be 0 or 1")
         measured["correct"] = bool(measured["correct"])
+    if not isinstance(row.get("gen_method"), (str, type(None))):
+        problems.append(f"{place}: gen_method = {row['gen_method']!r} is not a text")
+    if row.get("logprob_score") is not None and not _finite(row["logprob_score"]):
+        problems.append(f"{place}: logprob_score = {row['logprob_score']!r} is not a number")
     reason = _set_aside(query, demos, row, measured)
     source = str(row.get("gen_method") or "")
     log_mu = (
         extra.pop("logprob_score") if source.startswith(SAMPLED) and extra.get("logprob_score") is not None else None
     )
-    if "gen_method" in row and row["gen_method"] is None:
-        extra["gen_method"] = None
+    if "gen_method" in row and not source:
+        extra["gen_method"] = row["gen_method"]
     return Candidate(demos, source, log_mu, measured, extra, reason)
 
 
@@ -167,7 +196,7 @@ def _set_aside(query: ItemId, demos: Demos, row: Mapping[str, Any], measured: Ma
         return "its accuracy was guessed by comparing strings, not measured by the official metric"
     if str(row.get("gen_method") or "").startswith(BORROWED) or "source_query" in row or "source_queries" in row:
         return "its label was taken over from another query, not measured"
-    if "accuracy" not in measured:
+    if not _finite(measured.get("accuracy")):
         return "its accuracy was never measured"
     if "correct" in measured and measured["correct"] != (measured["accuracy"] > 0):
         return "vqa_correct contradicts vqa_acc_score"
@@ -180,7 +209,7 @@ def _set_aside(query: ItemId, demos: Demos, row: Mapping[str, Any], measured: Ma
 
 def write_rl(file: GroupFile) -> dict[str, Any]:
     """RL data as the earlier code reads it."""
-    names = (file.other.get("_meta") or {}).get(ITEM_IDS)
+    names = item_names(file.other)
     numbers = None if names is None else {ItemId(name): place for place, name in enumerate(names)}
     return {**file.other, **{str(_number(entry.query, numbers)): _plain(entry, numbers) for entry in file.entries}}
 

@@ -6,9 +6,9 @@ import json
 import math
 
 import pytest
-from legacy import beam, candidate, rl_global, rl_local
+from legacy import beam, candidate, metrics, rl_global, rl_local
 
-from leverplus.errors import DataError, NotMeasured
+from leverplus.errors import DataError, LeverError, NotMeasured
 from leverplus.interop.beam import read_beam, write_beam
 from leverplus.interop.groups import GroupFile, load_groups, read_group_file, rename_items, save_group_file
 from leverplus.interop.imports import import_file, kind_of
@@ -139,12 +139,51 @@ def change(value: dict, **fields: object) -> dict:
         (change(rl_global(), vqa_acc_score=60.0), "divide percentages by 100"),
         (change(rl_global(), vqa_acc_score=math.nan), "is not a number"),
         (change(rl_global(), vqa_correct=2), "must be 0 or 1"),
+        (change(rl_global(), gen_method=["beam"]), "gen_method = .* is not a text"),
+        (change(rl_global(), logprob_score="low"), "logprob_score = 'low' is not a number"),
     ],
 )
 def test_ambiguous_or_impossible_rl_data_are_refused(value, words) -> None:
     with pytest.raises(DataError, match=words) as caught:
         read_rl(value, "file.json")
     assert "query 4711: pointer_candidates[0]" in str(caught.value)
+
+
+STRANGE = (None, 7, -1, 1.5, True, "", "text", [], [3], ["a", None], {}, {"a": "b"}, [[]], [{}], math.nan)
+
+
+def places(value: object, before: tuple = ()) -> list[tuple]:
+    """Where something stands in a value; of lists the first two."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    return [before, *(place for key, part in inside for place in places(part, (*before, key)))]
+
+
+@pytest.mark.parametrize("make", [rl_global, rl_local, beam, metrics])
+def test_whatever_a_file_holds_it_is_taken_over_whole_or_refused(make, tmp_path) -> None:
+    path, refused, broken = tmp_path / "a.json", 0, []
+    for place in places(make())[1:]:
+        for odd in STRANGE:
+            value = part = make()
+            for key in place[:-1]:
+                part = part[key]
+            part[place[-1]] = odd
+            path.write_text(json.dumps(value))
+            try:
+                import_file(path)
+            except LeverError:
+                refused += 1
+            except Exception as error:
+                broken.append(f"{place} = {odd!r}: {type(error).__name__} {error}")
+    assert broken == []
+    assert refused > 20
+
+
+def test_numbers_that_stand_for_no_name_are_refused() -> None:
+    for value, read in ((rl_local(), read_rl), (beam(), read_beam)):
+        with pytest.raises(DataError, match=r"is not among the 3 names of _meta\.item_ids"):
+            read({**value, "_meta": {"item_ids": ["a", "b", "c"]}}, "file")
+        with pytest.raises(DataError, match="must be a list of names"):
+            read({**value, "_meta": {"item_ids": 7}}, "file")
 
 
 def test_a_pool_without_global_pointers_is_read_only_when_it_cannot_mean_places() -> None:

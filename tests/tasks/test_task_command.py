@@ -65,6 +65,8 @@ def test_imported_files_take_the_ids_of_the_task_and_strangers_are_refused(vqa_f
     assert main(arguments) == 0
     group = load_groups(tmp_path / "in")[0]
     assert (group.query, group.members[0].demos) == ("1021", ("1000", "1011"))  # rows of the sorted question ids
+    assert main(["export", str(tmp_path / "in"), "--format", "rl", "--out", str(tmp_path / "back.json")]) == 0
+    assert json.loads((tmp_path / "back.json").read_text()) == json.loads(path.read_text())
     path.write_text(json.dumps({"5": {"pointer_candidates": [{**rows[0], "pointer": [0, 9000]}]}}))
     assert main(arguments) == 1
     assert "item 9000 is not in the task" in capsys.readouterr().err
