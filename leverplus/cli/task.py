@@ -73,7 +73,7 @@ def _decode_all(task: Task) -> int:
         return 0
     problems = Problems(task.name)
     items = [item for split in ("train", "dev", "test") for item in task.items(split)]
-    seen = check_pictures(items, problems, decode=True)
+    seen = check_pictures(items, task.places, problems, decode=True)
     problems.finish()
     return seen
 

@@ -43,7 +43,9 @@ def coco_captions(section: TaskSection) -> CaptionTask:
     drafts = _official(section, places, problems) if karpathy is None else _karpathy(karpathy, section, problems)
     task = build_task("coco_captions", drafts, section, problems, metric="token_f1", postprocess="caption")
     items = [item for split in ("train", "dev", "test") for item in task.items(split)]
-    return CaptionTask(task.name, items, metric=task.metric, postprocess=task.postprocess)
+    return CaptionTask(
+        task.name, items, metric=task.metric, postprocess=task.postprocess, notes=task.notes, places=task.places
+    )
 
 
 def _karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:

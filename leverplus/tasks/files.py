@@ -6,7 +6,7 @@ A file is read whole or not at all: every problem is collected with its line or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,8 @@ class Draft:
 class FileTask:
     """Labelled items from files, in three splits that share no picture.
 
-    `labels` are all answers of a classification task; `notes` say what a reader of `lever task check` should know.
+    `labels` are all answers of a classification task; `notes` say what a reader of `lever task check` should know;
+    `places` say where in its file an item stands.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class FileTask:
         postprocess: str,
         labels: tuple[str, ...] = (),
         notes: Sequence[str] = (),
+        places: Mapping[ItemId, str] | None = None,
     ) -> None:
         self.name, self.metric, self.postprocess = name, metric, postprocess
-        self.labels, self.notes = labels, tuple(notes)
+        self.labels, self.notes, self.places = labels, tuple(notes), places or {}
         self._items = {split: [item for item in items if item.split == split] for split in SPLITS}
         self._by_id = {item.id: item for item in items}
         self._digests: dict[str, str] = {}
@@ -125,13 +127,14 @@ def build_task(
         notes = [*notes, f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"]
     _check_items(drafts, problems)
     problems.finish()
+    places = {draft.item.id: draft.place for draft in drafts}
     items = assign_splits([draft.item for draft in drafts], section)
-    _check_splits(items, problems)
+    _check_splits(items, places, problems)
     if section.limit:
         items = [item for split in SPLITS for item in _limited(items, split, section)]
-    check_pictures(items, problems)
+    check_pictures(items, places, problems)
     problems.finish()
-    return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes)
+    return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes, places=places)
 
 
 def _check_items(drafts: Sequence[Draft], problems: Problems) -> None:
@@ -153,12 +156,12 @@ def _is_empty(item: Item) -> bool:
     return not item.answers or not item.answer.strip()
 
 
-def _check_splits(items: Sequence[Item], problems: Problems) -> None:
+def _check_splits(items: Sequence[Item], places: Mapping[ItemId, str], problems: Problems) -> None:
     homes: dict[str, str] = {}
     for item in items:
         home = homes.setdefault(group_of(item), item.split)
         if home != item.split:
-            problems.add(f"item {item.id}", f"its picture {item.image_id} is in {home} and in {item.split}")
+            problems.add(places[item.id], f"its picture {item.image_id} is in {home} and in {item.split}")
     for split in SPLITS:
         if split not in homes.values():
             problems.add(f"split {split}", "it has no item; give more items, or change task.dev_items, task.test_items")
@@ -209,7 +212,9 @@ def _draw(items: Sequence[Item], count: int, salt: str) -> set[ItemId]:
     return chosen
 
 
-def check_pictures(items: Iterable[Item], problems: Problems, *, decode: bool = False) -> int:
+def check_pictures(
+    items: Iterable[Item], places: Mapping[ItemId, str], problems: Problems, *, decode: bool = False
+) -> int:
     """Name every picture that is missing, no picture, or cut short; with `decode` each is read to the end."""
     seen: set[str] = set()
     for item in items:
@@ -218,7 +223,7 @@ def check_pictures(items: Iterable[Item], problems: Problems, *, decode: bool = 
         seen.add(item.image)
         fault = picture_fault(Path(item.image), decode=decode)
         if fault:
-            problems.add(f"item {item.id}", f"{item.image} {fault}")
+            problems.add(places[item.id], f"{item.image} {fault}")
     return len(seen)
 
 

@@ -36,6 +36,11 @@ def test_the_karpathy_splits_are_taken_as_they_are(tmp_path, section) -> None:
     references = {item.id: item.answers for item in task.items("test")}
     assert task.cider(captions) == cider(captions, references)
     assert task.cider(captions).items["3"] == max(task.cider(captions).items.values()) > 0
+    rows[4]["sentences"] = []
+    (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": rows}))
+    assert coco_captions(section(folder=tmp_path, skip_empty=True)).notes == (
+        "1 items without an answer were left out: 4",
+    )
 
 
 def test_official_files_give_train_and_test_and_dev_is_made(tmp_path, section) -> None:

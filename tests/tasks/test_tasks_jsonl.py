@@ -46,7 +46,7 @@ def test_pictures_are_found_beside_the_file_and_group_their_questions(tmp_path, 
     assert not homes["train"] & (homes["dev"] | homes["test"])
     assert task.image(task.items("dev")[0]).size == (24, 24)
     (tmp_path / "pictures" / "3.png").write_bytes((tmp_path / "pictures" / "3.png").read_bytes()[:-200])
-    with pytest.raises(DataError, match=r"1 problem, nothing was loaded\n.*q6.*3\.png cannot be read"):
+    with pytest.raises(DataError, match=r"1 problem, nothing was loaded\n.*a\.jsonl, line 7: .*3\.png cannot be read"):
         jsonl(section(file=tmp_path / "a.jsonl"))
 
 
