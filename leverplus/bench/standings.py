@@ -52,6 +52,10 @@ class Sample:
         shots = ["0"] if list(found) == ["0"] else self.shots
         return np.asarray(np.mean([found[n] for n in shots], axis=0))
 
+    def items_of(self, worlds: Sequence[int]) -> NDArray[np.intp]:
+        """The places of the items of some worlds."""
+        return np.flatnonzero([int(image.partition(":")[0]) in worlds for image in self.images])
+
 
 def sample_of(records: Sequence[Record], arms: Mapping[int, Record]) -> Sample:
     """Runs of one method, whole: the worlds that have arms, and the seeds that every one of these worlds has."""
@@ -240,20 +244,29 @@ def _place(kind: Kind) -> tuple[Any, ...]:
 
 
 def ablation_rows(samples: Mapping[Kind, Sample], reference: str = "best") -> list[dict[str, Any]]:
-    """What every change of `best` does to it at the same budget, paired by item, world and seed, after Holm."""
+    """What every change of `best` does to it at the same budget, paired by item, world and seed, after Holm.
+
+    A change that was not measured in all worlds yet is compared in those it has.
+    """
     from leverplus.bench.plans import compare_by_seed
     from leverplus.stats import holm
 
     rows = []
     for kind, changed in sorted(samples.items()):
         base = samples.get((reference, *kind[1:]))
-        if kind[0] in TITLES or base is None or (changed.worlds != base.worlds):
+        if kind[0] in TITLES or base is None:
             continue
+        worlds = [world for world in changed.worlds if world in base.worlds]
         seeds = [seed for seed in changed.seeds if seed in base.seeds]
-        pair = [own.mean("learned")[[own.seeds.index(seed) for seed in seeds]] for own in (changed, base)]
-        if seeds:
-            found = compare_by_seed(*pair, ids=range(pair[0].shape[1]), clusters=changed.images)
-            rows.append({"change": kind[0], "budget": kind[1], "seeds": seeds, "worlds": list(base.worlds), **found})
+        if worlds and seeds:
+            places = [own.items_of(worlds) for own in (changed, base)]
+            pair = [
+                own.mean("learned")[[own.seeds.index(seed) for seed in seeds]][:, place]
+                for own, place in zip((changed, base), places, strict=True)
+            ]
+            images = [changed.images[place] for place in places[0]]
+            found = compare_by_seed(*pair, ids=range(len(images)), clusters=images)
+            rows.append({"change": kind[0], "budget": kind[1], "seeds": seeds, "worlds": worlds, **found})
     for row, p in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_adjusted"] = p
     return rows

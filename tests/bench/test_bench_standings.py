@@ -125,6 +125,14 @@ def test_an_ablation_is_compared_with_best_by_world_and_seed() -> None:
     assert row["p_adjusted"] == row["p_value"]
 
 
+def test_an_ablation_that_lacks_a_world_is_compared_in_the_others() -> None:
+    best = [trained(first(5), first(6), world=0), trained(first(8), first(8), world=1)]
+    changed = trained(first(6), first(6), method="no_dropout", world=1)
+    (row,) = standings(keyed(arms(), arms(world=1), *best, changed))["ablations"]
+    assert row["worlds"] == [1]
+    assert row["diff"] == pytest.approx(6 / 8 - 1)
+
+
 @pytest.fixture
 def found() -> dict[str, Any]:
     records = [
