@@ -1,0 +1,50 @@
+"""What README and recipes say of `best` is what was measured (docs/bench.json)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leverplus.bench.methods import METHODS
+from leverplus.recipe.recipe import load_recipe
+
+ROOT = Path(__file__).parents[2]
+MEASURED = json.loads((ROOT / "docs" / "bench.json").read_text(encoding="utf-8"))
+BUDGETS = (8_000, 32_000, 128_000)
+
+
+def measured(budget: int) -> dict:
+    (row,) = [r for r in MEASURED["methods"] if (r["method"], r["arm"], r["budget"]) == ("best", "learned", budget)]
+    return row
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_the_readme_shows_what_was_measured(budget: int) -> None:
+    row, readme = measured(budget), (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in readme.splitlines() if line.startswith(f"| `{METHODS['best'].recipe_at(budget)}` |")]
+    low, high = row["against_nearest"]["ci95"]
+    harm = row["harm"]["1"]
+    assert [cell.strip() for cell in line.strip("|").split("|")[1:]] == [
+        f"{budget:,}",
+        f"{100 * row['accuracy']['mean']:.1f}",
+        f"{100 * row['against_nearest']['diff']:+.1f} ({100 * low:.1f} to {100 * high:.1f})",
+        f"{100 * harm['harmed']:.1f} % / {100 * harm['helped']:.1f} %",
+    ]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_recipe_expects_what_was_measured(budget: int) -> None:
+    row, recipe = measured(budget), load_recipe(METHODS["best"].recipe_at(budget))
+    assert (len(row["seeds"]), len(row["worlds"]), row["n"]) == (5, 3, 3000)
+    assert recipe.expected.startswith(f"{100 * row['gap_closed']['mean']['share']:.0f} % of the way")
+    assert f": {100 * row['accuracy']['mean']:.1f} in the mean" in recipe.expected
+
+
+def test_few_calls_beat_every_arm_without_training_and_harm_stays_small() -> None:
+    for budget in BUDGETS:
+        row = measured(budget)
+        assert row["against_nearest"]["ci95"][0] > 0.0
+        assert row["model_calls"] <= budget
+        assert all(harm["harmed"] <= harm["helped"] / 3 for harm in row["harm"].values())
