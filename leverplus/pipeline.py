@@ -54,9 +54,10 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
     if section.groups:
         run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
         return keep_groups(run.imported_groups, section.keep, section.tiers)
+    scorer = run.scorer  # tests the model: one that is missing or broken is named before anything is embedded
     queries = run.training_queries()
     pools, table = run.pools(queries)
-    groups = find_groups(run.scorer, pools, section, seed=run.seed, table=table, policy=policy)
+    groups = find_groups(scorer, pools, section, seed=run.seed, table=table, policy=policy)
     if not groups:
         raise TrainingError(
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"

@@ -62,7 +62,8 @@ class Plan:
                 found += self._trainings(name, ablation(name), budget)
             best = self._trainings("best", METHODS["best"], budget)
             found += [replace(job, queries=most) for most in self.queries for job in best]
-        return [replace(job, pools=tuple(self.pools)) if job.name in (ARMS, "best") else job for job in found]
+        pooled = [job.name in (ARMS, "best") and not job.queries for job in found]
+        return [replace(job, pools=tuple(self.pools)) if own else job for job, own in zip(found, pooled, strict=True)]
 
     def _arms(self, world: int) -> Job:
         settings = QUICK_SETTINGS if self.quick else ()

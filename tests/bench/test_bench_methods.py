@@ -112,6 +112,7 @@ def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
     assert [job.queries for job in curves if job.name != ARMS] == [0, 125, 250, 500, 1000, 2000, 4000]
     assert "arms/0/world0/seed0/pool4096" in curves[0].marks()
     assert "best/128000/world0/seed0/pool16" in curves[1].marks()
+    assert curves[2].marks() == ["best/128000/world0/seed0/queries125"]
 
 
 @pytest.mark.parametrize("what", ["methods", "ablations", "curves"])
