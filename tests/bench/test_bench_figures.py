@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from leverplus.bench.methods import METHODS
+from leverplus.bench.records import Records
 from leverplus.recipe.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,15 @@ def test_a_recipe_expects_what_was_measured(budget: int) -> None:
     assert (len(row["seeds"]), len(row["worlds"]), row["n"]) == (5, 3, 3000)
     assert recipe.expected.startswith(f"{100 * row['gap_closed']['mean']['share']:.0f} % of the way")
     assert f": {100 * row['accuracy']['mean']:.1f} in the mean" in recipe.expected
+
+
+def test_the_figures_follow_from_the_answers_item_by_item() -> None:
+    records = Records.read(ROOT / "benchmarks" / "bench").found.values()
+    for row in (row for row in MEASURED["methods"] if row["arm"] == "learned"):
+        own = [r for r in records if (r["method"], r["budget"], r["queries"]) == (row["method"], row["budget"], 0)]
+        assert len(own) == len(row["worlds"]) * len(row["seeds"])
+        means = [fmean(fmean(values) for values in record["accuracy"]["learned"].values()) for record in own]
+        assert fmean(means) == pytest.approx(row["accuracy"]["mean"], abs=1e-9)
 
 
 def test_few_calls_beat_every_arm_without_training_and_harm_stays_small() -> None:
