@@ -36,6 +36,7 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
+MANIFEST = "run.json"
 PULSE = "progress.json"
 BEAT_SECONDS = 5.0
 
@@ -55,7 +56,7 @@ class Pulse:
         self.heard = now
         if self.written is None or now - self.written >= BEAT_SECONDS:
             self.written = now
-            if not self.folder.is_dir():  # work without a run folder, such as the arms of a benchmark
+            if not (self.folder / MANIFEST).is_file():  # no run folder: the arms of a benchmark, `lever world ladder`
                 return
             write_json(self.folder / PULSE, {"what": what, "done": done, "total": total, "seconds": round(seconds, 3)})
 

@@ -11,8 +11,14 @@ from PIL import Image
 from leverplus.cli.main import main
 
 
-def test_the_ladder_has_every_rung(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_ladder_has_every_rung_and_leaves_nothing_in_the_folder_it_is_typed_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
     assert main(["world", "ladder", "--n", "6", "--json", "--store", str(tmp_path / "scores.db")]) == 0
+    assert list(here.iterdir()) == []
     ladder = json.loads(capsys.readouterr().out)
     assert (ladder["n"], ladder["world_seed"]) == (6, 0)
     assert set(ladder["arms"]["zero_shot"]) == {"0"}
