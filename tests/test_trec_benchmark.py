@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from benchmarking import load_benchmark
 
 from leverplus.embedders.base import Vectors
 from leverplus.types import Item, ItemId
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "trec.py"
 ITEMS = 200
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trec_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["trec_benchmark"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("trec")
 
 
 def arguments(work: Path, **changes: object) -> argparse.Namespace:

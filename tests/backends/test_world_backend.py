@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from benchmarking import load_benchmark
 
 from leverplus.backends.base import Request
 from leverplus.backends.world import WorldBackend
@@ -14,8 +13,6 @@ from leverplus.errors import ScoringError
 from leverplus.scoring.scorer import reference_counts
 from leverplus.tasks.world import WorldTask
 from leverplus.types import ItemId
-
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scoring.py"
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,7 @@ def backend(task) -> WorldBackend:
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scoring_benchmark", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("scoring")
 
 
 def requests_of(task: WorldTask, shots: int, count: int, seed: int = 0) -> list[Request]:

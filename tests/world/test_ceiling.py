@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarking import load_benchmark
 
 from leverplus.metrics import normalise_answer, vqa_accuracy
 from leverplus.recipe.recipe import load_recipe
@@ -23,7 +23,6 @@ from leverplus.world.facts import draw_facts
 from leverplus.world.questions import NONE
 from leverplus.world.words import VOCABULARY
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "ceiling.py"
 DRAWS = 20_000
 ONE = ((5, NONE), (0.95, 0.05))
 TWO = ((5, 11), (0.35, 0.65))
@@ -32,13 +31,7 @@ TWO = ((5, 11), (0.35, 0.65))
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ceiling", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ceiling"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("ceiling")
 
 
 @pytest.fixture(scope="module")

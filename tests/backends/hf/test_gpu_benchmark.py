@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "gpu_scoring.py"
+from benchmarking import load_benchmark
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_scoring", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_scoring"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("gpu_scoring")
 
 
 def test_every_section_is_measured_and_both_ways_agree(benchmark: ModuleType, tmp_path: Path, monkeypatch) -> None:
