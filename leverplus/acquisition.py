@@ -80,7 +80,7 @@ class Acquisition:
 
         recipe = self.run.recipe
         kept = keep_groups(groups, recipe.score.keep, recipe.score.tiers)
-        own = top_members(kept, recipe.train.imitate) if recipe.train.stages[0] == "sft" else kept
+        own = top_members(kept, recipe.train.imitate) if recipe.train.asking == "sft" else kept
         select = recipe.select
         rows = rows_from_groups(
             own, self.table, recipe.reward, stop=select.stop, max_shots=select.max_shots, whole=kept

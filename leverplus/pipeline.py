@@ -12,11 +12,14 @@ from leverplus.acquisition import Acquisition
 from leverplus.errors import TrainingError
 from leverplus.folder import read_json, write_json, write_text
 from leverplus.oversight import examine_run, judge_handover, preflight_run, watched
+from leverplus.recipe.training import AgreementConfig
 from leverplus.run import POOL_SEED, Run, load_run, open_run
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench
     from leverplus.policies.base import Policy
+    from leverplus.training.groups import ItemTable, Row
+    from leverplus.training.loop import Refresh
     from leverplus.types import Group, Item
 
 __all__ = [
@@ -70,15 +73,13 @@ def train_run(run: Run) -> Policy:
     """Every stage of the recipe in order, each going on where it was stopped."""
     from leverplus.evaluation.sweep import checkpoint_names
     from leverplus.policies.build import build_policy
-    from leverplus.scoring.search import top_members
     from leverplus.training.checkpoint import load_checkpoint
-    from leverplus.training.groups import rows_from_groups
     from leverplus.training.loop import StageRun, run_stage
-    from leverplus.training.mistakes import convert_checkpoint, spoil_rows
+    from leverplus.training.mistakes import convert_checkpoint
     from leverplus.training.seeds import derive_seed
 
-    recipe, checkpoints = run.recipe, run.folder / "checkpoints"
-    groups = search_groups(run)
+    recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
+    groups = search_groups(run) if asking else []
     queries = run.training_queries()
     _, table = run.pools(queries if recipe.mistakes.any else queries[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
@@ -94,34 +95,50 @@ def train_run(run: Run) -> Policy:
         if number == 1 and recipe.score.draws_from_selector:
             groups = search_groups(run, policy)
         if not done.is_dir():
-            refresh = acquisition if number == 0 else None
-            if acquisition is not None:
-                rows = acquisition(policy, 0) if number == 0 else acquisition.rows
-            else:
-                own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
-                rows = rows_from_groups(
-                    own,
-                    table,
-                    recipe.reward,
-                    stop=policy.config.stop,
-                    max_shots=recipe.select.max_shots,
-                    whole=groups,
-                )
-            if name == "sft":
-                rows = spoil_rows(recipe.mistakes, rows)
-            if number == 0:
-                preflight_run(run, policy, rows, groups, table)
+            refresh = _refresh(run, name, table, acquisition)
+            rows = refresh(policy, 0) if refresh else _scored_rows(run, name, groups, table, acquisition)
+            if number == 0 and asking:
+                scored = rows if name == asking else _scored_rows(run, asking, groups, table, acquisition)
+                preflight_run(run, policy, scored, groups, table)
             watch = watched(run, judge, name, config.epochs)
             stage = StageRun(name, config, table, run.seed, run.folder, anchors, watch, refresh, recipe.hash, run.calls)
             result = run_stage(policy, rows, stage)
             convert_checkpoint(recipe.mistakes, done)
             judge_handover(run, policy, done, rows, table)
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
-        elif acquisition is not None and number == 0:
+        elif acquisition is not None and name == asking:
             acquisition.replay(policy)  # asks the store only; what later stages learn from
         policy = load_checkpoint(done)[0]
         anchors[name] = load_checkpoint(done)[0]
     return policy
+
+
+def _refresh(run: Run, name: str, table: ItemTable, acquisition: Acquisition | None) -> Refresh | None:
+    """Where a stage has fresh rows from: labels, rounds of asking, or nowhere."""
+    from leverplus.metrics import metric_named
+    from leverplus.training.agreement import Agreement
+
+    config = run.recipe.stages[name]
+    if isinstance(config, AgreementConfig):
+        return Agreement(run.demonstrations, table, metric_named(run.task.metric), config, run.seed)
+    return acquisition if name == run.recipe.train.asking else None
+
+
+def _scored_rows(
+    run: Run, name: str, groups: Sequence[Group], table: ItemTable, acquisition: Acquisition | None
+) -> Sequence[Row]:
+    """What a stage learns from that learns from the model's answers."""
+    from leverplus.scoring.search import top_members
+    from leverplus.training.groups import rows_from_groups
+    from leverplus.training.mistakes import spoil_rows
+
+    recipe, select = run.recipe, run.recipe.select
+    if acquisition is not None:
+        rows = acquisition.rows
+    else:
+        own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
+        rows = rows_from_groups(own, table, recipe.reward, stop=select.stop, max_shots=select.max_shots, whole=groups)
+    return spoil_rows(recipe.mistakes, rows) if name == "sft" else rows
 
 
 def dev_judge(run: Run) -> Callable[[Policy], Mapping[str, float]]:

@@ -26,6 +26,8 @@ SETTINGS = [
     "score.best=4",
     "listwise.epochs=4",
     "listwise.batch_size=16",
+    "agreement.epochs=2",
+    "agreement.queries=200",
     "select.hidden=32",
 ]
 DEEP = [*SETTINGS, "score.depth=4", "select.state=vector_gate"]
@@ -123,6 +125,45 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tm
     weights = [load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors") for run in (again, whole)]
     assert all(torch.allclose(weights[0][name], value, atol=1e-6) for name, value in weights[1].items())
     assert again.calls() == whole.calls()
+
+
+def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(flat: Run, tmp_path: Path) -> None:
+    run = open_run(
+        load_recipe("best", SETTINGS), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
+    )
+
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "training, agreement" and done == total:
+            raise KeyboardInterrupt
+
+    run.progress = stop
+    with pytest.raises(KeyboardInterrupt):
+        train_run(run)
+    assert (run.folder / "checkpoints" / "agreement-epoch001").is_dir()
+    assert not (run.folder / "checkpoints" / "agreement").exists()
+    again = trained(tmp_path / "run", tmp_path / "scores.db", SETTINGS)
+    for stage in ("agreement", "listwise"):
+        own, other = (load_file(r.folder / "checkpoints" / stage / "model.safetensors") for r in (again, flat))
+        assert all(torch.allclose(own[name], value, atol=1e-6) for name, value in other.items())
+
+
+def test_the_first_candidates_asked_about_are_those_that_labels_taught(flat: Run) -> None:
+    policy = load_checkpoint(flat.folder / "checkpoints" / "agreement")[0]
+    start = load_checkpoint(flat.folder / "checkpoints" / "listwise-epoch001")[0]
+    assert any(not torch.equal(one, other) for one, other in zip(policy.parameters(), start.parameters(), strict=True))
+    log = [json.loads(line) for line in (flat.folder / "log.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in log] == ["agreement"] * 2 + ["listwise"] * 4
+    calls = [line["lvlm_calls"] for line in log]
+    per_epoch = len(flat.recipe.score.dev_shots) * flat.recipe.score.dev_queries
+    assert calls[1] - calls[0] <= per_epoch, "labels cost nothing but the judging of an epoch"
+
+
+def test_labels_alone_search_nothing(tmp_path: Path) -> None:
+    small = ["agreement.epochs=1", "agreement.queries=100", "score.dev_queries=2", "select.hidden=16"]
+    recipe = load_recipe("labels", small)
+    run = open_run(recipe, find_recipe("labels"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    train_run(run)
+    assert 0 < run.calls() <= 2 * 2 * len(recipe.score.dev_shots)
 
 
 def test_rewards_that_need_prefixes_reach_supervised_training(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ METHODS: Mapping[str, Method] = {
     "best": Method(
         "best",
         by_budget={512_000: ("score.best=48", "score.chance=8")},
+        on_the_way={"agreement": "labels"},
         recipes={8_000: "best_8k", 32_000: "best_32k"},
     ),
     "listwise": Method(
@@ -93,13 +94,16 @@ METHODS: Mapping[str, Method] = {
         "baseline_sft",
         ('train.stages=["sft","rce","grpo"]', *_AS_PLANNED),
         {
+            8_000: ("rce.batch_size=8", "grpo.batch_size=8"),
+            32_000: ("rce.batch_size=16", "grpo.batch_size=16"),
             128_000: ("sft.batch_size=32",),
             512_000: ("sft.batch_size=64", "score.random=16", "score.retrieved=16"),
         },
     ),
 }
 """Trained methods. `sft_rce_grpo` is the training of the plans with every mistake in it; `mended_grpo` the same stages
-and data with the defaults instead of the mistakes."""
+and data with the defaults instead of the mistakes, in smaller batches (chosen on dev worlds) where the defaults would
+leave too few steps."""
 
 TITLES: Mapping[str, str] = {
     "sft": "SFT",
@@ -107,11 +111,13 @@ TITLES: Mapping[str, str] = {
     "sft_rce_grpo": "SFT + RCE + GRPO (plans)",
     "mended_grpo": "SFT + RCE + GRPO (mended)",
     "listwise": "listwise",
+    "labels": "labels alone",
     "best": "best",
 }
 """How methods are called where people read them; the order of the table."""
 
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
+    "no_agreement": ('train.stages=["listwise"]',),
     "no_rounds": ("score.rounds=0",),
     "later_places": ("score.depth=4", "select.state=vector_gate"),
     "rounds_by_chance": ("score.best=1", "score.chance=11"),
@@ -127,8 +133,8 @@ ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "warm_targets": ("listwise.temperature=0.3",),
     "whole_pool": ("listwise.among=pool",),
     "best_epoch": ("listwise.keep=best",),
-    "grpo_finisher": ('train.stages=["listwise","grpo"]', "grpo.epochs=8"),
-    "pairwise_finisher": ('train.stages=["listwise","pairwise"]', "pairwise.epochs=8"),
+    "grpo_finisher": ('train.stages=["agreement","listwise","grpo"]', "grpo.epochs=8"),
+    "pairwise_finisher": ('train.stages=["agreement","listwise","pairwise"]', "pairwise.epochs=8"),
 }
 """One-factor changes of `best`, as overrides; each is compared with `best` at the same budget."""
 
@@ -178,7 +184,7 @@ def ablation(name: str) -> Method:
     if name not in ABLATIONS:
         raise UnknownName(f"there is no ablation called '{name}'; known: {', '.join(ABLATIONS)}")
     best = METHODS["best"]
-    return replace(best, changes=(*best.changes, *ABLATIONS[name]))
+    return replace(best, changes=(*best.changes, *ABLATIONS[name]), on_the_way={})
 
 
 QUICK: Mapping[str, Any] = {
@@ -200,4 +206,5 @@ def quick_settings(method: Method) -> tuple[str, ...]:
     """Tiny sizes for a method: two epochs of each stage, one round of asking where it asks in rounds."""
     recipe = load_recipe(method.recipe, method.changes)
     rounds = ("score.rounds=1",) if recipe.score.rounds else ()
-    return (*QUICK_SETTINGS, *(f"{stage}.epochs=2" for stage in recipe.stages), *rounds)
+    labels = ("agreement.queries=50",) if "agreement" in recipe.stages else ()
+    return (*QUICK_SETTINGS, *(f"{stage}.epochs=2" for stage in recipe.stages), *rounds, *labels)

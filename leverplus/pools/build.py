@@ -84,11 +84,11 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
     for position, item in enumerate(items):
         if by_id.setdefault(item.id, position) != position:
             raise DataError(f"demonstration id {item.id} occurs twice; give every item of the task its own id")
-        if (picture := _picture(item)) is not None:
+        if (picture := picture_of(item)) is not None:
             by_picture.setdefault(picture, []).append(position)
     found = []
     for query in queries:
-        picture = _picture(query)
+        picture = picture_of(query)
         closed = set() if picture is None else set(by_picture.get(picture, ()))
         if query.id in by_id:
             closed.add(by_id[query.id])
@@ -96,7 +96,7 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
     return found
 
 
-def _picture(item: Item) -> str | None:
+def picture_of(item: Item) -> str | None:
     return item.image_id if item.image_id is not None else item.image
 
 

@@ -18,8 +18,8 @@ from leverplus.recipe.pools import PoolSection
 from leverplus.recipe.schema import read_section, sick_settings
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
 from leverplus.recipe.selection import PolicyConfig, read_selection
+from leverplus.recipe.training import FREE, RewardConfig, StageConfig
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
-from leverplus.recipe.training import RewardConfig, StageConfig
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 GALLERY = "gallery"
@@ -179,6 +179,7 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(_contradictions(sections))
     problems.extend(_idle_rounds(sections, stages))
+    problems.extend(_late_labels(sections))
     for key, stage in stages.items():
         problems.extend(stage.problems(f"{key}.") if stage else [])
     problems.extend(_adapter_problems(sections, stages))
@@ -242,13 +243,28 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
 def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
     """Rounds of acquisition that no epoch would follow."""
     score, train = sections["score"], sections["train"]
-    first = stages.get(train.stages[0]) if train and train.stages else None
+    first = stages.get(train.asking) if train and train.asking else None
     if score and first and score.rounds and score.rounds >= first.epochs:
         return [
-            f"score.rounds = {score.rounds}: must be below {train.stages[0]}.epochs = {first.epochs}, "
+            f"score.rounds = {score.rounds}: must be below {train.asking}.epochs = {first.epochs}, "
             "since a round is asked before an epoch other than the first"
         ]
     return []
+
+
+def _late_labels(sections: Mapping[str, Any]) -> list[str]:
+    """A stage that learns from labels behind one that learnt from the model, or rounds of asking for nobody."""
+    score, train = sections["score"], sections["train"]
+    if not train or not train.stages:
+        return []
+    found = [
+        f"train.stages: {name} learns from labels alone and must come before {train.asking}, which learns from answers"
+        for name in train.stages
+        if name in FREE and train.asking and train.stages.index(name) > train.stages.index(train.asking)
+    ]
+    if score and score.rounds and train.asking is None:
+        found.append(f"score.rounds = {score.rounds}: no stage of train.stages learns from answers; use 0")
+    return found
 
 
 def _adapter_problems(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from leverplus import catalog
 from leverplus.recipe.schema import setting
+from leverplus.recipe.training import FREE
 
 
 def _tasks() -> tuple[str, ...]:
@@ -107,7 +108,9 @@ class ScoreSection:
     tiers: tuple[str, ...] = setting(
         ("high", "medium", "low"), "tiers of the curriculum that are kept", choices=("high", "medium", "low")
     )
-    rounds: int = setting(0, "epochs of the first stage before which the selector says what to ask next", low=0)
+    rounds: int = setting(
+        0, "epochs of the first stage that learns from answers, before which the selector says what to ask next", low=0
+    )
     first_share: float = setting(0.3, "share of the calls spent before the first of these rounds", above=0.0, high=1.0)
     best: int = setting(8, "rounds: the selector's best candidates that are measured for a fresh query", low=1)
     chance: int = setting(2, "rounds: candidates measured by chance beside them", low=0)
@@ -143,6 +146,11 @@ class TrainSection:
 
     stages: tuple[str, ...] = setting(("sft",), "stages in order", choices=_stages)
     imitate: int = setting(1, "best sequences of every length that sft imitates", low=1)
+
+    @property
+    def asking(self) -> str | None:
+        """The first stage that learns from the model's answers."""
+        return next((stage for stage in self.stages if stage not in FREE), None)
 
 
 @dataclass(frozen=True)

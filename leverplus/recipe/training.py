@@ -6,6 +6,7 @@ Settings marked sick reproduce a mistake of the earlier code on purpose, so that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leverplus import catalog
 from leverplus.recipe.schema import setting
@@ -120,6 +121,29 @@ class ListwiseConfig(StageConfig):
 
 
 @dataclass(frozen=True)
+class AgreementConfig(StageConfig):
+    """`[agreement]`: soft targets from labels alone, before the model is asked: a candidate is worth what its answer
+    would score for the query. The candidates are drawn afresh every epoch from the whole training split."""
+
+    among: ClassVar[str] = "tried"
+    min_children: ClassVar[int] = 2
+    epochs: int = setting(4, "passes over the training questions", low=0)
+    temperature: float = setting(0.1, "of the targets softmax(score / temperature)", above=0.0)
+    queries: int = setting(8000, "training questions of an epoch at most; 0: all", low=0)
+    candidates: int = setting(16, "candidates a question is compared with", low=2)
+    agreeing: int = setting(2, "of these, drawn among those whose answer scores with the question", low=0)
+
+    def problems(self, prefix: str) -> list[str]:
+        found = super().problems(prefix)
+        if self.agreeing >= self.candidates:
+            found.append(
+                f"{prefix}agreeing = {self.agreeing}: must be below {prefix}candidates = {self.candidates}, "
+                "or there is nothing to tell them from"
+            )
+        return found
+
+
+@dataclass(frozen=True)
 class PairwiseConfig(StageConfig):
     """`[pairwise]`: the better of two sequences of a group should be the likelier."""
 
@@ -202,6 +226,7 @@ class GrpoConfig(StageConfig):
 
 
 SECTIONS: dict[str, type[StageConfig]] = {
+    "agreement": AgreementConfig,
     "sft": SftConfig,
     "rce": RceConfig,
     "grpo": GrpoConfig,
@@ -209,3 +234,6 @@ SECTIONS: dict[str, type[StageConfig]] = {
     "pairwise": PairwiseConfig,
 }
 """The settings of each stage, by the name of the stage."""
+
+FREE = ("agreement",)
+"""Stages that learn without the model's answers."""

@@ -17,7 +17,7 @@ from leverplus import losses
 from leverplus.advantages import live_groups
 from leverplus.losses import LossParts
 from leverplus.policies.base import PAD, STOP, Policy, StepLogprobs, sequence_logprobs
-from leverplus.recipe.training import ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
+from leverplus.recipe.training import AgreementConfig, ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
 from leverplus.schedules import interpolate
 from leverplus.training.groups import GroupBatch
 
@@ -159,8 +159,8 @@ class Pairwise(Stage[PairwiseConfig]):
         return LossParts(result.total + nll, {**result.parts, "nll": nll}, diagnostics, result.rows)
 
 
-class Listwise(Stage[ListwiseConfig]):
-    """Soft targets over the measured next picks of each prefix: a dense one-shot table, or a table for each step."""
+class Listwise(Stage[ListwiseConfig | AgreementConfig]):
+    """Soft targets over the known next picks of each prefix: a dense one-shot table, or a table for each step."""
 
     def tried_only(self, policy: Policy) -> bool:
         return self.config.among == "tried" and policy.candidates_apart

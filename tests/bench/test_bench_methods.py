@@ -75,9 +75,8 @@ def test_an_ablation_is_best_with_one_thing_changed() -> None:
     assert len(set(hashes)) == len(hashes)
     for name in ABLATIONS:
         changed = ablation(name).at(128_000)
-        sections = [
-            key for key, value in changed.values().items() if key != "train" and value != best.values().get(key)
-        ]
+        before, after = best.values(), changed.values()
+        sections = [key for key in before | after if key != "train" and before.get(key) != after.get(key)]
         assert 1 <= len(sections) <= 2, f"{name} changes {sections}"
     with pytest.raises(UnknownName, match="no ablation called 'less'; known: "):
         ablation("less")
@@ -97,7 +96,7 @@ def test_the_whole_benchmark_is_five_seeds_in_three_worlds_at_four_budgets() -> 
     assert len(jobs) == 3 + 4 * 4 * 15
     assert {job.world for job in jobs} == {100, 101, 102}
     marks = [mark for job in jobs for mark in job.marks()]
-    assert len(set(marks)) == len(marks) == 3 + 6 * 4 * 15
+    assert len(set(marks)) == len(marks) == 3 + 7 * 4 * 15
     assert len({job.folder for job in jobs}) == len(jobs)
     assert "sft/128000/world101/seed4" in marks
 
@@ -112,7 +111,7 @@ def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
     assert [job.queries for job in curves if job.name != ARMS] == [0, 125, 250, 500, 1000, 2000, 4000]
     assert "arms/0/world0/seed0/pool4096" in curves[0].marks()
     assert "best/128000/world0/seed0/pool16" in curves[1].marks()
-    assert curves[2].marks() == ["best/128000/world0/seed0/queries125"]
+    assert curves[2].marks() == [f"{name}/128000/world0/seed0/queries125" for name in ("labels", "best")]
 
 
 @pytest.mark.parametrize("what", ["methods", "ablations", "curves"])

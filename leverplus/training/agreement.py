@@ -1,0 +1,96 @@
+"""What labels alone teach: a candidate is worth what its answer would score if it were given for the query.
+
+No model is asked, so every training question can be compared with fresh candidates in every epoch. It is a guess at
+what a frozen model does with a demonstration, right for one that takes over what it is shown; a later stage, which
+learns from the model's own answers, starts from it instead of from nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from leverplus.errors import TrainingError
+from leverplus.metrics import Metric
+from leverplus.policies.base import Policy
+from leverplus.policies.items import ItemTable
+from leverplus.pools.build import picture_of
+from leverplus.recipe.training import AgreementConfig
+from leverplus.training.groups import Row
+from leverplus.training.seeds import derive_seed
+from leverplus.types import Item
+
+Indices = NDArray[np.int64]
+
+
+class Agreement:
+    """Rows of labelled items against each other; the same ones for the same seed and epoch.
+
+    Of a row's candidates some are drawn among those whose answer scores with the query, where there are any, the others
+    from all items; none is the query or on its image. Rows whose candidates are all worth the same are left out.
+    """
+
+    def __init__(
+        self, items: Sequence[Item], table: ItemTable, metric: Metric, config: AgreementConfig, seed: int
+    ) -> None:
+        self.items, self.metric, self.config, self.seed = items, metric, config, seed
+        self.rows = np.array([table.row(item.id) for item in items])
+        self.shown, self.own = np.unique([item.answer for item in items], return_inverse=True)
+        self.by_answer = np.argsort(self.own, kind="stable")
+        self.ends = np.cumsum(np.bincount(self.own, minlength=len(self.shown)))
+        pictures = [picture_of(item) for item in items]
+        numbers = {picture: number for number, picture in enumerate(dict.fromkeys(pictures))}
+        self.pictures = np.array([-1 - n if p is None else numbers[p] for n, p in enumerate(pictures)])
+        self.answers = {str(answer): number for number, answer in enumerate(self.shown)}
+
+    def __call__(self, policy: Policy, epoch: int) -> Sequence[Row]:  # noqa: ARG002 one signature with other refreshes
+        """The rows of an epoch (from 0)."""
+        rng = np.random.default_rng(derive_seed(self.seed, "agreement", epoch))
+        queries = rng.permutation(len(self.items))[: self.config.queries or None]
+        found = [row for query in queries.tolist() if (row := self._row(query, rng)) is not None]
+        if not found:
+            raise TrainingError(
+                "stage agreement: no candidate's answer scores better than another's for any training question, so "
+                "labels teach nothing here; take agreement out of train.stages"
+            )
+        return found
+
+    def _row(self, query: int, rng: np.random.Generator) -> Row | None:
+        agreeing = self._agreeing(query, rng)
+        others = rng.integers(len(self.items), size=self.config.candidates - len(agreeing))
+        drawn = np.unique(np.concatenate([agreeing, others]))
+        drawn = rng.permutation(drawn[self.pictures[drawn] != self.pictures[query]])
+        worth = np.array([self._worth(query, answer) for answer in self.own[drawn].tolist()], dtype=np.float32)
+        if len(worth) < 2 or worth.max() == worth.min():
+            return None
+        rewards = torch.from_numpy(worth)
+        return Row(
+            query=self.items[query].id,
+            query_row=int(self.rows[query]),
+            pool_rows=torch.from_numpy(self.rows[drawn]),
+            sequences=torch.arange(len(drawn)).unsqueeze(-1),
+            rewards=rewards,
+            log_mu=torch.full_like(rewards, math.nan),
+            accuracy=rewards,
+        )
+
+    def _agreeing(self, query: int, rng: np.random.Generator) -> Indices:
+        """Items that show one of the query's answers, each as likely as the others."""
+        named = [self.answers[answer] for answer in set(self.items[query].answers) if answer in self.answers]
+        scoring = sorted(answer for answer in named if self._worth(query, answer) > 0.0)
+        if not scoring:
+            return np.zeros(0, dtype=np.int64)
+        ends = self.ends[scoring]
+        counts = ends - np.concatenate([[0], self.ends])[scoring]
+        place = rng.integers(counts.sum(), size=self.config.agreeing)
+        block = np.searchsorted(np.cumsum(counts), place, side="right")
+        found: Indices = self.by_answer[ends[block] - (np.cumsum(counts)[block] - place)]
+        return found
+
+    def _worth(self, query: int, answer: int) -> float:
+        """What an answer scores with a query."""
+        return self.metric(str(self.shown[answer]), self.items[query].answers)
