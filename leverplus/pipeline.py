@@ -57,10 +57,10 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
     if section.groups:
         run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
         return keep_groups(run.imported_groups, section.keep, section.tiers)
-    scorer = run.scorer  # tests the model: one that is missing or broken is named before anything is embedded
+    run.require_model()
     queries = run.training_queries()
     pools, table = run.pools(queries)
-    groups = find_groups(scorer, pools, section, seed=run.seed, table=table, policy=policy)
+    groups = find_groups(run.scorer, pools, section, seed=run.seed, table=table, policy=policy)
     if not groups:
         raise TrainingError(
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
@@ -79,8 +79,8 @@ def train_run(run: Run) -> Policy:
     from leverplus.training.seeds import derive_seed
 
     recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
-    groups = search_groups(run) if asking else []
     queries = run.training_queries()
+    run.require_model()
     _, table = run.pools(queries if recipe.mistakes.any else queries[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     run.add_adapters(policy)
@@ -88,24 +88,26 @@ def train_run(run: Run) -> Policy:
     judge(policy)
     for name in checkpoint_names(checkpoints, recipe.stages):
         judge(load_checkpoint(checkpoints / name)[0])  # asks the store only; counts the calls of epochs run before
-    acquisition = Acquisition(run, groups, table) if recipe.score.rounds else None
+    groups: Sequence[Group] = ()
+    acquisition: Acquisition | None = None
     anchors: dict[str, Policy] = {}
     for number, (name, config) in enumerate(recipe.stages.items()):
         done = checkpoints / name
-        if number == 1 and recipe.score.draws_from_selector:
-            groups = search_groups(run, policy)
+        if name == asking or (number == 1 and recipe.score.draws_from_selector):
+            groups = search_groups(run, policy if number and recipe.score.draws_from_selector else None)
+            acquisition = Acquisition(run, groups, table) if recipe.score.rounds else None
         if not done.is_dir():
             refresh = _refresh(run, name, table, acquisition)
             rows = refresh(policy, 0) if refresh else _scored_rows(run, name, groups, table, acquisition)
-            if number == 0 and asking:
-                scored = rows if name == asking else _scored_rows(run, asking, groups, table, acquisition)
-                preflight_run(run, policy, scored, groups, table)
+            if name == asking:
+                preflight_run(run, policy, rows, groups, table)
             watch = watched(run, judge, name, config.epochs)
             stage = StageRun(name, config, table, run.seed, run.folder, anchors, watch, refresh, recipe.hash, run.calls)
             result = run_stage(policy, rows, stage)
             convert_checkpoint(recipe.mistakes, done)
             judge_handover(run, policy, done, rows, table)
-            run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, dev accuracy {result.best_value:.3f}")
+            value = "not judged" if result.best_value is None else f"dev accuracy {result.best_value:.3f}"
+            run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, {value}")
         elif acquisition is not None and name == asking:
             acquisition.replay(policy)  # asks the store only; what later stages learn from
         policy = load_checkpoint(done)[0]
@@ -120,7 +122,9 @@ def _refresh(run: Run, name: str, table: ItemTable, acquisition: Acquisition | N
 
     config = run.recipe.stages[name]
     if isinstance(config, AgreementConfig):
-        return Agreement(run.demonstrations, table, metric_named(run.task.metric), config, run.seed)
+        queries = [query.id for query in run.shuffled_queries()]
+        metric = metric_named(run.task.metric)
+        return Agreement(run.demonstrations, queries, table, metric, config=config, seed=run.seed)
     return acquisition if name == run.recipe.train.asking else None
 
 

@@ -109,6 +109,10 @@ class Run:
             self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
         return scorer
 
+    def require_model(self) -> None:
+        """Open and test the model: one that is missing or broken is named before anything is embedded."""
+        assert self.scorer
+
     @cached_property
     def demonstrations(self) -> Sequence[Item]:
         return self.task.items("train")

@@ -147,23 +147,27 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(f
         assert all(torch.allclose(own[name], value, atol=1e-6) for name, value in other.items())
 
 
-def test_the_first_candidates_asked_about_are_those_that_labels_taught(flat: Run) -> None:
-    policy = load_checkpoint(flat.folder / "checkpoints" / "agreement")[0]
-    start = load_checkpoint(flat.folder / "checkpoints" / "listwise-epoch001")[0]
-    assert any(not torch.equal(one, other) for one, other in zip(policy.parameters(), start.parameters(), strict=True))
-    log = [json.loads(line) for line in (flat.folder / "log.jsonl").read_text().splitlines()]
+def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judging(tmp_path: Path) -> None:
+    still = [*SETTINGS, "listwise.lr=1e-12", "score.chance=0"]
+    run = trained(tmp_path / "run", tmp_path / "scores.db", still)
+    taught = load_checkpoint(run.folder / "checkpoints" / "agreement")[0]
+    asked_about = asked(run)
+    pools = [pool for pool, _ in asked_about]
+    proposed = propose(taught, run.pools([])[1], pools, 0, best=4, chance=0, seed=0)
+    assert [prompts for _, prompts in asked_about] == proposed
+    log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     assert [line["stage"] for line in log] == ["agreement"] * 2 + ["listwise"] * 4
-    calls = [line["lvlm_calls"] for line in log]
-    per_epoch = len(flat.recipe.score.dev_shots) * flat.recipe.score.dev_queries
-    assert calls[1] - calls[0] <= per_epoch, "labels cost nothing but the judging of an epoch"
+    judged = len(run.recipe.score.dev_shots) * run.recipe.score.dev_queries
+    assert log[1]["lvlm_calls"] <= 3 * judged
 
 
-def test_labels_alone_search_nothing(tmp_path: Path) -> None:
-    small = ["agreement.epochs=1", "agreement.queries=100", "score.dev_queries=2", "select.hidden=16"]
-    recipe = load_recipe("labels", small)
-    run = open_run(recipe, find_recipe("labels"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+def test_supervised_training_may_follow_labels(tmp_path: Path) -> None:
+    small = ["score.queries=6", "score.dev_queries=2", "score.dev_shots=[1]", "sft.epochs=1", "select.hidden=16"]
+    labels = ["agreement.epochs=1", "agreement.queries=50", 'train.stages=["agreement", "sft"]']
+    recipe = load_recipe("world", [*small, *labels])
+    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
     train_run(run)
-    assert 0 < run.calls() <= 2 * 2 * len(recipe.score.dev_shots)
+    assert (run.folder / "checkpoints" / "sft").is_dir()
 
 
 def test_rewards_that_need_prefixes_reach_supervised_training(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.bench.crew import run_jobs
-from leverplus.bench.jobs import ARMS, Job, Place, Record, do_job
+from leverplus.bench.jobs import ARMS, Job, Place, Record, do_job, resized
 from leverplus.bench.methods import (
     ABLATIONS,
     BUDGETS,
@@ -31,6 +31,8 @@ from leverplus.bench.methods import (
     quick_settings,
 )
 from leverplus.bench.records import Records
+from leverplus.errors import EvaluationError
+from leverplus.recipe.recipe import Recipe
 
 BETWEEN_WRITES = 10.0
 """Seconds between two writings of the results while jobs go on."""
@@ -107,6 +109,7 @@ def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
     """Do what is missing within the time, then write results.json.gz, bench.json, bench.md and bench.svg."""
     started = time.monotonic()
     records = Records.read(bench.folder)
+    require_current(plan.jobs(), records)
     jobs = [job for job in plan.jobs() if any(key not in records.found for key in job.marks())]
     total, written = len(jobs), [started]
     count = [0]
@@ -133,6 +136,28 @@ def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
     finally:
         records.write()
     return write_standings(plan, bench, records, [job.marks()[-1] for job in left])
+
+
+def require_current(jobs: Sequence[Job], records: Records) -> None:
+    """Refuse results of a training whose recipe is another one by now: a table would mix the two."""
+    recipes: dict[tuple[str, int, int, int], Recipe] = {}
+    for job in jobs:
+        if job.method is None:
+            continue
+        kind = (job.name, job.budget, job.world, job.queries)
+        for size in job.sizes:
+            for name in job.stages.values():
+                record = records.found.get(job.key(name, size))
+                if record is None:
+                    continue
+                if kind not in recipes:
+                    recipes[kind] = job.recipe()
+                recipe = resized(recipes[kind], size)
+                if record["recipe"] != recipe.hash:
+                    raise EvaluationError(
+                        f"{records.path} holds {job.key(name, size)} of another recipe ({record['recipe']}, now "
+                        f"{recipe.hash}): settings or --items differ; choose another --out DIR, or move the file away"
+                    )
 
 
 def write_standings(plan: Plan, bench: Bench, records: Records, left: Sequence[str]) -> dict[str, Any]:

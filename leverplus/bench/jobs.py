@@ -55,7 +55,7 @@ class Job:
     def stages(self) -> dict[str, str]:
         """The methods that this training measures, by the stage after which they are finished."""
         assert self.method is not None
-        return {**self.method.on_the_way, _last_stage(self.method.recipe, self.method.changes): self.name}
+        return {**self.method.finished_at(self.budget), _last_stage(self.method.recipe, self.method.changes): self.name}
 
     @property
     def folder(self) -> str:
@@ -257,8 +257,12 @@ def _furnish(run: Run) -> None:
 
 def _resize(run: Run, size: int) -> None:
     """From here on the run draws pools of this size; 0 leaves them as they are."""
-    if size:
-        run.recipe = replace(run.recipe, pool=replace(run.recipe.pool, size=size))
+    run.recipe = resized(run.recipe, size)
+
+
+def resized(recipe: Recipe, size: int) -> Recipe:
+    """A recipe with pools of another size; 0 leaves them as they are."""
+    return replace(recipe, pool=replace(recipe.pool, size=size)) if size else recipe
 
 
 def _prune(folder: Path) -> None:

@@ -31,14 +31,19 @@ class Method:
     """A way to train: a recipe, what is changed in it, and what is changed at single budgets.
 
     `recipes` are other recipes for single budgets; `on_the_way` names the methods that are finished when an earlier
-    stage of the same training is.
+    stage of the same training is, `once` those that are the same at every budget and measured at the smallest.
     """
 
     recipe: str
     changes: tuple[str, ...] = ()
     by_budget: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     on_the_way: Mapping[str, str] = field(default_factory=dict)
+    once: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[int, str] = field(default_factory=dict)
+
+    def finished_at(self, budget: int) -> dict[str, str]:
+        """The methods that are finished on the way at a budget, by stage."""
+        return {**self.on_the_way, **(self.once if budget == min(BUDGETS) else {})}
 
     def recipe_at(self, budget: int) -> str:
         """The name of the recipe at a budget."""
@@ -82,7 +87,7 @@ METHODS: Mapping[str, Method] = {
     "best": Method(
         "best",
         by_budget={512_000: ("score.best=48", "score.chance=8")},
-        on_the_way={"agreement": "labels"},
+        once={"agreement": "labels"},
         recipes={8_000: "best_8k", 32_000: "best_32k"},
     ),
     "listwise": Method(
@@ -174,7 +179,7 @@ def owner_of(name: str) -> str:
     if name in METHODS:
         return name
     for owner, method in METHODS.items():
-        if name in method.on_the_way.values():
+        if name in {*method.on_the_way.values(), *method.once.values()}:
             return owner
     raise UnknownName(f"there is no method called '{name}'; known: {', '.join(TITLES)}")
 
@@ -184,7 +189,7 @@ def ablation(name: str) -> Method:
     if name not in ABLATIONS:
         raise UnknownName(f"there is no ablation called '{name}'; known: {', '.join(ABLATIONS)}")
     best = METHODS["best"]
-    return replace(best, changes=(*best.changes, *ABLATIONS[name]), on_the_way={})
+    return replace(best, changes=(*best.changes, *ABLATIONS[name]), once={})
 
 
 QUICK: Mapping[str, Any] = {

@@ -253,18 +253,14 @@ def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig |
 
 
 def _late_labels(sections: Mapping[str, Any]) -> list[str]:
-    """A stage that learns from labels behind one that learnt from the model, or rounds of asking for nobody."""
-    score, train = sections["score"], sections["train"]
-    if not train or not train.stages:
-        return []
-    found = [
-        f"train.stages: {name} learns from labels alone and must come before {train.asking}, which learns from answers"
-        for name in train.stages
-        if name in FREE and train.asking and train.stages.index(name) > train.stages.index(train.asking)
+    """Stages that learn from labels and have no stage behind them that learns from the model, or one before them."""
+    stages = sections["train"].stages if sections["train"] else ()
+    return [
+        f"train.stages: {name} learns from labels alone, so that a later stage knows what to ask the model about: name "
+        "one behind it that learns from answers, such as listwise, and none before it"
+        for place, name in enumerate(stages)
+        if name in FREE and (set(stages[:place]) - set(FREE) or not set(stages[place:]) - set(FREE))
     ]
-    if score and score.rounds and train.asking is None:
-        found.append(f"score.rounds = {score.rounds}: no stage of train.stages learns from answers; use 0")
-    return found
 
 
 def _adapter_problems(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:

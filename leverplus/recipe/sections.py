@@ -148,9 +148,9 @@ class TrainSection:
     imitate: int = setting(1, "best sequences of every length that sft imitates", low=1)
 
     @property
-    def asking(self) -> str | None:
-        """The first stage that learns from the model's answers."""
-        return next((stage for stage in self.stages if stage not in FREE), None)
+    def asking(self) -> str:
+        """The first stage that learns from the model's answers; "" where no stage does, which no recipe may have."""
+        return next((stage for stage in self.stages if stage not in FREE), "")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ learns from the model's own answers, starts from it instead of from nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -22,35 +22,46 @@ from leverplus.pools.build import picture_of
 from leverplus.recipe.training import AgreementConfig
 from leverplus.training.groups import Row
 from leverplus.training.seeds import derive_seed
-from leverplus.types import Item
+from leverplus.types import Item, ItemId
 
 Indices = NDArray[np.int64]
 
 
 class Agreement:
-    """Rows of labelled items against each other; the same ones for the same seed and epoch.
+    """Rows of labelled queries among `items` and candidates of all of them; the same for the same seed and epoch.
 
-    Of a row's candidates some are drawn among those whose answer scores with the query, where there are any, the others
-    from all items; none is the query or on its image. Rows whose candidates are all worth the same are left out.
+    Of a row's candidates some are drawn among those that show an answer of the query that scores, where there are any,
+    the others from all items; draws of the query itself, of its picture and of one item twice are left out, and so are
+    rows whose candidates are all worth the same.
     """
 
     def __init__(
-        self, items: Sequence[Item], table: ItemTable, metric: Metric, config: AgreementConfig, seed: int
+        self,
+        items: Sequence[Item],
+        queries: Iterable[ItemId],
+        table: ItemTable,
+        metric: Metric,
+        *,
+        config: AgreementConfig,
+        seed: int,
     ) -> None:
         self.items, self.metric, self.config, self.seed = items, metric, config, seed
+        asked = set(queries)
+        self.queries = np.array([place for place, item in enumerate(items) if item.id in asked], dtype=np.int64)
         self.rows = np.array([table.row(item.id) for item in items])
-        self.shown, self.own = np.unique([item.answer for item in items], return_inverse=True)
+        self.shown = sorted({item.answer for item in items})
+        self.answers = {answer: number for number, answer in enumerate(self.shown)}
+        self.own = np.array([self.answers[item.answer] for item in items])
         self.by_answer = np.argsort(self.own, kind="stable")
         self.ends = np.cumsum(np.bincount(self.own, minlength=len(self.shown)))
         pictures = [picture_of(item) for item in items]
         numbers = {picture: number for number, picture in enumerate(dict.fromkeys(pictures))}
         self.pictures = np.array([-1 - n if p is None else numbers[p] for n, p in enumerate(pictures)])
-        self.answers = {str(answer): number for number, answer in enumerate(self.shown)}
 
     def __call__(self, policy: Policy, epoch: int) -> Sequence[Row]:  # noqa: ARG002 one signature with other refreshes
         """The rows of an epoch (from 0)."""
         rng = np.random.default_rng(derive_seed(self.seed, "agreement", epoch))
-        queries = rng.permutation(len(self.items))[: self.config.queries or None]
+        queries = rng.permutation(self.queries)[: self.config.queries or None]
         found = [row for query in queries.tolist() if (row := self._row(query, rng)) is not None]
         if not found:
             raise TrainingError(
@@ -93,4 +104,4 @@ class Agreement:
 
     def _worth(self, query: int, answer: int) -> float:
         """What an answer scores with a query."""
-        return self.metric(str(self.shown[answer]), self.items[query].answers)
+        return self.metric(self.shown[answer], self.items[query].answers)

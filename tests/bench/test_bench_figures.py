@@ -8,13 +8,16 @@ from statistics import fmean
 
 import pytest
 
+from leverplus.bench.benchmark import Plan, ablation_plan, require_current
 from leverplus.bench.methods import METHODS
 from leverplus.bench.records import Records
+from leverplus.errors import EvaluationError
 from leverplus.recipe.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 MEASURED = json.loads((ROOT / "docs" / "bench.json").read_text(encoding="utf-8"))
 BUDGETS = (8_000, 32_000, 128_000)
+"""Those that a recipe is shipped for."""
 
 
 def measured(budget: int) -> dict:
@@ -51,6 +54,16 @@ def test_the_figures_follow_from_the_answers_item_by_item() -> None:
         assert len(own) == len(row["worlds"]) * len(row["seeds"])
         means = [fmean(fmean(values) for values in record["accuracy"]["learned"].values()) for record in own]
         assert fmean(means) == pytest.approx(row["accuracy"]["mean"], abs=1e-9)
+
+
+def test_the_answers_are_those_of_todays_recipes() -> None:
+    records = Records.read(ROOT / "benchmarks" / "bench")
+    for plan in (Plan(), ablation_plan(budgets=(32_000,), seeds=1)):
+        require_current(plan.jobs(), records)
+    key = "best/32000/world100/seed0"
+    stale = Records(records.path, {key: {**records.found[key], "recipe": "another"}})
+    with pytest.raises(EvaluationError, match=f"holds {key} of another recipe"):
+        require_current(Plan().jobs(), stale)
 
 
 def test_few_calls_beat_every_arm_without_training_and_harm_stays_small() -> None:

@@ -96,9 +96,12 @@ def test_the_whole_benchmark_is_five_seeds_in_three_worlds_at_four_budgets() -> 
     assert len(jobs) == 3 + 4 * 4 * 15
     assert {job.world for job in jobs} == {100, 101, 102}
     marks = [mark for job in jobs for mark in job.marks()]
-    assert len(set(marks)) == len(marks) == 3 + 7 * 4 * 15
+    assert len(set(marks)) == len(marks) == 3 + 6 * 4 * 15 + 15
     assert len({job.folder for job in jobs}) == len(jobs)
     assert "sft/128000/world101/seed4" in marks
+    assert {mark for mark in marks if mark.startswith("labels/")} == {
+        f"labels/8000/world{world}/seed{seed}" for world in (100, 101, 102) for seed in range(5)
+    }
 
 
 def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
@@ -111,7 +114,7 @@ def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
     assert [job.queries for job in curves if job.name != ARMS] == [0, 125, 250, 500, 1000, 2000, 4000]
     assert "arms/0/world0/seed0/pool4096" in curves[0].marks()
     assert "best/128000/world0/seed0/pool16" in curves[1].marks()
-    assert curves[2].marks() == [f"{name}/128000/world0/seed0/queries125" for name in ("labels", "best")]
+    assert curves[2].marks() == ["best/128000/world0/seed0/queries125"]
 
 
 @pytest.mark.parametrize("what", ["methods", "ablations", "curves"])

@@ -285,6 +285,21 @@ def test_rounds_that_no_epoch_follows_and_draws_without_a_second_stage_are_refus
         load_recipe("world", ["score.search=mixed", "score.samples=2"])
 
 
+@pytest.mark.parametrize("stages", [["agreement"], ["sft", "agreement"], ["sft", "agreement", "grpo"]])
+def test_labels_come_before_a_stage_that_learns_from_answers(stages: list[str]) -> None:
+    with pytest.raises(RecipeError, match="agreement learns from labels alone") as caught:
+        build_recipe("test", {"train": {"stages": stages}}, "test")
+    assert len(caught.value.problems) == 1
+
+
+def test_rounds_belong_to_the_first_stage_that_learns_from_answers() -> None:
+    assert load_recipe("best").train.asking == "listwise"
+    assert load_recipe("best", ["agreement.epochs=2"]).score.rounds > 2
+    assert load_recipe("best", ["agreement.agreeing=0"]).stages["agreement"]
+    with pytest.raises(RecipeError, match=r"agreement\.agreeing = 16: must be below agreement\.candidates = 16"):
+        load_recipe("best", ["agreement.agreeing=16"])
+
+
 def test_a_range_upside_down_and_a_patience_that_cannot_act_are_problems() -> None:
     grpo = {"kl_low": 2.0, "kl_high": 1.0, "beta_min": 0.5, "beta_max": 0.1}
     values = {"train": {"stages": ["sft", "grpo"]}, "sft": {"keep": "last", "patience": 3}, "grpo": grpo}

@@ -32,7 +32,7 @@ def table_of(items: list[Item], vectors: Any = None) -> ItemTable:
 def rows_of(
     items: list[Item], config: AgreementConfig, metric: Any = exact_match, *, seed: int = 0, epoch: int = 0
 ) -> Any:
-    source: Any = Agreement(items, table_of(items), metric, config, seed)
+    source: Any = Agreement(items, [one.id for one in items], table_of(items), metric, config=config, seed=seed)
     return source(None, epoch)
 
 
@@ -68,7 +68,8 @@ def test_agreeing_items_are_drawn_alike_whichever_of_the_answers_they_show() -> 
     # the query accepts "a" (shown by six items) and "b" (by three): each of the nine is drawn as often as the others
     items = [item(0, "a", "b"), *(item(k, "a") for k in range(1, 7)), *(item(k, "b") for k in range(7, 10))]
     items += [item(k, "z") for k in range(10, 2010)]
-    source: Any = Agreement(items, table_of(items), exact_match, AgreementConfig(candidates=3, agreeing=1), 0)
+    config = AgreementConfig(candidates=3, agreeing=1)
+    source: Any = Agreement(items, [], table_of(items), exact_match, config=config, seed=0)
     rng = np.random.default_rng(0)
     drawn = Counter(int(source._agreeing(0, rng)[0]) for _ in range(6000))
     drawn.pop(0)  # the query itself shows "a"; it is taken out afterwards
@@ -107,6 +108,15 @@ def test_queries_that_tell_nothing_apart_are_left_out_and_a_task_without_any_say
         rows_of([item(k, f"caption {k}") for k in range(9)], AgreementConfig())
 
 
+def test_labels_of_other_questions_than_those_of_the_training_are_not_learnt_only_shown() -> None:
+    items = [item(k, str(k % 3)) for k in range(60)]
+    asked: Any = ["i4", "i7"]
+    source: Any = Agreement(items, asked, table_of(items), exact_match, config=AgreementConfig(), seed=0)
+    rows = source(None, 0)
+    assert {row.query for row in rows} == {"i4", "i7"}
+    assert len({place for row in rows for place in row.pool_rows.tolist()}) > 10
+
+
 def test_answers_that_are_only_alike_teach_by_degrees() -> None:
     from leverplus.metrics import token_f1
 
@@ -128,7 +138,7 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
     fields = {"query_fields": ("text",), "demo_fields": ("text",)}
     policy = build_policy(PolicyConfig(hidden=32, state="none", temperature=0.1, **fields), table.dims, seed=0)
     config = AgreementConfig(epochs=30, lr=3e-3, batch_size=32)
-    source = Agreement(items[:400], table, exact_match, config, seed=0)
+    source = Agreement(items[:400], [one.id for one in items[:400]], table, exact_match, config=config, seed=0)
 
     def hit_rate() -> float:
         found = []
