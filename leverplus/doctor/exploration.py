@@ -43,7 +43,8 @@ TEXTS = table(
         WARNING,
         "The selector stops at the same place for every query (at once, after one, never): stopping has no measured "
         "alternative.",
-        "share of the most common length of the lists of the arm that may stop (95 % or more), at its most shots",
+        "share of the most common length of the lists of the arm that may stop (95 % or more), at its most shots; with "
+        "select.stop = none_only only if that is none",
         "Measure every prefix, so that stopping competes with going on (reward.compare = all).",
         ("more_shots_hurt",),
     ),
@@ -98,6 +99,8 @@ def stop_collapse(record: Record) -> list[Finding]:
     picks = max(own, key=lambda found: found.shots, default=None)
     if picks is None or picks.shots < 2 or picks.same < 0.95:
         return []
+    if record.setting("select.stop") == "none_only" and picks.length > 0.5 * picks.shots:
+        return []  # it may only show none or all, and was taught both: all is what it should mostly show
     title = (
         f"The selector that may stop shows {picks.length:.2f} of {picks.shots} demonstrations, the same number for "
         f"{picks.same:.0%} of the queries"

@@ -131,7 +131,7 @@ class AgreementConfig(StageConfig):
     temperature: float = setting(0.1, "of the targets softmax(score / temperature)", above=0.0)
     queries: int = setting(8000, "training questions of an epoch at most; 0: all", low=0)
     candidates: int = setting(16, "candidates a question is compared with", low=2)
-    agreeing: int = setting(2, "of these, drawn among those whose answer scores with the question", low=0)
+    agreeing: int = setting(2, "of these, at most, drawn among those whose answer scores with the question", low=0)
 
     def problems(self, prefix: str) -> list[str]:
         found = super().problems(prefix)

@@ -171,6 +171,10 @@ HEALTHY: dict[str, Record] = {
     "labels, rewarded by their share among labels": Record(
         settings={**WORLD, "reward.mode": "choice_prob"}, groups=replace(GROUPS, gt_prob_largest=1e-6)
     ),
+    "a selector that may show none and hardly ever should": Record(
+        settings={**WORLD, "select.stop": "none_only"},
+        picks=(Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 3.99, 0.998),),
+    ),
     "a healthy table": Record(published=Published(arms=TABLE)),
     "nothing at all": Record(),
 }
