@@ -138,10 +138,15 @@ ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "warm_targets": ("listwise.temperature=0.3",),
     "whole_pool": ("listwise.among=pool",),
     "best_epoch": ("listwise.keep=best",),
-    "grpo_finisher": ('train.stages=["agreement","listwise","grpo"]', "grpo.epochs=8"),
-    "pairwise_finisher": ('train.stages=["agreement","listwise","pairwise"]', "pairwise.epochs=8"),
+    "grpo_finisher": ('train.stages=["agreement","listwise","grpo"]', "grpo.epochs=8", "grpo.keep=last"),
+    "pairwise_finisher": (
+        'train.stages=["agreement","listwise","pairwise"]',
+        "pairwise.epochs=8",
+        "pairwise.keep=last",
+    ),
 }
-"""One-factor changes of `best`, as overrides; each is compared with `best` at the same budget."""
+"""One-factor changes of `best`, as overrides; each is compared with `best` at the same budget. Finishers end with their
+last epoch, as `best` does: the best on a few dev questions may be the one before the first, which measures nothing."""
 
 POOL_SIZES = (16, 256, 1024, 4096)
 """Pools that `best` is evaluated on beside those of 64 that it was trained with."""
