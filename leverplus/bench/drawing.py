@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leverplus.bench.methods import METHODS
 from leverplus.bench.pages import title, usual
 from leverplus.report.names import arm_name
 
@@ -16,12 +17,17 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 300, 24, 52
 COLOURS = ("#e0592a", "#2f7fc1", "#2a9d8f", "#8f6bc4", "#c79a1b", "#c05780", "#5b8c3a", "#a0664a", "#4a6fa5")
 GREY = "#80868b"
 LEVELS = ("nearest_both", "two_stage", "mmr")
+ONCE = {name for method in METHODS.values() for name in method.once.values()}
 
 
 def gap_picture(found: Mapping[str, Any]) -> str:
-    """Every method's share of the gap at each budget with its interval; arms without training are level lines."""
-    rows = [row for row in usual(found, "methods") if (row["gap_closed"] or {}).get("mean")]
+    """Every method's share of the gap at each budget with its interval; what has no budget is a level line."""
+    drawn = [
+        row for row in usual(found, "methods") if row["arm"] == "learned" and (row["gap_closed"] or {}).get("mean")
+    ]
+    rows = [row for row in drawn if row["method"] not in ONCE]
     levels = [row for row in usual(found, "arms") if row["arm"] in LEVELS and (row["gap_closed"] or {}).get("mean")]
+    levels += [row for row in drawn if row["method"] in ONCE]
     names = list(dict.fromkeys(title(row) for row in rows))
     frame = _Frame.around(rows, levels)
     parts = [frame.axes()]
@@ -32,7 +38,7 @@ def gap_picture(found: Mapping[str, Any]) -> str:
     for place, row in enumerate(levels):
         dash = f"{2 + 3 * place} 4"
         parts.append(frame.level(row["gap_closed"]["mean"]["share"], dash))
-        legend.append((arm_name(row["arm"]), GREY, dash))
+        legend.append((title(row) if "method" in row else arm_name(row["arm"]), GREY, dash))
     parts.append(_legend(legend))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '

@@ -9,7 +9,8 @@ from statistics import fmean
 import pytest
 
 from leverplus.bench.benchmark import Plan, ablation_plan, require_current
-from leverplus.bench.methods import METHODS
+from leverplus.bench.drawing import gap_picture
+from leverplus.bench.methods import METHODS, TITLES
 from leverplus.bench.records import Records
 from leverplus.errors import EvaluationError
 from leverplus.recipe.recipe import load_recipe
@@ -64,6 +65,15 @@ def test_the_answers_are_those_of_todays_recipes() -> None:
     stale = Records(records.path, {key: {**records.found[key], "recipe": "another"}})
     with pytest.raises(EvaluationError, match=f"holds {key} of another recipe"):
         require_current(Plan().jobs(), stale)
+
+
+def test_the_picture_is_drawn_from_the_figures_with_a_level_for_what_has_no_budget() -> None:
+    picture = gap_picture(MEASURED)
+    assert (ROOT / "docs" / "pictures" / "bench.svg").read_text(encoding="utf-8") == picture
+    assert "labels alone" in picture
+    assert "own count" not in picture
+    curves = {row["method"] for row in MEASURED["methods"] if row["arm"] == "learned" and row["method"] in TITLES}
+    assert picture.count("<polyline") + picture.count("<path") >= len(curves - {"labels"})
 
 
 def test_few_calls_beat_every_arm_without_training_and_harm_stays_small() -> None:
