@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -160,9 +161,18 @@ def _hire(work: Work) -> Worker:
     return Worker(process, here)
 
 
+def _leave_with_parent() -> None:
+    """End this process when the one who hired it is gone, even if it was killed: nobody would collect the job."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
 def _serve(link: Connection, work: Work) -> None:
     """The life of a process: a job comes, its records or the reason why there are none go back."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it ends it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     while True:
         try:
             job: Job = link.recv()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from leverplus.bench.crew import Pace, run_jobs, urgency
 from leverplus.bench.jobs import ARMS, Job
@@ -95,3 +100,42 @@ def test_the_expected_time_is_that_of_the_same_kind_or_in_proportion_to_the_call
     assert pace.expected(job(budget=8_000, seed=4)) == 14.0
     assert pace.expected(job(budget=32_000)) == 56.0
     assert pace.expected(job("mended_grpo")) == 0.0
+
+
+def tell_and_sleep(_: Job) -> dict[str, dict[str, Any]]:
+    Path(os.environ["TOLD"]).write_text(str(os.getpid()), encoding="utf-8")
+    time.sleep(120)
+    return {}
+
+
+def hire_and_wait() -> None:
+    run_jobs([job(), job(seed=1)], tell_and_sleep, processes=2, deadline=None, done=Told().done, failed=Told().fail)
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
+def test_workers_go_when_the_one_who_hired_them_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = tmp_path / "worker"
+    monkeypatch.setenv("TOLD", str(note))
+    boss = multiprocessing.get_context("spawn").Process(target=hire_and_wait)
+    boss.start()
+    until(lambda: note.is_file() and note.read_text(encoding="utf-8") != "")
+    worker = int(note.read_text(encoding="utf-8"))
+    assert alive(worker)
+    boss.kill()
+    boss.join()
+    until(lambda: not alive(worker))
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60.0
+    while not true():
+        assert time.monotonic() < end, "it did not happen within a minute"
+        time.sleep(0.05)

@@ -10,8 +10,10 @@ import pytest
 
 from leverplus.bench.benchmark import Plan, ablation_plan, require_current
 from leverplus.bench.drawing import gap_picture
+from leverplus.bench.jobs import ARMS
 from leverplus.bench.methods import METHODS, TITLES
 from leverplus.bench.records import Records
+from leverplus.bench.standings import Sample, difference, sample_of
 from leverplus.errors import EvaluationError
 from leverplus.recipe.recipe import load_recipe
 
@@ -65,6 +67,23 @@ def test_the_answers_are_those_of_todays_recipes() -> None:
     stale = Records(records.path, {key: {**records.found[key], "recipe": "another"}})
     with pytest.raises(EvaluationError, match=f"holds {key} of another recipe"):
         require_current(Plan().jobs(), stale)
+
+
+def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
+    records = Records.read(ROOT / "benchmarks" / "bench").found.values()
+    arms = {record["world"]: record for record in records if record["method"] == ARMS}
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    def runs(method: str, budget: int) -> Sample:
+        return sample_of([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
+
+    few = runs("best", 8_000)
+    for method, words in (("sft_rce_grpo", "above SFT + RCE + GRPO as"), ("mended_grpo", "above the same mended")):
+        found = difference(few.mean("learned"), runs(method, 128_000).mean("learned"), few.images)
+        low, high = found["ci95"]
+        assert low > 0.0
+        assert f"{100 * found['diff']:.1f} " in readme.partition(words)[0][-30:]
+        assert f"({100 * low:.1f} to {100 * high:.1f}) {words}" in readme
 
 
 def test_the_picture_is_drawn_from_the_figures_with_a_level_for_what_has_no_budget() -> None:
