@@ -116,15 +116,13 @@ class Handler(BaseHTTPRequestHandler):
             served.under_way += 1
             served.most_at_once = max(served.most_at_once, served.under_way)
             fault = served.faults.pop(0) if served.faults else None
-        try:
-            time.sleep(served.delay)
-            if fault is not None:
-                self._fail(*fault)
-            elif not self._refused():
-                self._answer(body)
-        finally:
-            with served.lock:
-                served.under_way -= 1
+        time.sleep(served.delay)
+        with served.lock:
+            served.under_way -= 1  # before the reply: whoever has it may ask again at once
+        if fault is not None:
+            self._fail(*fault)
+        elif not self._refused():
+            self._answer(body)
 
     def _refused(self) -> bool:
         sent = self.headers.get("authorization", "").removeprefix("Bearer ")
