@@ -111,7 +111,7 @@ class Run:
 
     def require_model(self) -> None:
         """Open and test the model: one that is missing or broken is named before anything is embedded."""
-        assert self.scorer
+        _ = self.scorer
 
     @cached_property
     def demonstrations(self) -> Sequence[Item]:

@@ -78,6 +78,9 @@ def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
         return sample_of([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
 
     few = runs("best", 8_000)
+    for method in set(TITLES) - {"best", "labels"}:
+        others = runs(method, 128_000).mean("learned")
+        assert difference(few.mean("learned"), others, few.images)["ci95"][0] > 0.0, method
     for method, words in (("sft_rce_grpo", "above SFT + RCE + GRPO as"), ("mended_grpo", "above the same mended")):
         found = difference(few.mean("learned"), runs(method, 128_000).mean("learned"), few.images)
         low, high = found["ci95"]
