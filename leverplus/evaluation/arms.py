@@ -103,13 +103,8 @@ def mmr_arm(bench: Bench, text_weight: float, mmr_lambda: float, shots: Sequence
     """Candidates near to the query and unlike each other."""
     near = bench.similarities
     relevance = combine(near.image, near.text, text_weight)
-    full: list[Demos] = []
-    for start in range(0, len(bench.pools), POOLS_AT_ONCE):
-        pools = bench.pools[start : start + POOLS_AT_ONCE]
-        likeness = pool_likeness(pools, bench.demonstrations, bench.vectors, text_weight)
-        ranked = rank_mmr(relevance[start : start + POOLS_AT_ONCE], likeness, mmr_lambda, max(shots))
-        full += demos_at(pools, ranked)
-    return suffixes(full, shots)
+    likeness = pool_likeness(bench.pools, bench.demonstrations, bench.vectors, text_weight)
+    return suffixes(demos_at(bench.pools, rank_mmr(relevance, likeness, mmr_lambda, max(shots))), shots)
 
 
 def learned(

@@ -14,7 +14,7 @@ import numpy as np
 
 from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError, LeverError
-from leverplus.pools.similarity import Floats, Positions, combine, cosine, mmr_order, rows, similarity, top
+from leverplus.pools.similarity import Floats, Likeness, Positions, combine, cosine, mmr_order, rows, similarity, top
 from leverplus.types import Demos, Item, ItemId, Pool
 
 
@@ -34,8 +34,8 @@ def rank_two_stage(image: Floats, text: Floats, shots: int, first: int | None = 
     return _prompt_order(np.take_along_axis(kept, chosen, axis=1))
 
 
-def rank_mmr(relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Positions:
-    """Near to the query (B, K) and unlike each other (B, K, K); what is chosen first comes last."""
+def rank_mmr(relevance: Floats, likeness: Likeness, mmr_lambda: float, shots: int) -> Positions:
+    """Near to the query (B, K) and unlike each other; what is chosen first comes last."""
     return _prompt_order(mmr_order(relevance, likeness, mmr_lambda, shots))
 
 
@@ -71,7 +71,7 @@ def two_stage_demos(
 
 def mmr_demos(pool: Pool, relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Demos:
     """The choice by maximal marginal relevance of one pool; relevance is (K,), likeness (K, K)."""
-    return demos_at([pool], rank_mmr(relevance[None], likeness[None], mmr_lambda, shots))[0]
+    return demos_at([pool], rank_mmr(relevance[None], lambda chosen: likeness[chosen], mmr_lambda, shots))[0]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,15 @@ def _inside(queries: np.typing.NDArray[np.float32], items: np.typing.NDArray[np.
     return values
 
 
-def pool_likeness(pools: Sequence[Pool], items: Sequence[Item], item_vectors: Vectors, text_weight: float) -> Floats:
-    """How similar the candidates of each pool are to each other, both weighted: (B, K, K)."""
-    shortlists = [rows(item_vectors, found) for found in pool_rows(pools, items)]
-    return np.stack([similarity(shortlist, shortlist, text_weight) for shortlist in shortlists])
+def pool_likeness(pools: Sequence[Pool], items: Sequence[Item], item_vectors: Vectors, text_weight: float) -> Likeness:
+    """How similar the candidates of each pool are to one of them, both weighted; worked out when it is asked for."""
+    found = pool_rows(pools, items)
+
+    def likeness(chosen: Positions) -> Floats:
+        values = np.empty(found.shape)
+        for row, (positions, one) in enumerate(zip(found, chosen, strict=True)):
+            it = rows(item_vectors, positions[one : one + 1])
+            values[row] = similarity(it, rows(item_vectors, positions), text_weight)[0]
+        return values
+
+    return likeness

@@ -108,7 +108,8 @@ def mmr(search: Search, section: PoolSection) -> Positions:
     for found, relevance in zip(first, value, strict=True):
         shortlist = rows(search.items, found)
         likeness = similarity(shortlist, shortlist, section.text_weight)
-        pools.append(found[mmr_order(relevance[None], likeness[None], section.mmr_lambda, section.size)[0]])
+        order = mmr_order(relevance[None], likeness.__getitem__, section.mmr_lambda, section.size)
+        pools.append(found[order[0]])
     return np.stack(pools)
 
 

@@ -8,7 +8,7 @@ vectors tie exactly; ties go to the item that comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from leverplus.errors import LeverError
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.int64]
+Likeness = Callable[[Positions], Floats]
+"""How similar all N are to the one at a position, in each of B rows: (B,) -> (B, N)."""
 
 GRID = 2.0**25
 ITEMS_AT_ONCE = 8192
@@ -118,12 +120,12 @@ def nearest(
     return best, value
 
 
-def mmr_order(relevance: Floats, likeness: Floats, mmr_lambda: float, count: int) -> Positions:
+def mmr_order(relevance: Floats, likeness: Likeness, mmr_lambda: float, count: int) -> Positions:
     """Maximal marginal relevance: near to the query, unlike what is chosen; positions in order of choice (B, count).
 
     The first is the most relevant; then each time the largest lambda * relevance - (1 - lambda) * (largest likeness to
-    a chosen one). `relevance` is (B, N), -inf for what may not be chosen; `likeness` is (B, N, N). Carbonell and
-    Goldstein, SIGIR 1998.
+    a chosen one). `relevance` is (B, N), -inf for what may not be chosen; `likeness` is asked only about what was
+    chosen, so that nobody needs all N x N. Carbonell and Goldstein, SIGIR 1998.
     """
     if not 0 <= count <= relevance.shape[1]:
         raise LeverError(f"the best {count} of {relevance.shape[1]} candidates were asked for; ask for fewer")
@@ -136,5 +138,6 @@ def mmr_order(relevance: Floats, likeness: Floats, mmr_lambda: float, count: int
         gain = relevance if step == 0 else near - (1.0 - mmr_lambda) * redundancy
         order[:, step] = np.where(closed, -np.inf, gain).argmax(axis=1)
         closed[everyone, order[:, step]] = True
-        redundancy = np.maximum(redundancy, likeness[everyone, order[:, step]])
+        if step + 1 < count:
+            redundancy = np.maximum(redundancy, likeness(order[:, step]))
     return order

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_ranking_a_batch_is_ranking_each_pool(seed, shots, weight):
     assert demos_at(pools, rank_two_stage(image, text, shots, 6)) == [
         two_stage_demos(pool, image[b], text[b], shots, 6) for b, pool in enumerate(pools)
     ]
-    assert demos_at(pools, rank_mmr(both, likeness, 0.6, shots)) == [
+    assert demos_at(pools, rank_mmr(both, lambda chosen: likeness[range(5), chosen], 0.6, shots)) == [
         mmr_demos(pool, both[b], likeness[b], 0.6, shots) for b, pool in enumerate(pools)
     ]
 
@@ -78,7 +80,8 @@ def test_more_shots_add_demonstrations_in_front(seed, shots):
     rng = np.random.default_rng(seed)
     image, text, likeness = rng.random((3, 9)), rng.random((3, 9)), rng.random((3, 9, 9))
     assert np.array_equal(rank_nearest(image, text, 0.5, shots + 1)[:, 1:], rank_nearest(image, text, 0.5, shots))
-    assert np.array_equal(rank_mmr(text, likeness, 0.5, shots + 1)[:, 1:], rank_mmr(text, likeness, 0.5, shots))
+    ranked = [rank_mmr(text, lambda chosen: likeness[range(3), chosen], 0.5, count) for count in (shots, shots + 1)]
+    assert np.array_equal(ranked[1][:, 1:], ranked[0])
 
 
 def test_equal_candidates_keep_the_order_of_the_pool():
@@ -94,6 +97,18 @@ def test_more_shots_than_candidates_are_refused():
         two_stage_demos(POOL, IMAGE, TEXT, 5)
 
 
+def test_marginal_relevance_in_large_pools_needs_no_table_of_all_pairs(make_set):
+    items, vectors = make_set(1500)
+    pools = [Pool(ItemId("q"), tuple(item.id for item in items[:1400]), "h")] * 8
+    relevance = np.random.default_rng(0).random((8, 1400))
+    tracemalloc.start()
+    ranked = rank_mmr(relevance, pool_likeness(pools, items, vectors, 0.5), 0.5, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ranked.shape == (8, 4)
+    assert peak < 1400 * 1400 * 8  # one pool's table; eight were held before
+
+
 def test_similarities_inside_pools_are_those_of_the_whole_set(make_set):
     items, vectors = make_set(40)
     queries, query_vectors = make_set(6, split="test", seed=4)
@@ -106,7 +121,9 @@ def test_similarities_inside_pools_are_those_of_the_whole_set(make_set):
         query = rows(query_vectors, [row])
         assert np.array_equal(inside.text[row], similarity(query, vectors, 1.0)[0, where])
         assert np.array_equal(inside.image[row], similarity(query, vectors, 0.0)[0, where])
-        assert np.array_equal(likeness[row], similarity(vectors, vectors, 0.3)[np.ix_(where, where)])
+        among = similarity(vectors, vectors, 0.3)[np.ix_(where, where)]
+        for one in range(7):
+            assert np.array_equal(likeness(np.full(6, one))[row], among[one])
 
 
 def test_the_nearest_of_a_nearest_pool_are_its_first_candidates_reversed(make_set):

@@ -102,10 +102,10 @@ def test_the_search_equals_sorting_all_similarities(seed, count, weight, chunk):
 
 def test_marginal_relevance_by_hand():
     relevance = np.array([[0.9, 0.85, 0.5, 0.1]])
-    likeness = np.array([[[1, 0.99, 0.2, 0], [0.99, 1, 0.3, 0], [0.2, 0.3, 1, 0], [0, 0, 0, 1.0]]])
+    likeness = np.array([[1, 0.99, 0.2, 0], [0.99, 1, 0.3, 0], [0.2, 0.3, 1, 0], [0, 0, 0, 1.0]])
     # After 0: 1 has 0.5*0.85 - 0.5*0.99 = -0.07, 2 has 0.25 - 0.1 = 0.15, 3 has 0.05. After 2: 3 has 0.05, 1 has -0.07.
-    assert mmr_order(relevance, likeness, 0.5, 4).tolist() == [[0, 2, 3, 1]]
-    assert mmr_order(relevance, likeness, 1.0, 4).tolist() == [[0, 1, 2, 3]]
+    assert mmr_order(relevance, likeness.__getitem__, 0.5, 4).tolist() == [[0, 2, 3, 1]]
+    assert mmr_order(relevance, likeness.__getitem__, 1.0, 4).tolist() == [[0, 1, 2, 3]]
 
 
 @given(seed=st.integers(0, 199), mmr_lambda=st.sampled_from([0.0, 0.3, 0.7, 1.0]))
@@ -115,7 +115,7 @@ def test_marginal_relevance_equals_brute_force(seed, mmr_lambda):
     relevance = rng.choice([0.1, 0.2, 0.4, 0.8], (2, 7))
     relevance[0, rng.integers(7)] = -np.inf
     likeness = cosine(unit(7, 3, seed), unit(7, 3, seed))
-    order = mmr_order(relevance, np.stack([likeness, likeness]), mmr_lambda, 5)
+    order = mmr_order(relevance, likeness.__getitem__, mmr_lambda, 5)
     for row in range(2):
         chosen: list[int] = []
         for step in range(5):
