@@ -60,6 +60,11 @@ class _Ends:
         return cls([end[0] for end in found], [end[1] for end in found], [end[2] for end in found])
 
 
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device's memory is too small: PyTorch says so itself, or cuBLAS finds no room for its workspace."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
+
+
 class Reader:
     """Reads prompts with one model. `share` = False computes every prompt on its own, in batches too.
 
@@ -76,7 +81,9 @@ class Reader:
         while True:
             try:
                 return self._read(_Job(prompts, new_tokens, stops))
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:  # OutOfMemoryError is one
+                if not out_of_memory(error):
+                    raise
                 if self.batch_tokens <= FEWEST_TOKENS:
                     raise ScoringError(
                         f"the memory of {self.language.device} is too small for this model even with "

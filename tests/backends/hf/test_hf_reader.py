@@ -81,18 +81,27 @@ class Cramped(Language):
     """A device that holds only so many tokens of a pass."""
 
     room = 0
+    error: RuntimeError = torch.OutOfMemoryError("CUDA out of memory")
 
     def run(self, embedded: Any, positions: torch.Tensor, *rest: Any) -> Any:
         if positions.shape[-2] * positions.shape[-1] > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return super().run(embedded, positions, *rest)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_batches_that_do_not_fit_the_memory_are_halved_and_read_again(
-    model: Any, monkeypatch: pytest.MonkeyPatch
+    model: Any, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     monkeypatch.setattr("leverplus.backends.hf.reader.FEWEST_TOKENS", 60)
     prompts, cramped = workload(), Cramped(model)
+    cramped.error = error
     expected = Reader(Language(model), batch_tokens=1000).read(prompts, 2)
     reader, cramped.room = Reader(cramped, batch_tokens=1000), 150
     found = reader.read(prompts, 2)
@@ -102,6 +111,9 @@ def test_batches_that_do_not_fit_the_memory_are_halved_and_read_again(
         assert own.written == theirs.written
     cramped.room = 1
     with pytest.raises(ScoringError, match="too small for this model even with 60 tokens"):
+        reader.read(prompts, 2)
+    cramped.error = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
         reader.read(prompts, 2)
 
 
