@@ -83,7 +83,13 @@ class Acquisition:
         own = top_members(kept, recipe.train.imitate) if recipe.train.asking == "sft" else kept
         select = recipe.select
         rows = rows_from_groups(
-            own, self.table, recipe.reward, stop=select.stop, max_shots=select.max_shots, whole=kept
+            own,
+            self.table,
+            recipe.reward,
+            stop=select.stop,
+            max_shots=select.max_shots,
+            whole=kept,
+            expect=self.run.expectation,
         )
         return [row for row in rows if len(row.rewards) > 1]
 

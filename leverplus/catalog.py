@@ -20,6 +20,7 @@ REWARDS: Table = {
     "separated": "leverplus.rewards:separated",
     "hard_only": "leverplus.rewards:hard_only",
     "soft_only": "leverplus.rewards:soft_only",
+    "expected_accuracy": "leverplus.rewards:expected_accuracy",
     "gt_prob": "leverplus.rewards:gt_prob",
     "choice_prob": "leverplus.rewards:choice_prob",
     "hard_plus_gtprob": "leverplus.rewards:hard_plus_gtprob",

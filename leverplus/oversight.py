@@ -44,7 +44,12 @@ def measure(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Grou
     items = {str(item.id): item for item in (*run.demonstrations, *dev, *test)}
     items |= {str(item.id): item for item in run.training_queries()}
     scored = rows_from_groups(
-        groups[:JUDGED_GROUPS], table, recipe.reward, stop=policy.config.stop, max_shots=recipe.select.max_shots
+        groups[:JUDGED_GROUPS],
+        table,
+        recipe.reward,
+        stop=policy.config.stop,
+        max_shots=recipe.select.max_shots,
+        expect=run.expectation,
     )
     held_out = (item for split in ("dev", "test") for item in run.task.items(split))
     measured = [

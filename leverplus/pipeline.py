@@ -141,7 +141,15 @@ def _scored_rows(
         rows = acquisition.rows
     else:
         own = top_members(groups, recipe.train.imitate) if name == "sft" else groups
-        rows = rows_from_groups(own, table, recipe.reward, stop=select.stop, max_shots=select.max_shots, whole=groups)
+        rows = rows_from_groups(
+            own,
+            table,
+            recipe.reward,
+            stop=select.stop,
+            max_shots=select.max_shots,
+            whole=groups,
+            expect=run.expectation,
+        )
     return spoil_rows(recipe.mistakes, rows) if name == "sft" else rows
 
 

@@ -25,13 +25,15 @@ Array = NDArray[np.float64]
 class Evidence:
     """All that is known about one prompt: its score, the score of its prefix, its log-density, its group.
 
-    `prefix` is the score without the last demonstration; `rivals` are all scores of the group, this one included.
+    `prefix` is the score without the last demonstration; `rivals` are all scores of the group, this one included;
+    `expected` is the accuracy that labels of other questions let its answer expect.
     """
 
     score: Score
     prefix: Score | None = None
     log_mu: float | None = None
     rivals: tuple[Score, ...] = ()
+    expected: float | None = None
 
     @property
     def gain(self) -> float:
@@ -108,6 +110,16 @@ def hard_only(evidence: Evidence, weights: Weights) -> float:
 def soft_only(evidence: Evidence, weights: Weights) -> float:
     """w_s s: the official accuracy."""
     return _clip(weights.soft * evidence.score.accuracy)
+
+
+def expected_accuracy(evidence: Evidence, weights: Weights) -> float:
+    """w_s e: the accuracy that labels of other questions let the answer expect, whatever these annotators said."""
+    if evidence.expected is None:
+        raise NotMeasured(
+            f"query {evidence.score.query}: nobody learnt from the labels what answers may expect; use reward.mode = "
+            "'soft_only' outside of a run"
+        )
+    return _clip(weights.soft * evidence.expected)
 
 
 def gt_prob(evidence: Evidence, weights: Weights) -> float:

@@ -6,7 +6,7 @@ import platform
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leverplus.policies.base import Policy
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
+    from leverplus.training.expectation import Expectation
     from leverplus.training.groups import ItemTable
     from leverplus.types import Group, Item, Pool
 
@@ -120,6 +121,26 @@ class Run:
     @cached_property
     def demonstration_vectors(self) -> Vectors:
         return self.embedder.embed(self.demonstrations, self.task)
+
+    @cached_property
+    def expectation(self) -> Expectation | None:
+        """What labels let answers expect; None where the reward does not ask for it."""
+        reward = self.recipe.reward
+        if "expected_accuracy" not in (reward.components or (reward.mode,)):
+            return None
+        from leverplus.metrics import metric_named
+        from leverplus.pools.similarity import rows
+        from leverplus.training.expectation import Expectation
+
+        asked = {item.id for item in self.shuffled_queries()}
+        places = [place for place, item in enumerate(self.demonstrations) if item.id in asked]
+        return Expectation(
+            [self.demonstrations[place] for place in places],
+            rows(self.demonstration_vectors, places),
+            metric_named(self.task.metric),
+            seed=self.seed,
+            tell=partial(self.tell, "learning what labels let expect"),
+        )
 
     def chosen_items(self, split: str, count: int) -> list[Item]:
         """`count` items of a split, drawn at random once for all runs; 0: all of them."""

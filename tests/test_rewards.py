@@ -34,8 +34,12 @@ def score(
     )
 
 
-RIGHT = Evidence(score(0.6, 0.5), prefix=score(0.0, 0.46), log_mu=-2.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)))
-WRONG = Evidence(score(0.0, 0.2), prefix=score(0.0, 0.05), log_mu=-3.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)))
+RIGHT = Evidence(
+    score(0.6, 0.5), prefix=score(0.0, 0.46), log_mu=-2.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)), expected=0.4
+)
+WRONG = Evidence(
+    score(0.0, 0.2), prefix=score(0.0, 0.05), log_mu=-3.0, rivals=(score(0.6, 0.5), score(0.0, 0.2)), expected=0.1
+)
 
 HAND = {
     "hard_plus_soft": (1.6, 0.0),
@@ -43,6 +47,7 @@ HAND = {
     "separated": (2.6, 0.0),
     "hard_only": (1.0, 0.0),
     "soft_only": (0.6, 0.0),
+    "expected_accuracy": (0.4, 0.1),
     "gt_prob": (0.5, 0.2),
     "choice_prob": (0.5, 0.2 / 0.7),
     "hard_plus_gtprob": (1.5, 0.2),
@@ -61,6 +66,11 @@ def test_every_reward_of_the_catalog_gives_the_value_worked_by_hand() -> None:
         reward = catalog.load(catalog.REWARDS, name, "reward")
         assert reward(RIGHT, Weights()) == pytest.approx(right), name
         assert reward(WRONG, Weights()) == pytest.approx(wrong), name
+
+
+def test_an_expectation_that_nobody_learnt_is_no_zero() -> None:
+    with pytest.raises(NotMeasured, match="nobody learnt from the labels"):
+        rewards.expected_accuracy(Evidence(score(0.6, 0.5)), Weights())
 
 
 def test_every_reward_is_clipped_at_five() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ from leverplus.rewards import Evidence, Weights
 from leverplus.types import Demos, Group, ItemId, Member, Score
 
 Array = NDArray[np.float64]
+Expect = Callable[[Score], float]
 
 __all__ = ["GroupBatch", "ItemTable", "Row", "collate", "rows_from_groups", "rows_of_epoch"]
 
@@ -74,11 +75,19 @@ def weights_of(config: RewardConfig) -> Weights:
     )
 
 
-def evidence_of(members: Sequence[Member], scores: Sequence[Score], known: Mapping[Demos, Score]) -> list[Evidence]:
+def evidence_of(
+    members: Sequence[Member], scores: Sequence[Score], known: Mapping[Demos, Score], expect: Expect | None = None
+) -> list[Evidence]:
     """The evidence of competing members; the prefix of each is looked up among all scores of the query."""
     rivals = tuple(scores)
     return [
-        Evidence(score, known.get(member.demos[:-1]) if member.demos else None, member.log_mu, rivals)
+        Evidence(
+            score,
+            known.get(member.demos[:-1]) if member.demos else None,
+            member.log_mu,
+            rivals,
+            None if expect is None else expect(score),
+        )
         for member, score in zip(members, scores, strict=True)
     ]
 
@@ -109,12 +118,14 @@ def rows_from_groups(
     stop: str = "never",
     max_shots: int = 8,
     whole: Sequence[Group] | None = None,
+    expect: Expect | None = None,
 ) -> list[Row]:
     """Rows of every group. Where the selector may stop (`select.stop`), a list shorter than `max_shots` ends in STOP.
 
     All lengths compete if it may stop at all; the empty list takes part only where it may be chosen.
 
-    `whole` are the groups these were chosen from: the scores of prefixes are looked up there.
+    `whole` are the groups these were chosen from: the scores of prefixes are looked up there. `expect` is what the
+    reward "expected_accuracy" takes for the accuracy of a score's answer.
     """
     same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and stop == "never")
     modes = reward.components or (reward.mode,)
@@ -124,7 +135,7 @@ def rows_from_groups(
         for competing in compete(group, same_shots):
             indices = [i for i in competing if group.members[i].demos or may_stop(stop, 0)]
             members = [group.members[i] for i in indices]
-            evidence = evidence_of(members, [group.scores[i] for i in indices], known)
+            evidence = evidence_of(members, [group.scores[i] for i in indices], known, expect)
             pending.append((group, indices, [component_values(evidence, mode, reward) for mode in modes]))
     weights = list(reward.component_weights) or [1.0] * len(modes)
     if reward.adaptive and pending:

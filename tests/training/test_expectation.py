@@ -1,0 +1,148 @@
+"""What labels let answers expect: against a known truth, without memory of a question's own annotators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from leverplus.acquisition import Acquisition
+from leverplus.embedders.base import Vectors
+from leverplus.errors import TrainingError
+from leverplus.metrics import exact_match, vqa_accuracy
+from leverplus.pipeline import open_run, search_groups, train_run
+from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.training import expectation
+from leverplus.training.expectation import Expectation
+from leverplus.types import Item, ItemId, Score
+
+KINDS, WORDS = 4, ("lift", "elevator")
+CHANCE = (0.9, 0.7, 0.5, 0.2)
+"""How often a question of each kind is answered with the first word; else with the second."""
+
+
+def score(query: str, answer: str, accuracy: float = 0.0) -> Score:
+    return Score(
+        query=ItemId(query),
+        demos=(),
+        raw=answer,
+        answer=answer,
+        accuracy=accuracy,
+        correct=accuracy > 0,
+        references=(),
+        token_f1=0.0,
+        edit_similarity=0.0,
+        tokens=1,
+        seconds=0.0,
+    )
+
+
+def labelled(count: int, seed: int = 0) -> tuple[list[Item], Vectors, np.ndarray]:
+    """Questions on pictures of four kinds, two a picture; a coin of the picture's kind says which word both get."""
+    rng = np.random.default_rng(seed)
+    kind = np.repeat(rng.integers(KINDS, size=count // 2), 2)
+    first = np.repeat(rng.random(count // 2), 2) < np.array(CHANCE)[kind]
+    items = [
+        Item(ItemId(f"i{n}"), "what?", (WORDS[0 if said else 1],), "train", image=f"p{n // 2}")
+        for n, said in enumerate(first)
+    ]
+    vectors = np.eye(KINDS, dtype=np.float32)[kind] + 0.1 * rng.normal(size=(count, KINDS)).astype(np.float32)
+    return items, Vectors(None, vectors, vectors), kind
+
+
+def expected(items: Sequence[Item], vectors: Vectors, seed: int = 0) -> np.ndarray:
+    judge = Expectation(items, vectors, exact_match, seed=seed)
+    return np.array([judge(score(item.id, WORDS[0])) for item in items])
+
+
+def test_the_chance_behind_the_labels_is_found() -> None:
+    items, vectors, kind = labelled(1200)
+    found = expected(items, vectors)
+    truth = np.array(CHANCE)[kind]
+    measured = np.array([float(item.answer == WORDS[0]) for item in items])
+    for number in range(KINDS):
+        assert found[kind == number].mean() == pytest.approx(CHANCE[number], abs=0.08)
+    assert np.mean((found - truth) ** 2) < 0.15 * np.mean((measured - truth) ** 2)
+
+
+def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -> None:
+    items, vectors, _ = labelled(120)
+    before = expected(items, vectors)
+    other = {WORDS[0]: WORDS[1], WORDS[1]: WORDS[0]}
+    changed = [
+        Item(item.id, item.question, (other[item.answer],), "train", image=item.image) if n in (6, 7) else item
+        for n, item in enumerate(items)
+    ]
+    after = expected(changed, vectors)
+    assert after[6] == before[6]
+    assert after[7] == before[7]
+    assert (after != before).sum() > 40  # the networks of the other folds saw the change
+
+
+def test_answers_of_several_annotators_count_by_the_metric() -> None:
+    items = [Item(ItemId(f"i{n}"), "what?", ("Lift.",) * 2 + ("elevator",) * 8, "train") for n in range(90)]
+    vectors = Vectors(None, np.ones((90, 3), dtype=np.float32), np.ones((90, 3), dtype=np.float32))
+    judge = Expectation(items, vectors, vqa_accuracy, seed=1)
+    assert judge(score("i3", "lift")) == pytest.approx(vqa_accuracy("lift", items[0].answers), abs=0.08)
+    assert judge(score("i3", "elevator")) > 0.9
+
+
+def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    items, vectors, _ = labelled(60)
+    judge = Expectation(items, vectors, exact_match, seed=0)
+    assert judge(score("i0", "staircase", 0.3)) == 0.3
+    assert judge(score("a stranger", WORDS[0], 0.6)) == 0.6
+    monkeypatch.setattr(expectation, "MOST_ANSWERS", 1)
+    common = max(WORDS, key=lambda word: sum(item.answer == word for item in items))
+    (rare,) = set(WORDS) - {common}
+    few = Expectation(items, vectors, exact_match, seed=0)
+    assert few(score("i0", rare, 0.25)) == 0.25
+    assert few(score("i0", common, 0.25)) != 0.25
+
+
+def test_the_same_seed_gives_the_same_and_leaves_the_generator_alone() -> None:
+    items, vectors, _ = labelled(60)
+    torch.manual_seed(5)
+    one = expected(items, vectors, seed=3)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.rand(1) == drawn
+    assert np.array_equal(expected(items, vectors, seed=3), one)
+    assert not np.array_equal(expected(items, vectors, seed=4), one)
+
+
+def test_labels_of_too_few_pictures_are_refused() -> None:
+    items, vectors, _ = labelled(4)
+    with pytest.raises(TrainingError, match="at least 3 pictures or texts, and there are 2"):
+        Expectation(items, vectors, exact_match, seed=0)
+
+
+def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expectation, "EPOCHS", 2)
+    monkeypatch.setattr(expectation, "FEWEST_STEPS", 1)
+    settings = [
+        'reward.components=["expected_accuracy","gt_prob"]',
+        "score.budget=300",
+        "score.dev_queries=2",
+        "pool.size=12",
+        "select.hidden=16",
+        "listwise.epochs=2",
+        "agreement.epochs=1",
+        "agreement.queries=50",
+        "score.rounds=1",
+    ]
+    run = open_run(
+        load_recipe("best_8k", settings), find_recipe("best_8k"), tmp_path / "run", seed=0, store_path=tmp_path / "s.db"
+    )
+    train_run(run)
+    groups = search_groups(run)
+    row = Acquisition(run, groups, run.pools(run.training_queries())[1]).rows[0]
+    scores = next(group.scores for group in groups if group.query == row.query)
+    assert run.expectation is not None
+    worth = [0.5 * run.expectation(one) + 0.5 * one.gt_prob for one in scores]
+    assert row.rewards.tolist() == pytest.approx(worth, abs=1e-6)
+    assert row.accuracy.tolist() == pytest.approx([one.accuracy for one in scores])  # the log shows what was measured
+    assert (tmp_path / "run" / "checkpoints" / "listwise").is_dir()
