@@ -26,8 +26,17 @@ class Acquisition:
         left = run.affordable_calls() - first * section.cost(run.recipe.pool.size)
         self.per_round = left // (section.rounds * (section.best + section.chance + 1))
         self.turns = turns(len(self.pools), first, section.depth)
-        self.rows = self._rows(groups)
+        self.waiting: list[Sequence[Group]] = [groups]
+        self.known: list[Row] = []
         self.done = 0
+
+    @property
+    def rows(self) -> list[Row]:
+        """What was asked so far as rows to learn from; made when somebody does."""
+        for groups in self.waiting:
+            self.known = [*self.known, *self._rows(groups)]
+        self.waiting = []
+        return self.known
 
     def __call__(self, policy: Policy, epoch: int) -> Sequence[Row]:
         """The rows of an epoch (from 0); the model is asked before epochs 1..rounds."""
@@ -57,7 +66,7 @@ class Acquisition:
         members = [[Member(tuple(demos), "acquired") for demos in prompts] for prompts in read_json(path)["prompts"]]
         what = f"round {self.done} of {self.run.recipe.score.rounds}"
         groups = scored_groups(self.run.scorer, [self.pools[place] for place, _ in turns], members, what)
-        self.rows = [*self.rows, *self._rows(groups)]
+        self.waiting.append(groups)
 
     def _proposed(self, policy: Policy, turns: Sequence[tuple[int, int]]) -> list[list[Demos]]:
         from leverplus.scoring.acquire import propose

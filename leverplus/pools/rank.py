@@ -71,7 +71,7 @@ def two_stage_demos(
 
 def mmr_demos(pool: Pool, relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Demos:
     """The choice by maximal marginal relevance of one pool; relevance is (K,), likeness (K, K)."""
-    return demos_at([pool], rank_mmr(relevance[None], lambda chosen: likeness[chosen], mmr_lambda, shots))[0]
+    return demos_at([pool], rank_mmr(relevance[None], likeness.__getitem__, mmr_lambda, shots))[0]
 
 
 @dataclass(frozen=True)

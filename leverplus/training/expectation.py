@@ -9,7 +9,8 @@ neither it nor another question on its picture, so what comes out is an expectat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,16 +24,29 @@ from leverplus.schedules import learning_rate
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Item, ItemId, Score
 
+METRICS = ("vqa_accuracy", "exact_match", "label_accuracy")
+"""Metrics by which an answer that nobody gave scores nothing; others would need every pair of answers."""
 FOLDS = 3
 MOST_ANSWERS = 4096
-"""Answers that the network tells apart, the most common ones; others are worth what they were measured to be."""
+"""Answers that a network tells apart, the most common ones; others are worth what they were measured to be."""
 HIDDEN, DROPOUT, EPOCHS, FEWEST_STEPS, BATCH, LR, DECAY = 256, 0.3, 20, 200, 256, 2e-3, 0.05
+
+Worth = Mapping[str, float]
+"""What each answer of an item scores with it, by its normalised form."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A network that has not seen some of the questions: from vectors to logits of what the known answers score."""
+
+    network: nn.Module
+    columns: Mapping[str, int]
 
 
 class Expectation:
     """The expected accuracy of the answers that a model gave to training questions: call it with a score.
 
-    `vectors` are those of `items`; `tell` is told how many of the networks are trained.
+    `vectors` are those of `items`; items without answers teach nothing. `tell` is told how many judges are trained.
     """
 
     def __init__(
@@ -45,32 +59,29 @@ class Expectation:
         tell: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.places = {item.id: place for place, item in enumerate(items)}
-        given = Counter(normalise_answer(answer) for item in items for answer in set(item.answers))
-        self.columns = {answer: column for column, (answer, _) in enumerate(given.most_common(MOST_ANSWERS))}
         self.inputs = _inputs(vectors)
         self.folds = _folds(items, derive_seed(seed, "expectation"))
-        worth = [_worth(item, self.columns, metric) for item in items]
-        self.networks = []
+        worth = [_worth(item, metric) for item in items]
+        self.judges = []
         for fold in range(FOLDS):
             tell(fold, FOLDS)
-            seen = np.flatnonzero(self.folds != fold)
-            own = derive_seed(seed, "expectation", fold)
-            self.networks.append(_fit(self.inputs, worth, torch.from_numpy(seen), len(self.columns), own))
+            seen = [place for place, own in enumerate(worth) if own and self.folds[place] != fold]
+            self.judges.append(_fit(self.inputs[seen], [worth[p] for p in seen], derive_seed(seed, "judge", fold)))
         tell(FOLDS, FOLDS)
         self._last: tuple[ItemId | None, Tensor] = (None, torch.empty(0))
 
     def __call__(self, score: Score) -> float:
-        """The expected accuracy of a score's answer; what was measured where labels do not tell."""
-        column = self.columns.get(normalise_answer(score.answer))
-        if column is None or score.query not in self.places:
+        """The expected accuracy of a score's answer; what was measured where no other question was answered so."""
+        if score.query not in self.places:
             return score.accuracy
-        return float(self._expected(score.query)[column])
+        column = self.judges[self.folds[self.places[score.query]]].columns.get(normalise_answer(score.answer))
+        return score.accuracy if column is None else float(self._expected(score.query)[column])
 
     @torch.no_grad()
     def _expected(self, query: ItemId) -> Tensor:
         if self._last[0] != query:  # scores come group by group
             place = self.places[query]
-            self._last = query, self.networks[self.folds[place]](self.inputs[place]).sigmoid()
+            self._last = query, self.judges[self.folds[place]].network(self.inputs[place]).sigmoid()
         return self._last[1]
 
 
@@ -86,54 +97,59 @@ def _folds(items: Sequence[Item], seed: int) -> np.typing.NDArray[np.int64]:
     names = sorted(set(pictures))
     if len(names) < FOLDS:
         raise TrainingError(
-            f'reward "expected_accuracy" learns from labels of at least {FOLDS} pictures or texts, and there are '
-            f'{len(names)}; use "soft_only" instead'
+            f'reward "expected_accuracy" learns from the labels of training questions on at least {FOLDS} pictures or '
+            f'texts, and there are {len(names)}; use "soft_only" instead'
         )
     fold = dict(zip(names, np.random.default_rng(seed).permutation(len(names)) % FOLDS, strict=True))
     return np.array([fold[picture] for picture in pictures])
 
 
-def _worth(item: Item, columns: dict[str, int], metric: Metric) -> tuple[Tensor, Tensor]:
-    """The columns of an item's answers, and what each scores with it; all others score nothing."""
-    given = sorted({normalise_answer(answer) for answer in item.answers} & columns.keys())
-    places = torch.tensor([columns[answer] for answer in given], dtype=torch.long)
-    return places, torch.tensor([metric(answer, item.answers) for answer in given])
+def _worth(item: Item, metric: Metric) -> Worth:
+    found: dict[str, float] = {}
+    for answer in sorted(set(item.answers)):
+        own = normalise_answer(answer)
+        found[own] = max(found.get(own, 0.0), metric(answer, item.answers))
+    return found
 
 
-def _fit(inputs: Tensor, worth: Sequence[tuple[Tensor, Tensor]], seen: Tensor, answers: int, seed: int) -> nn.Module:
-    """A network from a question's vectors to the logits of what every answer scores, trained on the questions seen."""
+def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int) -> Judge:
+    """A judge trained on the questions it may see."""
+    given = Counter(answer for own in worth for answer in own)
+    known = sorted(given, key=lambda answer: (-given[answer], answer))[:MOST_ANSWERS]
+    columns = {answer: column for column, answer in enumerate(known)}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would keep a stack trace for every device
         network = nn.Sequential(
-            *_layer(inputs.shape[1], HIDDEN), *_layer(HIDDEN, HIDDEN), last := nn.Linear(HIDDEN, answers)
+            *_layer(inputs.shape[1], HIDDEN), *_layer(HIDDEN, HIDDEN), last := nn.Linear(HIDDEN, len(columns))
         )
         nn.init.constant_(last.bias, -4.0)  # most answers score nothing
         optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
-        for step, rows in enumerate(order := _batches(seen)):
+        for step, rows in enumerate(order := _batches(len(inputs))):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(LR, "cosine", step, len(order), warmup=len(order) // 20)
-            target = _targets([worth[row] for row in rows.tolist()], answers)
+            target = _targets([worth[row] for row in rows.tolist()], columns)
             logits = network(inputs[rows])
             loss = nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(rows)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-    return network.eval()
+    return Judge(network.eval(), columns)
 
 
-def _batches(seen: Tensor) -> list[Tensor]:
+def _batches(count: int) -> list[Tensor]:
     """The questions in a fresh order every epoch; more epochs where there are few, so that something is learnt."""
-    steps = -(-len(seen) // BATCH)
-    epochs = max(EPOCHS, FEWEST_STEPS // steps)
-    return [rows for _ in range(epochs) for rows in torch.split(seen[torch.randperm(len(seen))], BATCH)]
+    epochs = max(EPOCHS, FEWEST_STEPS // -(-count // BATCH))
+    return [rows for _ in range(epochs) for rows in torch.split(torch.randperm(count), BATCH)]
 
 
 def _layer(size: int, wide: int) -> Iterable[nn.Module]:
     return nn.Linear(size, wide), nn.GELU(), nn.Dropout(DROPOUT)
 
 
-def _targets(worth: Sequence[tuple[Tensor, Tensor]], answers: int) -> Tensor:
-    target = torch.zeros(len(worth), answers)
-    for row, (columns, values) in enumerate(worth):
-        target[row, columns] = values
+def _targets(worth: Sequence[Worth], columns: Mapping[str, int]) -> Tensor:
+    target = torch.zeros(len(worth), len(columns))
+    for row, own in enumerate(worth):
+        for answer, value in own.items():
+            if answer in columns:
+                target[row, columns[answer]] = value
     return target

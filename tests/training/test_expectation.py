@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +15,8 @@ import torch
 from leverplus.acquisition import Acquisition
 from leverplus.embedders.base import Vectors
 from leverplus.errors import TrainingError
-from leverplus.metrics import exact_match, vqa_accuracy
-from leverplus.pipeline import open_run, search_groups, train_run
+from leverplus.metrics import Metric, exact_match, label_accuracy, vqa_accuracy
+from leverplus.pipeline import Run, load_run, open_run, search_groups, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.training import expectation
 from leverplus.training.expectation import Expectation
@@ -79,7 +82,11 @@ def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -
     after = expected(changed, vectors)
     assert after[6] == before[6]
     assert after[7] == before[7]
-    assert (after != before).sum() > 40  # the networks of the other folds saw the change
+    assert (after != before).sum() > 40  # the judges of the other folds saw the change
+    changed[6] = Item(items[6].id, "what?", ("paternoster",), "train", image=items[6].image)  # which nobody else said
+    judge = Expectation(changed, vectors, exact_match, seed=0)
+    assert judge(score("i6", WORDS[0])) == before[6]
+    assert judge(score("i6", "paternoster", 1.0)) == 1.0  # as measured: no other question says what it may expect
 
 
 def test_answers_of_several_annotators_count_by_the_metric() -> None:
@@ -90,15 +97,67 @@ def test_answers_of_several_annotators_count_by_the_metric() -> None:
     assert judge(score("i3", "elevator")) > 0.9
 
 
+@pytest.mark.parametrize(
+    ("metric", "answer"), [(vqa_accuracy, "two"), (vqa_accuracy, "The beach"), (label_accuracy, "num-date")]
+)
+def test_answers_that_normalising_changes_are_worth_what_the_metric_says(metric: Metric, answer: str) -> None:
+    items = [Item(ItemId(f"i{n}"), "what?", (answer,) * 10, "train") for n in range(60)]
+    vectors = Vectors(None, np.ones((60, 3), dtype=np.float32), np.ones((60, 3), dtype=np.float32))
+    assert metric(answer, items[0].answers) == 1.0
+    assert Expectation(items, vectors, metric, seed=0)(score("i3", answer)) > 0.9
+
+
+def test_the_order_of_sets_does_not_matter() -> None:
+    """Answers are given equally often; the order in which a set yields them differs between processes."""
+    code = """
+import numpy as np
+from leverplus.embedders.base import Vectors
+from leverplus.metrics import exact_match
+from leverplus.training.expectation import Expectation
+from leverplus.types import Item, ItemId
+words = ("lift", "elevator", "hoist", "crane")
+items = [Item(ItemId(f"i{n}"), "what?", words, "train") for n in range(30)]
+vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+judge = Expectation(items, Vectors(None, vectors, vectors), exact_match, seed=0)
+print(judge.judges[0].columns, float(judge.judges[0].network(judge.inputs).sum()))
+"""
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+
+
+def test_items_without_answers_teach_nothing() -> None:
+    items, vectors, _ = labelled(60)
+    silent = [
+        Item(item.id, item.question, (), "train", image=item.image) if n < 4 else item for n, item in enumerate(items)
+    ]
+    judge = Expectation(silent, vectors, exact_match, seed=0)
+    assert judge(score("i0", WORDS[0])) > 0.0
+
+
+def test_a_metric_that_grades_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(
+        "best_8k", ["reward.mode=expected_accuracy", "reward.components=[]", "reward.component_weights=[]"]
+    )
+    run = Run(recipe, tmp_path, 0, tmp_path / "s.db")
+    monkeypatch.setattr(type(run.task), "metric", "token_f1")
+    with pytest.raises(TrainingError, match="and the task has token_f1"):
+        _ = run.expectation
+
+
 def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     items, vectors, _ = labelled(60)
     judge = Expectation(items, vectors, exact_match, seed=0)
     assert judge(score("i0", "staircase", 0.3)) == 0.3
     assert judge(score("a stranger", WORDS[0], 0.6)) == 0.6
     monkeypatch.setattr(expectation, "MOST_ANSWERS", 1)
-    common = max(WORDS, key=lambda word: sum(item.answer == word for item in items))
-    (rare,) = set(WORDS) - {common}
     few = Expectation(items, vectors, exact_match, seed=0)
+    (common,) = few.judges[few.folds[0]].columns
+    (rare,) = set(WORDS) - {common}
     assert few(score("i0", rare, 0.25)) == 0.25
     assert few(score("i0", common, 0.25)) != 0.25
 
@@ -146,3 +205,6 @@ def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.Monk
     assert row.rewards.tolist() == pytest.approx(worth, abs=1e-6)
     assert row.accuracy.tolist() == pytest.approx([one.accuracy for one in scores])  # the log shows what was measured
     assert (tmp_path / "run" / "checkpoints" / "listwise").is_dir()
+    again = load_run(tmp_path / "run", store_path=tmp_path / "s.db")
+    train_run(again)
+    assert "expectation" not in vars(again)  # nothing is left to learn, so nobody asks what to expect
