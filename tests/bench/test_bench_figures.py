@@ -8,10 +8,10 @@ from statistics import fmean
 
 import pytest
 
-from leverplus.bench.benchmark import Plan, ablation_plan, require_current
+from leverplus.bench.benchmark import Plan, ablation_plan, curve_plan, require_current
 from leverplus.bench.drawing import gap_picture
 from leverplus.bench.jobs import ARMS
-from leverplus.bench.methods import METHODS, TITLES
+from leverplus.bench.methods import METHODS, POOL_SIZES, QUERIES, TITLES
 from leverplus.bench.records import Records
 from leverplus.bench.standings import Sample, difference, sample_of
 from leverplus.errors import EvaluationError
@@ -69,6 +69,31 @@ def test_the_answers_are_those_of_todays_recipes() -> None:
         require_current(Plan().jobs(), stale)
 
 
+def test_the_curves_are_whole_and_of_todays_recipes() -> None:
+    records = Records.read(ROOT / "benchmarks" / "curves")
+    jobs = curve_plan(budgets=(32_000,), seeds=1).jobs()
+    require_current(jobs, records)
+    assert not [key for job in jobs for key in job.marks() if key not in records.found]
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for size in (16, *POOL_SIZES):
+        own = [r for r in records.found.values() if (r["method"], r["pool"], r["queries"]) == ("best", size, 0)]
+        assert len(own) == 3
+        means = [100 * fmean(fmean(r["accuracy"]["learned"][shots]) for r in own) for shots in "1234"]
+        assert f"| {size:,} | " + " | ".join(f"{mean:.1f}" for mean in means) + f" | {fmean(means):.1f} (" in results
+        beside = [r for r in records.found.values() if (r["method"], r["pool"]) == (ARMS, size)]
+        for arm in ("mmr", "nearest_both", "random"):
+            mean = 100 * fmean(fmean(r["accuracy"][arm][shots]) for r in beside for shots in "1234")
+            (row,) = [line for line in results.splitlines() if line.startswith(f"| {size:,} | {means[0]:.1f} |")]
+            assert f" {mean:.1f} " in row, arm
+    for most in QUERIES:
+        own = [r for r in records.found.values() if r["queries"] == most]
+        assert len(own) == 3
+        means = [100 * fmean(fmean(r["accuracy"]["learned"][shots]) for r in own) for shots in "1234"]
+        calls = round(fmean(r["model_calls"] for r in own))
+        row = " | ".join([f"| {most:,}", f"{calls:,}", *(f"{mean:.1f}" for mean in means), f"{fmean(means):.1f} ("])
+        assert row in results
+
+
 def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
     records = Records.read(ROOT / "benchmarks" / "bench").found.values()
     arms = {record["world"]: record for record in records if record["method"] == ARMS}
@@ -80,6 +105,9 @@ def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
     few = runs("best", 8_000)
     for method in set(TITLES) - {"best", "labels"}:
         others = runs(method, 128_000).mean("learned")
+        assert difference(few.mean("learned"), others, few.images)["ci95"][0] > 0.0, method
+    for method in ("listwise", "mended_grpo"):  # docs/results.md: also with four times as many
+        others = runs(method, 512_000).mean("learned")
         assert difference(few.mean("learned"), others, few.images)["ci95"][0] > 0.0, method
     for method, words in (("sft_rce_grpo", "above SFT + RCE + GRPO as"), ("mended_grpo", "above the same mended")):
         found = difference(few.mean("learned"), runs(method, 128_000).mean("learned"), few.images)
