@@ -2,8 +2,8 @@
 difference.
 
 `lever bench --methods best --worlds 1,2,3,4 --budgets 32000,128000 --seeds 1 --out DIR` measures the test splits of the
-first; the second are in `benchmarks/bench`. Both sets are of other items, so the joint interval of the difference is
-the root of the sum of squares of their half-widths, on either side.
+first, kept in `benchmarks/bench_dev_worlds`; the second are in `benchmarks/bench`. Both sets are of other items, so the
+joint interval of the difference is the root of the sum of squares of their half-widths, on either side.
 
     python benchmarks/dev_worlds.py [--dev FOLDER] [--reported FOLDER] [--json]
 """

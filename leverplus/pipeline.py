@@ -81,6 +81,8 @@ def train_run(run: Run) -> Policy:
     recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
     queries = run.training_queries()
     run.require_model()
+    if not all((checkpoints / name).is_dir() for name in recipe.stages):
+        _ = run.expectation  # a reward that cannot be had is refused before the model is asked
     _, table = run.pools(queries if recipe.mistakes.any else queries[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     run.add_adapters(policy)

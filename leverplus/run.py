@@ -128,14 +128,14 @@ class Run:
         reward = self.recipe.reward
         if "expected_accuracy" not in (reward.components or (reward.mode,)):
             return None
-        from leverplus.metrics import metric_named
+        from leverplus.metrics import MATCHING, metric_named
         from leverplus.pools.similarity import rows
-        from leverplus.training.expectation import METRICS, Expectation
+        from leverplus.training.expectation import Expectation
 
-        if self.task.metric not in METRICS:
+        if self.task.metric not in MATCHING:
             raise TrainingError(
                 f'reward "expected_accuracy" needs a metric by which an answer that nobody gave scores nothing '
-                f'({", ".join(METRICS)}), and the task has {self.task.metric}; use "soft_only" instead'
+                f'({", ".join(MATCHING)}), and the task has {self.task.metric}; use "soft_only" instead'
             )
         asked = {item.id for item in self.shuffled_queries()}
         places = [place for place, item in enumerate(self.demonstrations) if item.id in asked]

@@ -18,6 +18,7 @@ from leverplus.metrics.text import edit_similarity, exact_match, label_accuracy,
 from leverplus.metrics.vqa import normalise_answer, vqa_accuracy
 
 __all__ = [
+    "MATCHING",
     "METRICS",
     "POSTPROCESS",
     "CiderD",
@@ -52,6 +53,9 @@ METRICS: Mapping[str, Metric] = {
     "token_f1": token_f1,
     "edit_similarity": edit_similarity,
 }
+
+MATCHING = ("vqa_accuracy", "exact_match", "label_accuracy")
+"""Metrics by which an answer that nobody gave scores nothing; the others grade how near it came."""
 
 POSTPROCESS: Mapping[str, Postprocess] = {
     "plain": plain_answer,

@@ -24,8 +24,6 @@ from leverplus.schedules import learning_rate
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Item, ItemId, Score
 
-METRICS = ("vqa_accuracy", "exact_match", "label_accuracy")
-"""Metrics by which an answer that nobody gave scores nothing; others would need every pair of answers."""
 FOLDS = 3
 MOST_ANSWERS = 4096
 """Answers that a network tells apart, the most common ones; others are worth what they were measured to be."""
@@ -62,7 +60,7 @@ class Expectation:
         self.inputs = _inputs(vectors)
         self.folds = _folds(items, derive_seed(seed, "expectation"))
         worth = [_worth(item, metric) for item in items]
-        self.judges = []
+        self.judges: list[Judge] = []
         for fold in range(FOLDS):
             tell(fold, FOLDS)
             seen = [place for place, own in enumerate(worth) if own and self.folds[place] != fold]
@@ -74,14 +72,20 @@ class Expectation:
         """The expected accuracy of a score's answer; what was measured where no other question was answered so."""
         if score.query not in self.places:
             return score.accuracy
-        column = self.judges[self.folds[self.places[score.query]]].columns.get(normalise_answer(score.answer))
+        column = self._judge(score.query).columns.get(normalise_answer(score.answer))
         return score.accuracy if column is None else float(self._expected(score.query)[column])
+
+    def likeliest(self, query: ItemId) -> str:
+        """The answer that may expect most with a training question."""
+        return tuple(self._judge(query).columns)[int(self._expected(query).argmax())]
+
+    def _judge(self, query: ItemId) -> Judge:
+        return self.judges[int(self.folds[self.places[query]])]
 
     @torch.no_grad()
     def _expected(self, query: ItemId) -> Tensor:
         if self._last[0] != query:  # scores come group by group
-            place = self.places[query]
-            self._last = query, self.judges[self.folds[place]].network(self.inputs[place]).sigmoid()
+            self._last = query, self._judge(query).network(self.inputs[self.places[query]]).sigmoid()
         return self._last[1]
 
 
@@ -114,6 +118,11 @@ def _worth(item: Item, metric: Metric) -> Worth:
 
 def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int) -> Judge:
     """A judge trained on the questions it may see."""
+    if not worth:
+        raise TrainingError(
+            'reward "expected_accuracy" learns from the labels of training questions, and too few have any; use '
+            '"soft_only" instead'
+        )
     given = Counter(answer for own in worth for answer in own)
     known = sorted(given, key=lambda answer: (-given[answer], answer))[:MOST_ANSWERS]
     columns = {answer: column for column, answer in enumerate(known)}

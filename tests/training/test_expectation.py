@@ -16,7 +16,7 @@ from leverplus.acquisition import Acquisition
 from leverplus.embedders.base import Vectors
 from leverplus.errors import TrainingError
 from leverplus.metrics import Metric, exact_match, label_accuracy, vqa_accuracy
-from leverplus.pipeline import Run, load_run, open_run, search_groups, train_run
+from leverplus.pipeline import load_run, open_run, search_groups, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.training import expectation
 from leverplus.training.expectation import Expectation
@@ -69,6 +69,9 @@ def test_the_chance_behind_the_labels_is_found() -> None:
     for number in range(KINDS):
         assert found[kind == number].mean() == pytest.approx(CHANCE[number], abs=0.08)
     assert np.mean((found - truth) ** 2) < 0.15 * np.mean((measured - truth) ** 2)
+    judge = Expectation(items, vectors, exact_match, seed=0)
+    assert judge.likeliest(items[int(np.flatnonzero(kind == 0)[0])].id) == WORDS[0]
+    assert judge.likeliest(items[int(np.flatnonzero(kind == 3)[0])].id) == WORDS[1]
 
 
 def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -> None:
@@ -139,14 +142,23 @@ def test_items_without_answers_teach_nothing() -> None:
     assert judge(score("i0", WORDS[0])) > 0.0
 
 
-def test_a_metric_that_grades_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = load_recipe(
-        "best_8k", ["reward.mode=expected_accuracy", "reward.components=[]", "reward.component_weights=[]"]
-    )
-    run = Run(recipe, tmp_path, 0, tmp_path / "s.db")
+def test_labels_that_are_not_there_are_named() -> None:
+    items, vectors, _ = labelled(60)
+    silent = [Item(item.id, "what?", (), "train", image=item.image) for item in items]
+    with pytest.raises(TrainingError, match="too few have any"):
+        Expectation(silent, vectors, exact_match, seed=0)
+
+
+def test_a_reward_that_cannot_be_had_is_refused_before_the_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["reward.mode=expected_accuracy", "reward.components=[]", "reward.component_weights=[]"]
+    recipe = load_recipe("best_8k", settings)
+    run = open_run(recipe, find_recipe("best_8k"), tmp_path / "run", seed=0, store_path=tmp_path / "s.db")
     monkeypatch.setattr(type(run.task), "metric", "token_f1")
     with pytest.raises(TrainingError, match="and the task has token_f1"):
-        _ = run.expectation
+        train_run(run)
+    assert run.calls() == 0
 
 
 def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
