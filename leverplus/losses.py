@@ -149,8 +149,11 @@ def listwise(log_p: Tensor, rewards: Tensor, temperature: float, among: str = "t
 
     NaN rewards were not measured. `tried`: the policy is renormalised over the measured actions, so that it is told
     nothing about the others. `pool`: the policy's whole distribution, which says that unmeasured actions are bad.
+    `pairs`: no targets and no temperature; of two measured actions the better should be likelier, by its gap in reward.
     """
     measured = ~torch.isnan(rewards) & (log_p > -torch.inf)
+    if among == "pairs":
+        return _listwise_pairs(log_p, rewards, measured)
     scaled = torch.where(measured, rewards / temperature, torch.full_like(rewards, -torch.inf))
     rows = measured.sum(-1) > 1
     target = torch.softmax(torch.where(rows.unsqueeze(-1), scaled, torch.zeros_like(scaled)), dim=-1)
@@ -159,17 +162,39 @@ def listwise(log_p: Tensor, rewards: Tensor, temperature: float, among: str = "t
         floor = torch.where(measured, log_p, torch.full_like(log_p, -1e30))
         safe = torch.where(measured, log_p - torch.logsumexp(floor, -1, keepdim=True), torch.zeros_like(log_p))
     elif among != "pool":
-        raise ValueError(f"unknown value '{among}'; known: tried, pool")
+        raise ValueError(f"unknown value '{among}'; known: tried, pool, pairs")
     total = row_mean(-(target * measured * safe).sum(-1), rows)
     return LossParts(total, {"listwise": total}, {"listwise/rows": float(rows.sum())}, int(rows.sum()))
 
 
+def _listwise_pairs(log_p: Tensor, rewards: Tensor, measured: Tensor) -> LossParts:
+    """Only the measured actions are paired: memory grows with the square of how many a step has, not of the pool."""
+    most = int(measured.sum(-1).max()) if measured.numel() else 0
+    places = measured.to(torch.uint8).argsort(-1, descending=True)[..., :most]
+    mask = measured.gather(-1, places)
+    scores, known = (
+        torch.where(mask, values.gather(-1, places), torch.zeros_like(values[..., :1])) for values in (log_p, rewards)
+    )
+    found = pairwise(scores, known, mask, margin=0.0, beta=1.0, per="pair")
+    diagnostics = {**found.diagnostics, "listwise/rows": float(found.rows)}
+    return LossParts(found.total, {"listwise": found.total}, diagnostics, found.rows)
+
+
 def pairwise(
-    scores: Tensor, rewards: Tensor, mask: Tensor, *, margin: float = 0.25, beta: float = 0.1, weighting: str = "gap"
+    scores: Tensor,
+    rewards: Tensor,
+    mask: Tensor,
+    *,
+    margin: float = 0.25,
+    beta: float = 0.1,
+    weighting: str = "gap",
+    per: str = "weight",
 ) -> LossParts:
     """-sum w_ij log sigma(beta (d_i - d_j)) / sum w over pairs of a group with r_i - r_j > margin.
 
-    `scores` d (B, G) are log pi - log ref of whole sequences. Weights are the reward gap, or 1 (`even`).
+    `scores` d (..., G) are log pi - log ref of whole sequences. Weights are the reward gap, or 1 (`even`). With `per`
+    pair the sum is divided by the number of pairs of a group instead, so that a group counts by how far its rewards are
+    apart and not as much as any other.
     """
     gap = rewards.unsqueeze(-1) - rewards.unsqueeze(-2)
     pairs = mask.unsqueeze(-1) & mask.unsqueeze(-2) & (gap > margin)
@@ -178,9 +203,14 @@ def pairwise(
     weight = torch.where(pairs, gap if weighting == "gap" else torch.ones_like(gap), torch.zeros_like(gap))
     difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
     safe = torch.where(pairs, difference, torch.zeros_like(difference))
-    loss = -(weight * F.logsigmoid(beta * safe)).sum((-1, -2)) / weight.sum((-1, -2)).clamp(min=1e-9)
-    rows = pairs.any(-1).any(-1)
-    total = row_mean(loss, rows)
+    if per == "weight":
+        size, rows = weight.sum((-1, -2)), pairs.any(-1).any(-1)
+    elif per == "pair":
+        count = mask.sum(-1)
+        size, rows = (count * (count - 1) / 2).to(weight.dtype), count > 1
+    else:
+        raise ValueError(f"unknown value '{per}'; known: weight, pair")
+    total = row_mean(-(weight * F.logsigmoid(beta * safe)).sum((-1, -2)) / size.clamp(min=1e-9), rows)
     diagnostics = {"pair/count": float(pairs.sum())}
     if bool(pairs.any()):
         kept = difference.detach()[pairs]

@@ -129,6 +129,53 @@ def test_pairwise_matches_the_double_loop() -> None:
     assert result.diagnostics["pair/accuracy"] == 0.5
 
 
+def test_measured_actions_in_pairs_by_hand_and_as_the_double_loop() -> None:
+    """Two actions a gap of .5 apart: .5 log(1 + e^-(difference)); flat rows count as rows, unmeasured actions not."""
+    log_p = masked_log_softmax(torch.tensor([[[0.0, 1.0, 5.0]], [[0.0, 1.0, 2.0]]], dtype=F64))
+    rewards = torch.tensor([[[0.75, 0.25, math.nan]], [[0.5, 0.5, 0.5]]], dtype=F64)
+    found = losses.listwise(log_p, rewards, 0.1, among="pairs")
+    assert float(found.total) == pytest.approx(0.5 * math.log(1 + math.e) / 2)
+    assert found.rows == 2
+
+    draw = torch.Generator().manual_seed(5)
+    log_p = masked_log_softmax(torch.randn(4, 2, 6, dtype=F64, generator=draw))
+    rewards = torch.rand(4, 2, 6, dtype=F64, generator=draw)
+    rewards[torch.rand(4, 2, 6, generator=draw) < 0.4] = math.nan
+    rewards[0, 0] = math.nan
+    values = []
+    for own, worth in zip(log_p.flatten(0, 1).tolist(), rewards.flatten(0, 1).tolist(), strict=True):
+        known = [(p, r) for p, r in zip(own, worth, strict=True) if not math.isnan(r)]
+        if len(known) < 2:
+            continue
+        ordered = [(a, b) for a in known for b in known if a[1] > b[1]]
+        loss = sum((a[1] - b[1]) * math.log(1 + math.exp(b[0] - a[0])) for a, b in ordered)
+        values.append(loss / (len(known) * (len(known) - 1) / 2))
+    found = losses.listwise(log_p, rewards, 0.1, among="pairs")
+    assert (float(found.total), found.rows) == (pytest.approx(sum(values) / len(values)), len(values))
+
+
+@pytest.mark.parametrize("among", ["tried", "pool", "pairs"])
+def test_gradients_of_all_listwise_comparisons_agree_with_finite_differences(among: str) -> None:
+    draw = torch.Generator().manual_seed(6)
+    logits = torch.randn(2, 2, 5, dtype=F64, generator=draw, requires_grad=True)
+    rewards = torch.rand(2, 2, 5, dtype=F64, generator=draw)
+    rewards[..., 3] = math.nan
+
+    def value(values: torch.Tensor) -> torch.Tensor:
+        return losses.listwise(masked_log_softmax(values), rewards, 0.3, among).total
+
+    assert torch.autograd.gradcheck(value, (logits,))
+
+
+def test_pairs_pull_the_better_up_and_leave_the_unmeasured_alone() -> None:
+    logits = torch.zeros(1, 1, 4, dtype=F64, requires_grad=True)
+    rewards = torch.tensor([[[1.0, 0.0, math.nan, 0.5]]], dtype=F64)
+    losses.listwise(torch.log_softmax(logits, -1), rewards, 0.1, among="pairs").total.backward()
+    gradient = logits.grad[0, 0]
+    assert gradient[0] < gradient[3] < gradient[1]
+    assert float(gradient[2]) == pytest.approx(0.0, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", sorted(catalog.LOSSES))
 def test_gradients_agree_with_finite_differences_in_float64(name: str) -> None:
     generator = torch.Generator().manual_seed(3)

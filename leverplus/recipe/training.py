@@ -113,10 +113,14 @@ class RceConfig(StageConfig):
 
 @dataclass(frozen=True)
 class ListwiseConfig(StageConfig):
-    """`[listwise]`: soft targets over all measured next picks of the same prefix."""
+    """`[listwise]`: soft targets over all measured next picks of the same prefix, or these two by two."""
 
-    temperature: float = setting(0.1, "of the targets softmax(reward / temperature)", above=0.0)
-    among: str = setting("tried", "compare with measured picks only, or with the whole pool", choices=("tried", "pool"))
+    temperature: float = setting(0.1, "of the targets softmax(reward / temperature); pairs have none", above=0.0)
+    among: str = setting(
+        "tried",
+        "what a pick is compared with: all measured ones, the whole pool, or measured ones in pairs, by gap in reward",
+        choices=("tried", "pool", "pairs"),
+    )
     min_children: int = setting(2, "a prefix takes part when so many next picks were measured", low=2)
 
 

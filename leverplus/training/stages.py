@@ -160,10 +160,11 @@ class Pairwise(Stage[PairwiseConfig]):
 
 
 class Listwise(Stage[ListwiseConfig | AgreementConfig]):
-    """Soft targets over the known next picks of each prefix: a dense one-shot table, or a table for each step."""
+    """Soft targets over the known next picks of each prefix, or the better of each two of them before the worse: a
+    dense one-shot table, or a table for each step."""
 
     def tried_only(self, policy: Policy) -> bool:
-        return self.config.among == "tried" and policy.candidates_apart
+        return self.config.among != "pool" and policy.candidates_apart
 
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
         sequences, steps, targets = prefix_tables(batch, policy.stops, self.config.min_children)
