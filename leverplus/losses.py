@@ -2,7 +2,8 @@
 
 B rows (one group each), G members, S steps, A actions. `steps` are step log-probabilities (B, G, S), `valid` marks the
 steps that exist, `mask` (B, G) the members that exist. Every objective is a mean over the rows that take part; rows
-without any signal take no part. How many did is handed on, so that rows count alike whatever a batch is cut into.
+without any signal take no part, unless a function says so. How many did is handed on, so that rows count alike
+whatever a batch is cut into.
 """
 
 from __future__ import annotations
@@ -193,8 +194,8 @@ def pairwise(
     """-sum w_ij log sigma(beta (d_i - d_j)) / sum w over pairs of a group with r_i - r_j > margin.
 
     `scores` d (..., G) are log pi - log ref of whole sequences. Weights are the reward gap, or 1 (`even`). With `per`
-    pair the sum is divided by the number of pairs of a group instead, so that a group counts by how far its rewards are
-    apart and not as much as any other.
+    pair the sum is divided by the number of all pairs of a group instead, n (n - 1) / 2, so that a group counts by how
+    far its rewards are apart and not as much as any other; a flat one then takes part, with nothing.
     """
     gap = rewards.unsqueeze(-1) - rewards.unsqueeze(-2)
     pairs = mask.unsqueeze(-1) & mask.unsqueeze(-2) & (gap > margin)

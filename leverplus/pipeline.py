@@ -80,6 +80,7 @@ def train_run(run: Run) -> Policy:
 
     recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
     queries = run.training_queries()
+    run.expects()  # a metric that does not suit the reward is refused before the model is loaded
     run.require_model()
     if not all((checkpoints / name).is_dir() for name in recipe.stages):
         _ = run.expectation  # a reward that cannot be had is refused before the model is asked

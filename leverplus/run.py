@@ -122,21 +122,30 @@ class Run:
     def demonstration_vectors(self) -> Vectors:
         return self.embedder.embed(self.demonstrations, self.task)
 
-    @cached_property
-    def expectation(self) -> Expectation | None:
-        """What labels let answers expect; None where the reward does not ask for it."""
+    def expects(self) -> bool:
+        """Whether the reward asks what labels let answers expect; refused where the task's metric does not allow it."""
         reward = self.recipe.reward
         if "expected_accuracy" not in (reward.components or (reward.mode,)):
-            return None
-        from leverplus.metrics import MATCHING, metric_named
-        from leverplus.pools.similarity import rows
-        from leverplus.training.expectation import Expectation
+            return False
+        from leverplus.metrics import MATCHING
+        from leverplus.training.expectation import INSTEAD
 
         if self.task.metric not in MATCHING:
             raise TrainingError(
                 f'reward "expected_accuracy" needs a metric by which an answer that nobody gave scores nothing '
-                f'({", ".join(MATCHING)}), and the task has {self.task.metric}; use "soft_only" instead'
+                f"({', '.join(MATCHING)}), and the task has {self.task.metric}; {INSTEAD}"
             )
+        return True
+
+    @cached_property
+    def expectation(self) -> Expectation | None:
+        """What labels let answers expect; None where the reward does not ask for it."""
+        if not self.expects():
+            return None
+        from leverplus.metrics import metric_named
+        from leverplus.pools.similarity import rows
+        from leverplus.training.expectation import Expectation
+
         asked = {item.id for item in self.shuffled_queries()}
         places = [place for place, item in enumerate(self.demonstrations) if item.id in asked]
         return Expectation(

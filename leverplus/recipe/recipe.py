@@ -210,6 +210,7 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
     if sections["model"] and score:
         found.extend(sections["model"].problems(score.backend))
     found += sections["embed"].problems() if sections["embed"] else []
+    found += _world_for_others(sections)
     eval_shots = max(evaluation.shots, default=0) if evaluation else 0
     dev_shots = max(score.dev_shots, default=0) if score else 0
     if pool and pool.size < eval_shots:
@@ -237,6 +238,19 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
             f"score.budget = {score.budget}: one training query costs {score.cost(pool.size)} calls; "
             "raise the budget, or lower score.beam, score.shots or pool.size"
         )
+    return found
+
+
+def _world_for_others(sections: Mapping[str, Any]) -> list[str]:
+    """The world's own model or embedder named for another task, whose items they cannot read."""
+    task, embed, score = (sections[key] for key in ("task", "embed", "score"))
+    if not task or task.name == "world":
+        return []
+    found = []
+    if embed and embed.name == "world":
+        found.append(f'embed.name = "world": reads the world alone; task {task.name} needs sentence, clip or siglip')
+    if score and score.backend == "world":
+        found.append(f'score.backend = "world": reads the world alone; task {task.name} needs hf or openai')
     return found
 
 

@@ -123,6 +123,12 @@ class ListwiseConfig(StageConfig):
     )
     min_children: int = setting(2, "a prefix takes part when so many next picks were measured", low=2)
 
+    def problems(self, prefix: str) -> list[str]:
+        found = super().problems(prefix)
+        if self.among == "pairs" and self.temperature != ListwiseConfig.temperature:
+            found.append(f'{prefix}temperature = {self.temperature}: has no effect with {prefix}among = "pairs"')
+        return found
+
 
 @dataclass(frozen=True)
 class AgreementConfig(StageConfig):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,7 +29,14 @@ FOLDS = 3
 MOST_ANSWERS = 4096
 """Answers that a network tells apart, the most common ones; others are worth what they were measured to be."""
 HIDDEN, DROPOUT, EPOCHS, FEWEST_STEPS, BATCH, LR, DECAY = 256, 0.3, 20, 200, 256, 2e-3, 0.05
+MOST_SEEN = 300_000
+"""Questions that a judge reads at most, one over several epochs counted so often: about two minutes of a core with
+4,000 answers; with more questions than this each is read once."""
 
+INSTEAD = 'put "soft_only" in its place, for example --set \'reward.components=["soft_only","gt_prob"]\''
+"""What to do where labels let one expect nothing."""
+
+Tell = Callable[[int, int], None]
 Worth = Mapping[str, float]
 """What each answer of an item scores with it, by its normalised form."""
 
@@ -44,7 +52,7 @@ class Judge:
 class Expectation:
     """The expected accuracy of the answers that a model gave to training questions: call it with a score.
 
-    `vectors` are those of `items`; items without answers teach nothing. `tell` is told how many judges are trained.
+    `vectors` are those of `items`; items without answers teach nothing. `tell` is told how many steps of all are done.
     """
 
     def __init__(
@@ -54,7 +62,7 @@ class Expectation:
         metric: Metric,
         *,
         seed: int,
-        tell: Callable[[int, int], None] = lambda _done, _total: None,
+        tell: Tell = lambda _done, _total: None,
     ) -> None:
         self.places = {item.id: place for place, item in enumerate(items)}
         self.inputs = _inputs(vectors)
@@ -62,10 +70,10 @@ class Expectation:
         worth = [_worth(item, metric) for item in items]
         self.judges: list[Judge] = []
         for fold in range(FOLDS):
-            tell(fold, FOLDS)
             seen = [place for place, own in enumerate(worth) if own and self.folds[place] != fold]
-            self.judges.append(_fit(self.inputs[seen], [worth[p] for p in seen], derive_seed(seed, "judge", fold)))
-        tell(FOLDS, FOLDS)
+            told = partial(_told, tell, fold)
+            own_seed = derive_seed(seed, "judge", fold)
+            self.judges.append(_fit(self.inputs[seen], [worth[place] for place in seen], own_seed, told))
         self._last: tuple[ItemId | None, Tensor] = (None, torch.empty(0))
 
     def __call__(self, score: Score) -> float:
@@ -102,7 +110,7 @@ def _folds(items: Sequence[Item], seed: int) -> np.typing.NDArray[np.int64]:
     if len(names) < FOLDS:
         raise TrainingError(
             f'reward "expected_accuracy" learns from the labels of training questions on at least {FOLDS} pictures or '
-            f'texts, and there are {len(names)}; use "soft_only" instead'
+            f"texts, and there are {len(names)}; {INSTEAD}"
         )
     fold = dict(zip(names, np.random.default_rng(seed).permutation(len(names)) % FOLDS, strict=True))
     return np.array([fold[picture] for picture in pictures])
@@ -116,12 +124,15 @@ def _worth(item: Item, metric: Metric) -> Worth:
     return found
 
 
-def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int) -> Judge:
+def _told(tell: Tell, fold: int, done: int, steps: int) -> None:
+    tell(fold * steps + done, FOLDS * steps)
+
+
+def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int, tell: Tell) -> Judge:
     """A judge trained on the questions it may see."""
     if not worth:
         raise TrainingError(
-            'reward "expected_accuracy" learns from the labels of training questions, and too few have any; use '
-            '"soft_only" instead'
+            f'reward "expected_accuracy" learns from the labels of training questions, and too few have any; {INSTEAD}'
         )
     given = Counter(answer for own in worth for answer in own)
     known = sorted(given, key=lambda answer: (-given[answer], answer))[:MOST_ANSWERS]
@@ -142,12 +153,14 @@ def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int) -> Judge:
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
+            tell(step + 1, len(order))
     return Judge(network.eval(), columns)
 
 
 def _batches(count: int) -> list[Tensor]:
-    """The questions in a fresh order every epoch; more epochs where there are few, so that something is learnt."""
-    epochs = max(EPOCHS, FEWEST_STEPS // -(-count // BATCH))
+    """The questions in a fresh order every epoch; more epochs where there are few, so that something is learnt, and
+    fewer where there are many."""
+    epochs = max(1, min(EPOCHS, MOST_SEEN // count), FEWEST_STEPS // -(-count // BATCH))
     return [rows for _ in range(epochs) for rows in torch.split(torch.randperm(count), BATCH)]
 
 

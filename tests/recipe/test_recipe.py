@@ -126,6 +126,12 @@ def test_a_section_that_is_a_value_is_refused() -> None:
         ({"train": {"stages": []}}, "train.stages = []: must name at least one"),
         ({"train": {"stages": ["sft", "sft"]}}, "train.stages = ['sft', 'sft']: names one twice"),
         ({"eval": {"shots": [1, 1]}}, "eval.shots = [1, 1]: names one twice"),
+        ({"task": {"name": "jsonl"}}, 'embed.name = "world": reads the world alone; task jsonl needs sentence'),
+        ({"task": {"name": "jsonl"}}, 'score.backend = "world": reads the world alone; task jsonl needs hf or openai'),
+        (
+            {"train": {"stages": ["listwise"]}, "listwise": {"among": "pairs", "temperature": 0.2}},
+            'listwise.temperature = 0.2: has no effect with listwise.among = "pairs"',
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], said: str) -> None:

@@ -156,9 +156,23 @@ def test_a_reward_that_cannot_be_had_is_refused_before_the_model_is_asked(
     recipe = load_recipe("best_8k", settings)
     run = open_run(recipe, find_recipe("best_8k"), tmp_path / "run", seed=0, store_path=tmp_path / "s.db")
     monkeypatch.setattr(type(run.task), "metric", "token_f1")
-    with pytest.raises(TrainingError, match="and the task has token_f1"):
+    with pytest.raises(TrainingError, match=r"and the task has token_f1; put \"soft_only\" in its place, .*--set"):
         train_run(run)
-    assert run.calls() == 0
+    assert "backend" not in vars(run), "the model was not even loaded"
+
+
+def test_many_questions_are_read_less_often_and_every_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def epochs(count: int) -> float:
+        return sum(len(rows) for rows in expectation._batches(count)) / count
+
+    assert (epochs(5_333), epochs(30_000), epochs(400_000)) == (20, 10, 1)
+    assert epochs(100) == 200  # one step an epoch, and 200 steps at least
+    items, vectors, _ = labelled(60)
+    monkeypatch.setattr(expectation, "FEWEST_STEPS", 4)
+    monkeypatch.setattr(expectation, "EPOCHS", 4)
+    said: list[tuple[int, int]] = []
+    Expectation(items, vectors, exact_match, seed=0, tell=lambda done, total: said.append((done, total)))
+    assert said == [(done, 12) for done in range(1, 13)]
 
 
 def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,19 @@ def batches(planted: Any) -> tuple[GroupBatch, GroupBatch]:
     return collate(rows, planted.table), collate(rows, planted.table, tried=True)
 
 
-def loss_and_gradients(policy: Policy, batch: GroupBatch) -> tuple[float, list[torch.Tensor]]:
+SOFT, PAIRS = ListwiseConfig(temperature=0.5), ListwiseConfig(among="pairs")
+
+
+def loss_and_gradients(
+    policy: Policy, batch: GroupBatch, config: ListwiseConfig = SOFT
+) -> tuple[float, list[torch.Tensor]]:
     policy = policy.double()
     features = batch.features
     for blocks in (features.query, features.items):
         for name in blocks:
             blocks[name] = blocks[name].double()  # type: ignore[index]
     policy.zero_grad(set_to_none=True)
-    result = Listwise(ListwiseConfig(temperature=0.5), policy, {}).loss(policy, batch, Progress(0, 0, 1))
+    result = Listwise(config, policy, {}).loss(policy, batch, Progress(0, 0, 1))
     result.total.backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters()]
     return float(result.total.detach()), gradients
@@ -66,12 +71,15 @@ def test_narrowed_pools_hold_what_was_tried_and_name_the_same_items(planted: Any
         assert named[0] == named[1]
 
 
+@pytest.mark.parametrize("config", [SOFT, PAIRS], ids=["soft", "pairs"])
 @pytest.mark.parametrize("parts", APART, ids=str)
-def test_leaving_out_what_was_not_tried_changes_nothing(planted: Any, parts: dict[str, Any]) -> None:
+def test_leaving_out_what_was_not_tried_changes_nothing(
+    planted: Any, parts: dict[str, Any], config: ListwiseConfig
+) -> None:
     policy = planted.policy(**{"trunk": "bi_encoder", "stop": "none_only", "max_shots": 4, **parts})
-    assert Listwise(ListwiseConfig(), policy, {}).tried_only(policy)
+    assert Listwise(config, policy, {}).tried_only(policy)
     assert not Listwise(ListwiseConfig(among="pool"), policy, {}).tried_only(policy)
-    (loss, whole), (narrow_loss, narrow) = (loss_and_gradients(policy, batch) for batch in batches(planted))
+    (loss, whole), (narrow_loss, narrow) = (loss_and_gradients(policy, own, config) for own in batches(planted))
     assert narrow_loss == pytest.approx(loss, abs=1e-12)
     assert any(float(gradient.abs().max()) > 1e-6 for gradient in whole)
     for left, right in zip(whole, narrow, strict=True):
