@@ -5,12 +5,13 @@
     python benchmarks/trec.py --folder DATA --vectors FILE      vectors from FILE (written first if it is not there)
     python benchmarks/trec.py --folder DATA --stage report      only the table, from what was measured before
     python benchmarks/trec.py --folder DATA --split dev         everything on dev, test left alone: for development
+    python benchmarks/trec.py --folder DATA --recipe trec_few   another recipe: its own budget, if that is below --calls
 
-Recipe `trec_smollm`. The checkpoint is chosen on 500 questions held out of train, and so is whether the selector is
-shown calibrated; the 500 official test questions are asked once, after all of that. Compared is the mean over 1-4
-shots, items and seeds both resampled, with every arm that is not trained, calibrated and not; the verdict is against
-the one that is best on test, which favours the rivals. What the labels give without the model stands beside it: the
-vote of the nearest neighbours, and a linear classifier of the vectors.
+Recipe `trec_smollm` by default. The checkpoint is chosen on 500 questions held out of train, and so is whether the
+selector is shown calibrated; the 500 official test questions are asked once, after all of that. Compared is the mean
+over 1-4 shots, items and seeds both resampled, with every arm that is not trained, calibrated and not; the verdict is
+against the one that is best on test, which favours the rivals. What the labels give without the model stands beside
+it: the vote of the nearest neighbours, and a linear classifier of the vectors.
 
 Everything measured is kept in --work (scores, run folders, one `measured-*.json` a seed), so a stopped run goes on.
 """
@@ -83,13 +84,14 @@ def open_seed(args: argparse.Namespace, seed: int) -> Run:
     from leverplus.pipeline import open_run
     from leverplus.recipe.recipe import find_recipe, load_recipe
 
-    own = [f"task.folder={args.folder}", f"score.budget={args.calls}", f"model.device={args.device}"]
-    recipe = load_recipe("trec_smollm", [*own, *args.set])
+    budget = min(args.calls, load_recipe(args.recipe).score.budget)
+    own = [f"task.folder={args.folder}", f"score.budget={budget}", f"model.device={args.device}"]
+    recipe = load_recipe(args.recipe, [*own, *args.set])
     folder = Path(args.work) / f"seed{seed}-{recipe.hash}"
     said = time.perf_counter()
     run = open_run(
         recipe,
-        find_recipe("trec_smollm"),
+        find_recipe(args.recipe),
         folder,
         seed=seed,
         store_path=Path(args.work) / "scores.db",
@@ -328,6 +330,9 @@ def side_by_side(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", required=True, help="where TREC.train.all and TREC.test.all are")
+    parser.add_argument(
+        "--recipe", default="trec_smollm", help="what is trained; trec_few: the stages of best, few calls"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--calls", type=int, default=60_000, help="most calls of a seed for training and dev selection")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
