@@ -218,7 +218,7 @@ def _text(run: Run, items: Sequence[Item]) -> Any:
 
 def report(args: argparse.Namespace) -> dict[str, Any]:
     """What all seeds show together: accuracies with intervals, and the chosen form of the selector against each arm."""
-    from leverplus.stats import compare_seeds, mean_interval
+    from leverplus.stats import SeededComparison, compare, compare_seeds, mean_interval
 
     runs = [open_seed(args, seed) for seed in range(args.seeds)]
     found = [json.loads(measured_path(args, run).read_text()) for run in runs]
@@ -246,13 +246,17 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     learned = np.stack([mean_of(own["arms"][chosen]) for own in splits])
     compared = {}
     for arm, by_shots in splits[0]["arms"].items():
-        if arm not in LEARNED and len(found) > 1:
-            got = compare_seeds(learned, mean_of(by_shots)[None], clusters=images)
+        if arm not in LEARNED:
+            got = (
+                compare_seeds(learned, mean_of(by_shots)[None], clusters=images)
+                if len(found) > 1
+                else compare(learned[0], mean_of(by_shots), clusters=images)  # of items alone
+            )
             compared[arm] = {
                 "diff": got.diff,
                 "ci95": list(got.ci95),
                 "p_value": got.p_value,
-                "seed_sd": got.seed_sd[0],
+                "seed_sd": got.seed_sd[0] if isinstance(got, SeededComparison) else None,
             }
     asked = [arm for arm in rows if arm not in LEARNED and set(rows[arm]["shots"]) == {str(n) for n in SHOTS}]
     rivals = [arm for arm in asked if arm != "majority"]
