@@ -24,7 +24,7 @@ def benchmark() -> ModuleType:
 
 def arguments(work: Path, **changes: object) -> argparse.Namespace:
     known = {"folder": "nowhere", "calls": 60_000, "device": "cpu", "set": [], "work": str(work), "vectors": ""}
-    return argparse.Namespace(**{**known, "seeds": 3, "split": "test", **changes})
+    return argparse.Namespace(**{**known, "recipe": "trec_smollm", "seeds": 3, "split": "test", **changes})
 
 
 def split_of(right: dict[str, int], seed: int) -> dict:
@@ -66,6 +66,23 @@ def test_dev_chooses_the_form_and_the_best_prompt_is_the_rival(benchmark: Module
     assert "(above zero)" in text
     for arm in ("label_vote", "linear_classifier"):
         assert f"| {arm} |" in text
+
+
+def test_one_seed_is_compared_over_its_items_alone(benchmark: ModuleType, tmp_path: Path) -> None:
+    args = arguments(tmp_path, seeds=1)
+    write_measured(benchmark, args)
+    verdict = benchmark.report(args)["verdict"]
+    assert verdict["diff"] == pytest.approx((170 - 130) / ITEMS)
+    assert 0 < verdict["ci95"][0] < verdict["diff"]
+    assert verdict["seed_sd"] is None
+
+
+def test_another_recipe_keeps_its_own_budget_below_the_limit(benchmark: ModuleType, tmp_path: Path) -> None:
+    budgets = [
+        benchmark.open_seed(arguments(tmp_path / str(n), **changes), 0).recipe.score.budget
+        for n, changes in enumerate(({}, {"calls": 20_000}, {"recipe": "trec_few"}))
+    ]
+    assert budgets == [60_000, 20_000, 4_000]
 
 
 def test_seeds_on_different_items_are_not_put_together(benchmark: ModuleType, tmp_path: Path) -> None:
