@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leverplus import catalog
 from leverplus.errors import MissingFile, RecipeError, UnknownName
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
@@ -246,12 +247,16 @@ def _world_for_others(sections: Mapping[str, Any]) -> list[str]:
     task, embed, score = (sections[key] for key in ("task", "embed", "score"))
     if not task or task.name == "world":
         return []
-    found = []
-    if embed and embed.name == "world":
-        found.append(f'embed.name = "world": reads the world alone; task {task.name} needs sentence, clip or siglip')
-    if score and score.backend == "world":
-        found.append(f'score.backend = "world": reads the world alone; task {task.name} needs hf or openai')
-    return found
+    named = (
+        ("embed.name", embed and embed.name, catalog.EMBEDDERS),
+        ("score.backend", score and score.backend, catalog.BACKENDS),
+    )
+    return [
+        f'{key} = "world": reads the world alone; for task {task.name} use '
+        + " or ".join(other for other in known if other != "world")
+        for key, name, known in named
+        if name == "world"
+    ]
 
 
 def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:

@@ -30,8 +30,8 @@ MOST_ANSWERS = 4096
 """Answers that a network tells apart, the most common ones; others are worth what they were measured to be."""
 HIDDEN, DROPOUT, EPOCHS, FEWEST_STEPS, BATCH, LR, DECAY = 256, 0.3, 20, 200, 256, 2e-3, 0.05
 MOST_SEEN = 300_000
-"""Questions that a judge reads at most, one over several epochs counted so often: about two minutes of a core with
-4,000 answers; with more questions than this each is read once."""
+"""Questions that a judge reads, one over several epochs counted so often: beyond 15,000 fewer epochs, beyond this many
+one. So the time stops growing with the task until each question is read once."""
 
 INSTEAD = 'put "soft_only" in its place, for example --set \'reward.components=["soft_only","gt_prob"]\''
 """What to do where labels let one expect nothing."""

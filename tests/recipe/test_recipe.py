@@ -126,8 +126,8 @@ def test_a_section_that_is_a_value_is_refused() -> None:
         ({"train": {"stages": []}}, "train.stages = []: must name at least one"),
         ({"train": {"stages": ["sft", "sft"]}}, "train.stages = ['sft', 'sft']: names one twice"),
         ({"eval": {"shots": [1, 1]}}, "eval.shots = [1, 1]: names one twice"),
-        ({"task": {"name": "jsonl"}}, 'embed.name = "world": reads the world alone; task jsonl needs sentence'),
-        ({"task": {"name": "jsonl"}}, 'score.backend = "world": reads the world alone; task jsonl needs hf or openai'),
+        ({"task": {"name": "jsonl"}}, 'embed.name = "world": reads the world alone; for task jsonl use sentence or'),
+        ({"task": {"name": "jsonl"}}, 'score.backend = "world": reads the world alone; for task jsonl use openai or'),
         (
             {"train": {"stages": ["listwise"]}, "listwise": {"among": "pairs", "temperature": 0.2}},
             'listwise.temperature = 0.2: has no effect with listwise.among = "pairs"',
