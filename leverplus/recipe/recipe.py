@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import tomllib
@@ -16,7 +15,7 @@ from leverplus.errors import MissingFile, RecipeError, UnknownName
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
-from leverplus.recipe.schema import read_section, sick_settings
+from leverplus.recipe.schema import hashed_settings, plain_settings, read_section, sick_settings
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
 from leverplus.recipe.selection import PolicyConfig, read_selection
 from leverplus.recipe.training import FREE, RewardConfig, StageConfig
@@ -60,22 +59,20 @@ class Recipe:
 
     def values(self) -> dict[str, Any]:
         """All settings as nested plain values, stages in the order they run."""
-        sections = {key: _plain(getattr(self, key)) for key in (*PLAIN, "select")}
-        return {**sections, **{name: _plain(stage) for name, stage in self.stages.items()}}
+        return {key: plain_settings(section) for key, section in self._sections().items()}
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve digits that name the experiment; a setting that a later version added counts once it is changed."""
+        covered = {key: hashed_settings(section) for key, section in self._sections().items()}
+        return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]
 
     def sick(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
-        parts = {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}
-        return [line for key, section in parts.items() for line in sick_settings(section, f"{key}.")]
+        return [line for key, section in self._sections().items() for line in sick_settings(section, f"{key}.")]
 
-
-def _plain(section: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(section)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    def _sections(self) -> dict[str, Any]:
+        return {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}
 
 
 def recipe_names() -> list[str]:

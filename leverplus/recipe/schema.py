@@ -27,14 +27,25 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     sick: Sequence[Any] = (),
+    since: str = "",
 ) -> Any:
     """A field of a section: default, one line of documentation and what values are allowed.
 
     `choices` may be a function, so that a table of the catalog is read when the recipe is checked. `low` and `high`
     are inclusive, `above` exclusive. `sick` lists values that reproduce a known mistake on purpose: allowed, never a
-    default, and named as such when the recipe is checked.
+    default, and named as such when the recipe is checked. `since` is the version that added the setting, "" for the
+    first one: while such a setting is at its default it does not count in a recipe's hash, so that results and run
+    folders of before it existed are still recognised. Every new setting must have it.
     """
-    metadata = {"doc": doc, "choices": choices, "low": low, "high": high, "above": above, "sick": tuple(sick)}
+    metadata = {
+        "doc": doc,
+        "choices": choices,
+        "low": low,
+        "high": high,
+        "above": above,
+        "sick": tuple(sick),
+        "since": since,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -112,6 +123,24 @@ def _coerce(value: Any, hint: Any) -> Any:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
         raise ValueError(f"must be {names.get(hint, hint)}")
     return value
+
+
+def hashed_settings(section: Any) -> dict[str, Any]:
+    """The settings of a section that a recipe's hash covers: all but later ones that stand at their default."""
+    return {
+        field.name: _as_json(getattr(section, field.name))
+        for field in dataclasses.fields(section)
+        if not field.metadata.get("since") or getattr(section, field.name) != field.default
+    }
+
+
+def plain_settings(section: Any) -> dict[str, Any]:
+    """All settings of a section as plain values."""
+    return {field.name: _as_json(getattr(section, field.name)) for field in dataclasses.fields(section)}
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def sick_settings(section: Any, prefix: str) -> list[str]:

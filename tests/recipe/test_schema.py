@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leverplus.recipe.schema import read_section, setting, sick_settings
+from leverplus.recipe.schema import hashed_settings, plain_settings, read_section, setting, sick_settings
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,19 @@ def test_a_known_mistake_is_allowed_and_named() -> None:
     assert problems == []
     assert sick_settings(section, "part.") == ["part.on = true"]
     assert sick_settings(Section(), "part.") == []
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    shots: tuple[int, ...] = setting((1, 2), "a setting of the first version")
+
+
+@dataclass(frozen=True)
+class _Later(_Earlier):
+    order: str = setting("near", "a setting that was added later", since="0.2")
+
+
+def test_a_later_setting_counts_in_the_hash_only_once_it_is_changed() -> None:
+    assert hashed_settings(_Later()) == hashed_settings(_Earlier()) == {"shots": [1, 2]}
+    assert hashed_settings(_Later(order="far")) == {"shots": [1, 2], "order": "far"}
+    assert plain_settings(_Later()) == {"shots": [1, 2], "order": "near"}
