@@ -1,8 +1,21 @@
 """Every error raised on purpose, one tree; each message says what to type next."""
 
+import re
+
+_OBEYED = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""Control characters but tab and line end, marks that turn the writing direction, and halves of characters."""
+
+
+def plain(text: str) -> str:
+    """A text without what a terminal would obey instead of showing it: messages may quote servers and files."""
+    return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+
 
 class LeverError(Exception):
     """A problem the user can mend: one clear sentence, shown without a stack trace, exit code 1."""
+
+    def __str__(self) -> str:
+        return plain(super().__str__())
 
 
 class WrongUsage(LeverError):

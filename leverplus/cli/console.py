@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from leverplus.errors import plain
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.report.names import arm_name
 from leverplus.store.location import default_store_path
@@ -58,9 +59,9 @@ class Bars:
 
     def say(self, line: str) -> None:
         if self.live:
-            self.progress.console.print(line, highlight=False)
+            self.progress.console.print(plain(line), highlight=False, markup=False)
         elif not self.quiet:
-            print(line, file=sys.stderr, flush=True)
+            print(plain(line), file=sys.stderr, flush=True)
 
 
 def whole_number(text: str) -> int:

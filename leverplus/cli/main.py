@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -57,20 +61,54 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
-        code: int = _module(args.command).run(args)
+        with ended_by_signals():
+            code: int = _module(args.command).run(args)
     except LeverError as error:
         if args.debug:
             raise
         print(f"lever: {error}", file=sys.stderr)
         return 2 if isinstance(error, WrongUsage) else 1
-    except KeyboardInterrupt:
-        print("\nlever: stopped; everything measured so far is kept. Type the same command to go on.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        print(
+            f"\nlever: stopped by {signal.Signals(number).name}; everything measured so far is kept. "
+            "Type the same command to go on.",
+            file=sys.stderr,
+        )
+        return 128 + number
     except BrokenPipeError:
         # the reader went away (`| head`); stop quietly, and keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody asked the command to end; `number` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Inside, SIGINT, SIGTERM and SIGHUP end the command as Ctrl-C does; what is ignored (`nohup`) stays ignored."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise Stopped(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _module(command: str) -> Any:

@@ -1,0 +1,83 @@
+"""Whoever ends a command learns in one sentence what is kept and what to type; what a server says stays text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from leverplus.cli import main as entry
+from leverplus.cli.console import Bars
+from leverplus.cli.main import main
+from leverplus.errors import LeverError, RecipeError, plain
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\rfoo\u202eoof\ud800[/bold]"
+
+
+def command(run) -> SimpleNamespace:
+    return SimpleNamespace(add_arguments=lambda parser: None, run=run)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_ends_with_one_sentence_and_the_usual_exit_code(name, code, capsys, monkeypatch) -> None:
+    before = signal.getsignal(signal.Signals[name])
+
+    def run(_args: object) -> int:
+        os.kill(os.getpid(), signal.Signals[name])
+        signal.pause()
+        return 0
+
+    monkeypatch.setattr(entry, "_module", lambda _: command(run))
+    assert main(["check"]) == code
+    said = capsys.readouterr().err
+    assert f"stopped by {name}; everything measured so far is kept. Type the same command to go on." in said
+    assert said.count("lever:") == 1
+    assert signal.getsignal(signal.Signals[name]) == before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(monkeypatch) -> None:
+    """As `nohup` does it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+
+        def run(_args: object) -> int:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return 7
+
+        monkeypatch.setattr(entry, "_module", lambda _: command(run))
+        assert main(["check"]) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_in_another_thread_leaves_signals_alone(monkeypatch) -> None:
+    monkeypatch.setattr(entry, "_module", lambda _: command(lambda _args: 5))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(main(["check"])))
+    thread.start()
+    thread.join()
+    assert codes == [5]
+
+
+def test_terminal_escapes_never_reach_the_terminal(capsys, monkeypatch) -> None:
+    def run(_args: object) -> int:
+        raise LeverError(f"the server says {HOSTILE}")
+
+    monkeypatch.setattr(entry, "_module", lambda _: command(run))
+    assert main(["check"]) == 1
+    bars = Bars()
+    bars.say(HOSTILE)
+    bars.live = True
+    bars.say(HOSTILE)
+    said = capsys.readouterr().err
+    assert not set(said) & set("\x1b\x07\x9b\r\u202e\ud800")
+    assert said.count("foo") == 3
+
+
+def test_plain_text_is_left_as_it_is() -> None:
+    kept = "Zürich 東京 🦊\n\tnext line"
+    assert plain(kept) == kept
+    assert str(RecipeError("a", ["b", "c"])) == "a: 2 problems\n  - b\n  - c"
