@@ -152,6 +152,7 @@ def listwise(log_p: Tensor, rewards: Tensor, temperature: float, among: str = "t
     nothing about the others. `pool`: the policy's whole distribution, which says that unmeasured actions are bad.
     `pairs`: no targets and no temperature; of two measured actions the better should be likelier, by its gap in reward.
     """
+    rewards = rewards.to(log_p.dtype)  # a softmax in fewer digits would depend on how wide the pool is padded
     measured = ~torch.isnan(rewards) & (log_p > -torch.inf)
     if among == "pairs":
         return _listwise_pairs(log_p, rewards, measured)

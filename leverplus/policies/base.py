@@ -133,7 +133,8 @@ class Policy(nn.Module, ABC):
         return replace(features, query=_on(query, features.pool), items=_on(items, features.pool))
 
     @abstractmethod
-    def begin(self, encoded: Encoded, members: int) -> Memory: ...
+    def begin(self, encoded: Encoded, members: int, steps: int) -> Memory:
+        """What is remembered before the first of `steps` choices."""
 
     @abstractmethod
     def scores(self, encoded: Encoded, state: State) -> Tensor:
@@ -143,14 +144,19 @@ class Policy(nn.Module, ABC):
     def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
         """What is remembered after actions (B, G), indices 0..A-1."""
 
-    def start(self, encoded: Encoded, members: int) -> State:
-        """The state before the first choice of G members of each query."""
+    def start(self, encoded: Encoded, members: int, steps: int | None = None) -> State:
+        """The state before the first choice of G members of each query.
+
+        `steps` is how many choices will follow, the most this policy can make where nobody says; only a policy whose
+        first choice depends on how many follow (`select.slot_form = "asked"`) reads it.
+        """
+        steps = self.config.max_shots if steps is None else steps
         batch, size = encoded.mask.shape
         used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)
         if self.stops:
             used = F.pad(used, (0, 1), value=False)
         stopped = torch.zeros(batch, members, dtype=torch.bool, device=encoded.mask.device)
-        return State(0, used, stopped, self.begin(encoded, members))
+        return State(0, used, stopped, self.begin(encoded, members, steps))
 
     def step(self, encoded: Encoded, state: State, allow_stop: bool = True) -> Tensor:
         """Logits of the next step, -inf for what may not be chosen, (B, G, A); a stopped member can only stop."""
@@ -183,7 +189,7 @@ class Policy(nn.Module, ABC):
                 f"set select.max_shots = {longest} or use fewer shots"
             )
         actions = as_actions(sequences, encoded)
-        state = self.start(encoded, 1)  # before the first choice all members are the same
+        state = self.start(encoded, 1, longest)  # before the first choice all members are the same
         first = self.step(encoded, state, allow_stop).expand(-1, sequences.shape[1], -1)
         state, tables = state.pick(torch.zeros_like(actions[..., 0])), [first]
         for index in range(1, longest):

@@ -34,7 +34,7 @@ class Picks:
 def greedy(policy: Policy, encoded: Encoded, shots: int, allow_stop: bool = False) -> Picks:
     """The likeliest action at every step; G = 1. Without `allow_stop` exactly `shots` are chosen."""
     _check(policy, encoded, shots)
-    state, actions = policy.start(encoded, 1), []
+    state, actions = policy.start(encoded, 1, shots), []
     for _ in range(shots):
         action = policy.step(encoded, state, allow_stop).argmax(-1)
         actions.append(action)
@@ -56,7 +56,7 @@ def sample(
     """`count` independent sequences a query from softmax(logits / temperature), by the Gumbel trick."""
     _check(policy, encoded, shots)
     noise = gumbel(encoded, seeds, (shots, count), stop=policy.stops)
-    state, actions = policy.start(encoded, count), []
+    state, actions = policy.start(encoded, count, shots), []
     for step in range(shots):
         tempered = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)
         action = (tempered + noise[:, step]).argmax(-1)
@@ -69,7 +69,7 @@ def sample(
 def beam(policy: Policy, encoded: Encoded, shots: int, width: int, allow_stop: bool = False) -> Picks:
     """The `width` likeliest sequences that beam search finds, best first."""
     _check(policy, encoded, shots)
-    state, actions, logprobs = _seed_beam(policy, encoded)
+    state, actions, logprobs = _seed_beam(policy, encoded, shots)
     for _ in range(shots):
         table = masked_log_softmax(policy.step(encoded, state, allow_stop))
         total = (logprobs.unsqueeze(-1) + table).flatten(1)
@@ -92,7 +92,7 @@ def stochastic_beam(
     """`width` distinct sequences sampled without replacement: Gumbel top-k over the tree (Kool 2019)."""
     _check(policy, encoded, shots)
     noise = gumbel(encoded, seeds, (shots, width), stop=policy.stops)
-    state, actions, logprobs = _seed_beam(policy, encoded)
+    state, actions, logprobs = _seed_beam(policy, encoded, shots)
     keys = torch.zeros_like(logprobs)
     for step in range(shots):
         table = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)
@@ -142,10 +142,10 @@ def _check(policy: Policy, encoded: Encoded, shots: int) -> None:
         raise EvaluationError(f"{shots} shots asked from a pool of {smallest}; build larger pools")
 
 
-def _seed_beam(policy: Policy, encoded: Encoded) -> tuple[State, Tensor, Tensor]:
+def _seed_beam(policy: Policy, encoded: Encoded, shots: int) -> tuple[State, Tensor, Tensor]:
     batch = len(encoded.mask)
     actions = torch.zeros(batch, 1, 0, dtype=torch.long, device=encoded.mask.device)
-    return policy.start(encoded, 1), actions, torch.zeros(batch, 1, device=encoded.mask.device)
+    return policy.start(encoded, 1, shots), actions, torch.zeros(batch, 1, device=encoded.mask.device)
 
 
 def _extend(policy: Policy, encoded: Encoded, state: State, actions: Tensor, best: Tensor) -> tuple[State, Tensor]:

@@ -40,6 +40,40 @@ class Slots(nn.Module):
         return F.normalize(z, dim=-1)
 
 
+class AskedSlots(nn.Module):
+    """The slots of the earlier code (v4-8): as many as demonstrations are asked for, (B, T, H).
+
+    They attend to each other in every layer and to the candidates once, behind the last one. So the first choice
+    depends on how many will follow: a list of two does not begin as a list of four does.
+    """
+
+    ROWS = 8
+    """Slots it has vectors for; further ones take the last, as the earlier code did."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        hidden, count = config.hidden, config.slot_layers
+        self.vectors = nn.Parameter(0.02 * torch.randn(self.ROWS, hidden))
+        self.attention = nn.ModuleList(
+            nn.MultiheadAttention(hidden, config.heads, config.attention_dropout, batch_first=True)
+            for _ in range(count)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(count))
+        self.pool_attention = (
+            PoolAttention(hidden, config.heads, config.attention_dropout) if config.slot_attends else None
+        )
+        self.pool_norm = nn.LayerNorm(hidden) if config.slot_attends else None
+
+    def forward(self, u: Tensor, v: Tensor, mask: Tensor, steps: int) -> Tensor:
+        rows = torch.arange(steps, device=u.device).clamp(max=self.ROWS - 1)
+        z = u.unsqueeze(1) + self.vectors[rows]  # (B, T, H)
+        for attention, norm in zip(self.attention, self.norms, strict=True):
+            z = norm(z + attention(z, z, z, need_weights=False)[0])
+        if self.pool_attention is not None and self.pool_norm is not None:
+            z = self.pool_norm(z + self.pool_attention(z, v, mask))
+        return F.normalize(z, dim=-1)
+
+
 class Refine(nn.Module):
     """Re-scores the best M candidates of a step: the state attends to them, or a network looks at each pair."""
 

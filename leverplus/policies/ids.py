@@ -70,7 +70,7 @@ class IdPolicy(Policy):
             seen = torch.cat([seen, end.expand(len(rows), 1, -1)], dim=1)
         return Encoded(features.mask, {"start": start, "tokens": tokens, "seen": seen, "rows": rows})
 
-    def begin(self, encoded: Encoded, members: int) -> Memory:
+    def begin(self, encoded: Encoded, members: int, steps: int) -> Memory:  # noqa: ARG002 one signature
         return {"prefix": encoded["start"].unsqueeze(1).expand(-1, members, -1, -1)}
 
     def scores(self, encoded: Encoded, state: State) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leverplus.policies.base import Encoded, Features, Memory, Policy, State
-from leverplus.policies.decoders import Refine, Slots
+from leverplus.policies.decoders import AskedSlots, Refine, Slots
 from leverplus.policies.heads import HEADS, Head
 from leverplus.policies.setterms import SetTerm, build_terms, chosen_rows
 from leverplus.policies.states import build_state
@@ -40,7 +40,7 @@ class PointerPolicy(Policy):
         "state": ("state.", "step_vectors"),
         "head": ("head.",),
         "set_terms": ("terms.",),
-        "decoder": ("slots.", "refine."),
+        "decoder": ("slots.", "asked_slots.", "refine."),
         "stop": ("stop_vector",),
     }
 
@@ -52,7 +52,9 @@ class PointerPolicy(Policy):
         self.state = build_state(config.state, config.hidden)
         self.head = HEADS[config.head](config, dims)
         self.terms = build_terms(config)
-        self.slots = Slots(config) if config.decoder == "slots" else None
+        slots = config.slot_form if config.decoder == "slots" else "none"
+        self.slots = Slots(config) if slots == "fixed" else None
+        self.asked_slots = AskedSlots(config) if slots == "asked" else None
         self.refine = Refine(config) if config.decoder == "refine" else None
         rows = config.max_shots + int(self.stops)
         self.step_vectors = nn.Parameter(0.02 * torch.randn(rows, config.hidden)) if config.step_embedding else None
@@ -82,6 +84,8 @@ class PointerPolicy(Policy):
             blocks.update(term.read(u, v))
         if self.slots is not None:
             blocks["slots"] = self.slots(u, v, features.mask)
+        if self.asked_slots is not None:
+            blocks["slot_items"] = v  # without STOP, which is appended below
         if self.stop_vector is not None:
             stop = F.normalize(self.stop_vector, dim=-1).expand(len(v), 1, -1)
             v = torch.cat([v, stop], dim=1)
@@ -89,10 +93,13 @@ class PointerPolicy(Policy):
         blocks.update(self.head.read(features, v))
         return Encoded(features.mask, blocks)
 
-    def begin(self, encoded: Encoded, members: int) -> Memory:
+    def begin(self, encoded: Encoded, members: int, steps: int) -> Memory:
         memory: Memory = {"h": encoded["u"].unsqueeze(1).expand(-1, members, -1)}
         if self.constant:
             memory = {"scores": self.head(memory["h"][:, :1], encoded, {}).expand(-1, members, -1)}
+        if self.asked_slots is not None:
+            slots = self.asked_slots(encoded["u"], encoded["slot_items"], encoded.mask, steps)  # (B, T, H)
+            memory["slots"] = slots.unsqueeze(1).expand(-1, members, -1, -1)  # (B, G, T, H)
         for part in self._rememberers():
             memory.update(part.begin(encoded, members))
         return memory
@@ -119,6 +126,8 @@ class PointerPolicy(Policy):
         h = state.memory["h"]
         if self.slots is not None:
             return encoded["slots"][:, state.step].unsqueeze(1).expand_as(h)
+        if self.asked_slots is not None:
+            return state.memory["slots"][:, :, state.step]
         if self.step_vectors is None:
             return h
         return F.normalize(h + self.step_vectors[state.step], dim=-1)
@@ -126,6 +135,8 @@ class PointerPolicy(Policy):
     def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
         kept = "scores" if self.constant else "h"
         memory: Memory = {kept: state.memory[kept]}
+        if self.asked_slots is not None:
+            memory["slots"] = state.memory["slots"]
         if self.config.state != "none":
             moved = self.state(memory["h"], chosen_rows(encoded["v"], action))
             memory["h"] = torch.where(state.stopped.unsqueeze(-1), memory["h"], moved)

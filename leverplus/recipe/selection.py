@@ -67,6 +67,13 @@ class PolicyConfig:
     )
     slot_layers: int = setting(2, "self-attention layers over slots (decoder = slots)", low=1)
     slot_attends: bool = setting(True, "slots also attend to the candidates (decoder = slots)")
+    slot_form: str = setting(
+        "fixed",
+        "slots for the longest list that look at the candidates in every layer, or as many as are asked for that look "
+        "once, as the earlier code had them (decoder = slots)",
+        choices=("fixed", "asked"),
+        since="0.2",
+    )
     refine: str = setting("attention", "how the best are re-scored (decoder = refine)", choices=("attention", "mlp"))
     refine_top: int = setting(8, "how many are re-scored (decoder = refine)", low=1)
     refine_others: str = setting(

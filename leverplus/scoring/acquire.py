@@ -35,7 +35,7 @@ def propose(
         features = table.features([pool.query for pool in part], [pool.candidates for pool in part])
         with torch.no_grad():
             encoded = policy.prepare(features)
-            state, shown = policy.start(encoded, 1), []
+            state, shown = policy.start(encoded, 1, depth + 1), []
             for _ in range(depth):
                 action = policy.step(encoded, state, allow_stop=False).argmax(-1)
                 shown.append(action[:, 0])

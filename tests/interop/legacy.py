@@ -97,11 +97,17 @@ def metrics() -> dict[str, Any]:
     }  # fmt: skip
 
 
+RECURRENT = ("gru", "mmr", "additive", "bilinear", "pool", "topics", "volume", "refine", "refine_mlp", "stop")
+"""Variants that remember picks by a recurrent cell and have a vector for each step."""
+
+
 class OldSelector(nn.Module):
-    """The pointer network with cross-attention, as its state dictionaries name it, for lists of two.
+    """The pointer network with cross-attention, as its state dictionaries name it, written from its formulas.
 
     `variant`: "gate" is v4-1; "gru" v4-2, a recurrent state with a vector for each step; on top of that "mmr" v4-3, a
-    penalty on likeness to earlier picks, and "additive" v4-5, another head.
+    penalty on likeness to earlier picks, "pool" v4-4, candidates that attend to each other first, "additive" and
+    "bilinear" v4-5, other heads, "topics" v4-6, "volume" v4-7, "refine" and "refine_mlp" v4-9, "stop" v4-10; "slots"
+    v4-8 has no state: all picks at once.
     """
 
     def __init__(self, width: int = 24, hidden: int = 16, layers: int = 1, *, variant: str = "") -> None:
@@ -116,47 +122,150 @@ class OldSelector(nn.Module):
         self.cand_proj = nn.Linear(hidden, hidden, bias=False)
         if variant == "gate":
             self.query_update_gate = nn.Linear(2 * hidden, hidden)
-        if variant in ("gru", "mmr", "additive"):
+        if variant in RECURRENT:
             self.decoder_gru = nn.GRUCell(hidden, hidden)
-            self.step_emb = nn.Embedding(2, hidden)
-        if variant == "mmr":
+            self.step_emb = nn.Embedding(8 if variant in ("topics", "volume") else 2, hidden)
+        self._add_parts(hidden)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def _add_parts(self, hidden: int) -> None:
+        if self.variant in ("mmr", "pool"):
             self.div_lambda = nn.Parameter(torch.zeros(2))
-        if variant == "additive":
+        if self.variant == "pool":
+            layer = nn.TransformerEncoderLayer(hidden, 1, 4 * hidden, 0.5, "gelu", batch_first=True, norm_first=True)
+            self.cand_encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        if self.variant == "additive":
             self.attn_Wq = nn.Linear(hidden, hidden)
             self.attn_Wc = nn.Linear(hidden, hidden, bias=False)
             self.attn_v = nn.Linear(hidden, 1, bias=False)
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.3)
+        if self.variant == "bilinear":
+            self.bilinear = nn.Bilinear(hidden, hidden, 1, bias=False)
+        if self.variant == "topics":
+            self.topic_prototypes = nn.Parameter(torch.zeros(5, hidden))
+            self.query_topic_head = nn.Linear(hidden, 5)
+            self.cover_lambda = nn.Parameter(torch.tensor(0.0))
+        if self.variant == "volume":
+            self.dpp_proj = nn.Linear(hidden, 7, bias=False)
+            self.dpp_lambda = nn.Parameter(torch.tensor(0.0))
+        if self.variant == "slots":
+            self.slot_emb = nn.Embedding(8, hidden)
+            self.slot_self_attn_layers = nn.ModuleList(
+                nn.MultiheadAttention(hidden, 1, batch_first=True) for _ in range(2)
+            )
+            self.slot_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
+            self.slot_cand_attn = nn.MultiheadAttention(hidden, 1, batch_first=True)
+            self.slot_cand_norm = nn.LayerNorm(hidden)
+        if self.variant == "refine":
+            self.refine_attn = nn.MultiheadAttention(hidden, 1, batch_first=True)
+            self.refine_norm = nn.LayerNorm(hidden)
+            self.refine_score = nn.Linear(hidden, 1)  # made and never used
+        if self.variant == "refine_mlp":
+            self.refine_mlp = nn.Sequential(
+                nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, 1)
+            )
+        if self.variant == "stop":
+            self.stop_token = nn.Parameter(torch.zeros(1, hidden))
 
     def forward(self, query: Tensor, pool: Tensor, labels: Tensor) -> Tensor:
         """query (B, D), pool (B, K, D), labels (B, S) -> logits (B, S, K); used candidates at -100."""
         q, c = self.input_proj(query).unsqueeze(1), self.input_proj(pool)
+        if self.variant == "pool":
+            c = self.cand_encoder(c)
         for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
             q = norm(q + attention(q, c, c, need_weights=False)[0])
         u, v = F.normalize(self.query_proj(q.squeeze(1)), dim=-1), F.normalize(self.cand_proj(c), dim=-1)
+        self.first = u
+        if self.variant == "stop":  # STOP is one candidate more, the last one
+            v = torch.cat([v, F.normalize(self.stop_token, dim=-1).expand(len(v), 1, -1)], dim=1)
         used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
         for step in range(labels.shape[1]):
-            steps.append(self._logits(u, v, labels, step).masked_fill(used, -100.0))
+            steps.append(self._logits(u, v, labels, step, used).masked_fill(used, -100.0))
             used = used.scatter(1, labels[:, step : step + 1], True)
             chosen = v[torch.arange(len(v)), labels[:, step]]
             if self.variant == "gate":
                 gate = torch.sigmoid(self.query_update_gate(torch.cat([u, chosen], dim=-1)))
                 u = F.normalize(gate * u + (1 - gate) * chosen, dim=-1)
-            elif self.variant:
+            elif self.variant in RECURRENT:
                 u = F.normalize(self.decoder_gru(chosen, u), dim=-1)
         return torch.stack(steps, dim=1)
 
-    def _logits(self, u: Tensor, v: Tensor, labels: Tensor, step: int) -> Tensor:
-        if self.variant in ("gru", "mmr", "additive"):
+    def _logits(self, u: Tensor, v: Tensor, labels: Tensor, step: int, used: Tensor) -> Tensor:
+        if self.variant == "slots":
+            return (v @ self._slots(u, v, labels.shape[1])[:, step].unsqueeze(-1)).squeeze(-1) / 0.1
+        if self.variant in RECURRENT:
             u = F.normalize(u + self.step_emb.weight[step], dim=-1)
         if self.variant == "additive":
             joined = torch.tanh(self.attn_Wq(u).unsqueeze(1) + self.attn_Wc(v))
             return self.attn_v(joined).squeeze(-1) / 0.1
+        if self.variant == "bilinear":
+            return self.bilinear(u.unsqueeze(1).expand_as(v).contiguous(), v).squeeze(-1) / 0.1
         logits = (v @ u.unsqueeze(-1)).squeeze(-1) / 0.1
-        if self.variant == "mmr" and step > 0:
-            earlier = torch.gather(v, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, v.shape[-1]))
+        if self.variant.startswith("refine"):
+            return self._refined(u, v, logits.masked_fill(used, -100.0))
+        if step == 0:
+            return logits
+        earlier = torch.gather(v, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, v.shape[-1]))
+        if self.variant in ("mmr", "pool"):
             logits = logits - F.softplus(self.div_lambda[step]) * (v @ earlier.mT).max(-1).values
+        if self.variant == "topics":
+            topics = torch.softmax(v @ F.normalize(self.topic_prototypes, dim=-1).T, dim=-1)  # (B, K, M)
+            shown = torch.gather(topics, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, topics.shape[-1]))
+            covered = shown.sum(1).clamp(max=1.0)
+            need = torch.softmax(self.query_topic_head(self.first), dim=-1)
+            logits = logits + F.softplus(self.cover_lambda) * (topics * (need * (1 - covered)).unsqueeze(1)).sum(-1)
+        if self.variant == "volume":
+            features = F.normalize(self.dpp_proj(v), dim=-1)
+            shown = torch.gather(features, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, features.shape[-1]))
+            likest = (features @ shown.mT).max(-1).values
+            gain = torch.log(1e-6 + 1 - likest.square().clamp(max=0.999))
+            logits = logits + F.softplus(self.dpp_lambda) * gain
         return logits
+
+    def _slots(self, u: Tensor, v: Tensor, count: int) -> Tensor:
+        slots = u.unsqueeze(1) + self.slot_emb.weight[:count]
+        for attention, norm in zip(self.slot_self_attn_layers, self.slot_norms, strict=True):
+            slots = norm(slots + attention(slots, slots, slots, need_weights=False)[0])
+        slots = self.slot_cand_norm(slots + self.slot_cand_attn(slots, v, v, need_weights=False)[0])
+        return F.normalize(slots, dim=-1)
+
+    def _refined(self, u: Tensor, v: Tensor, cheap: Tensor) -> Tensor:
+        best = cheap.topk(8, dim=-1).indices
+        near = torch.gather(v, 1, best.unsqueeze(-1).expand(-1, -1, v.shape[-1]))
+        if self.variant == "refine":
+            looked = self.refine_norm(u.unsqueeze(1) + self.refine_attn(u.unsqueeze(1), near, near)[0])
+            second = (near @ F.normalize(looked, dim=-1).mT).squeeze(-1)
+        else:
+            second = self.refine_mlp(torch.cat([u.unsqueeze(1).expand_as(near), near], dim=-1)).squeeze(-1)
+        return torch.full_like(cheap, -100.0).scatter(1, best, second / 0.1)
+
+
+class OldBiEncoder(nn.Module):
+    """v1: query and candidates each through a network of their own; one number mixes the query with what was chosen."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+
+        def network() -> nn.Sequential:
+            return nn.Sequential(
+                nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU(), nn.Dropout(0.08),
+                nn.Linear(width, width), nn.LayerNorm(width),
+            )  # fmt: skip
+
+        self.query_proj, self.cand_proj = network(), network()
+        self.query_update_weight = nn.Parameter(torch.tensor(0.6))
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, query: Tensor, pool: Tensor, labels: Tensor) -> Tensor:
+        u, v = F.normalize(self.query_proj(query), dim=-1), F.normalize(self.cand_proj(pool), dim=-1)
+        used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
+        share = torch.sigmoid(self.query_update_weight)
+        for step in range(labels.shape[1]):
+            steps.append(((v @ u.unsqueeze(-1)).squeeze(-1) / 0.5).masked_fill(used, -100.0))
+            used = used.scatter(1, labels[:, step : step + 1], True)
+            u = F.normalize(share * u + (1 - share) * v[torch.arange(len(v)), labels[:, step]], dim=-1)
+        return torch.stack(steps, dim=1)
 
 
 def convert_like_the_earlier_script(state: dict[str, Tensor]) -> dict[str, Any]:

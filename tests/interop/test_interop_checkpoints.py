@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from legacy import OldSelector, convert_like_the_earlier_script, identical
+from legacy import OldBiEncoder, OldSelector, convert_like_the_earlier_script, identical
 
 from leverplus.errors import CheckpointError
 from leverplus.interop.checkpoints import PREFIX, read_legacy, write_legacy
@@ -17,10 +17,11 @@ from leverplus.policies.presets import CROSS_ATTENTION, CROSS_ATTENTION_FAITHFUL
 from leverplus.training.checkpoint import load_checkpoint
 
 
-def old(layers: int = 1, variant: str = "", **sizes: int) -> OldSelector:
+def old(layers: int = 1, variant: str = "", **sizes: int) -> OldSelector | OldBiEncoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return OldSelector(layers=layers, variant=variant, **sizes).eval()
+        model = OldBiEncoder() if variant == "v1" else OldSelector(layers=layers, variant=variant, **sizes)
+        return model.eval()
 
 
 def save(value: object, path: Path) -> Path:
@@ -28,7 +29,7 @@ def save(value: object, path: Path) -> Path:
     return path
 
 
-def pt(model: OldSelector) -> dict:
+def pt(model: torch.nn.Module) -> dict:
     facts = {"epoch": 2, "phase": "grpo", "kl_beta": 0.12, "metrics": {"val_loss": [5.1, 5.0]}}
     return {**facts, "model_state_dict": model.state_dict()}
 
@@ -49,12 +50,19 @@ PRESETS = {
     "gru": "recurrent_faithful",
     "mmr": "diverse_faithful",
     "additive": "additive_head_faithful",
+    "bilinear": "bilinear_head_faithful",
+    "pool": "pool_aware_faithful",
+    "topics": "topic_coverage_faithful",
+    "volume": "volume_faithful",
+    "slots": "parallel_slots_faithful",
+    "refine": "two_stage_faithful",
+    "refine_mlp": "two_stage_faithful",
+    "stop": "stopping_faithful",
+    "v1": "bi_encoder_gate_faithful",
 }
 
 
-@pytest.mark.parametrize(
-    ("layers", "variant"), [(1, ""), (3, ""), (1, "gate"), (1, "gru"), (2, "gru"), (1, "mmr"), (1, "additive")]
-)
+@pytest.mark.parametrize(("layers", "variant"), [(3, ""), (2, "gru"), *((1, variant) for variant in PRESETS)])
 def test_an_imported_selector_gives_the_logits_of_the_earlier_network(tmp_path, layers, variant) -> None:
     model = old(layers, variant)
     legacy = read_legacy(save(pt(model), tmp_path / "grpo_epoch3.pt"))
@@ -135,7 +143,7 @@ def test_layers_that_a_converter_dropped_are_named_where_the_file_says_how_many_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dpp_proj.weight": torch.zeros(2, 2)}, r"not understood: dpp_proj\.weight"),
+        ({"mystery.weight": torch.zeros(2, 2)}, r"not understood: mystery\.weight"),
         ({"cand_proj.weight": None}, r"missing: cand_proj\.weight"),
         ({"input_proj.weight": None}, r"missing: input_proj\.weight"),
         ({"query_proj.weight": None}, "holds no pointer selector"),
