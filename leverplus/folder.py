@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import LeverError, MissingFile
+from leverplus.parsing import parse_json
 
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
     except json.JSONDecodeError as error:
         raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
+    if not isinstance(value, dict):
+        raise LeverError(f"{path} holds no JSON object; delete it and run the command that makes it again")
     return value
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
 from leverplus.folder import Pulse, commit, digest_of, read_json, versions, write_json, write_text
+from leverplus.parsing import parse_toml
 from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from leverplus.embedders.base import Embedder, Vectors
     from leverplus.embedders.live import LiveEmbedder
     from leverplus.policies.base import Policy
+    from leverplus.recipe.sections import TaskSection
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
     from leverplus.training.expectation import Expectation
@@ -54,7 +56,15 @@ class Run:
     def task(self) -> Task:
         from leverplus.engine.open import build_task
 
-        return build_task(self.recipe.task)
+        return build_task(self.task_section)
+
+    @cached_property
+    def task_section(self) -> TaskSection:
+        """`[task]` by the rules the folder was made with: one from before task.rules existed keeps its splits."""
+        resolved = self.folder / "resolved.toml"
+        if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
+            return replace(self.recipe.task, rules="0.1")
+        return self.recipe.task
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -99,7 +109,7 @@ class Run:
         from leverplus.store.db import ScoreStore
 
         section = self.recipe.score
-        factory = BackendFactory(self.recipe.task, section.backend, self.recipe.model)
+        factory = BackendFactory(self.task_section, section.backend, self.recipe.model)
         engine = open_engine(section, self.backend, factory)
         store = ScoreStore(self.store_path)
         scorer = Scorer(self.task, self.backend, store, engine, progress=self._scored, chunk=section.chunk)

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "leverplus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = (
-    ("errors",),
+    ("errors", "parsing"),
     ("types", "catalog", "folder"),
     ("rewards", "advantages", "divergences", "schedules", "setgain", "metrics", "stats"),
     ("losses",),

@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
         from leverplus.pipeline import run_all
 
         bars.say(f"run folder {made.folder}, recipe hash {made.recipe.hash}, seed {made.seed}")
+        for note in getattr(made.task, "notes", ()):
+            bars.say(f"{made.task.name}: {note}")
         report = run_all(made)
     if args.json:
         print(json.dumps(report))

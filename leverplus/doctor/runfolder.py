@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 
 from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
+from leverplus.parsing import parse_json, parse_toml
 from leverplus.training.runlog import CONTEXT
 
 
@@ -21,7 +21,7 @@ def read_run(folder: Path) -> Record:
     resolved, log = folder / "resolved.toml", folder / "log.jsonl"
     if not resolved.is_file() and not log.is_file():
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
-    settings = flat(tomllib.loads(resolved.read_text(encoding="utf-8"))) if resolved.is_file() else {}
+    settings = flat(parse_toml(resolved.read_bytes())) if resolved.is_file() else {}
     manifest = _json(folder / "run.json")
     probe, groups = read_probe(folder)
     return Record(
@@ -79,7 +79,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(text, start=1):
         try:
-            lines.append(json.loads(line))
+            lines.append(parse_json(line))
         except json.JSONDecodeError as error:
             if number < len(text):
                 raise DataError(f"{path}, line {number} is not JSON ({error}); restore the log") from error
@@ -146,7 +146,7 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = parse_json(path.read_bytes())
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is damaged ({error}); make it again, or delete it") from error
     return value

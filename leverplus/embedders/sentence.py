@@ -6,7 +6,6 @@ The sentence-transformers package itself takes ten seconds to import and adds no
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from leverplus.embedders.pretrained import (
     tokenizer_text,
 )
 from leverplus.errors import LeverError
+from leverplus.parsing import parse_json
 from leverplus.recipe.sections import EmbedSection
 
 if TYPE_CHECKING:
@@ -96,4 +96,4 @@ def _usage(folder: Path, config: Any) -> tuple[str, int]:
 
 
 def _json(path: Path, default: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
+    return parse_json(path.read_bytes()) if path.is_file() else default

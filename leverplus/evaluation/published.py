@@ -17,6 +17,7 @@ import numpy as np
 
 from leverplus.errors import DataError, EvaluationError, MissingFile
 from leverplus.evaluation.evaluate import MEAN_SHOTS
+from leverplus.parsing import parse_json
 from leverplus.stats import SummaryRow, compare_summary, holm
 
 ENDS = (0.05, 0.30)
@@ -41,8 +42,8 @@ def read_published(path: Path) -> Published:
     if not path.is_file():
         raise MissingFile(f"there is no file {path}; write a JSON table with n and arms, see docs/evaluation.md")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        values = parse_json(path.read_bytes())
+    except json.JSONDecodeError as error:
         raise DataError(
             f"{path} is not JSON ({error}); write a table with n and arms, see docs/evaluation.md"
         ) from error

@@ -16,6 +16,7 @@ from leverplus.evaluation.behaviour import agreement, help_and_harm
 from leverplus.evaluation.conditions import items_hash, require_same
 from leverplus.evaluation.evaluate import MEAN_SHOTS
 from leverplus.evaluation.predictions import Results, check_items, read_predictions
+from leverplus.parsing import parse_json
 from leverplus.stats import compare, compare_seeds, holm
 from leverplus.stats.comparison import LEVEL
 from leverplus.types import ItemId
@@ -76,11 +77,13 @@ def read_evaluated(
 
 def _read_json(path: Path, folder: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"{path} is not there; type `lever eval {folder}` if it is a run folder") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is damaged ({error}); type `lever eval {folder}` to make it again") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds no JSON object; type `lever eval {folder}` to make it again")
     return value
 
 

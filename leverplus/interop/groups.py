@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError, MissingFile, NotMeasured
+from leverplus.parsing import parse_json
 from leverplus.types import Demos, Group, Item, ItemId, Member, Pool, Reference, Score
 
 FORMAT = "leverplus-groups"
@@ -190,10 +191,10 @@ def _entry(plain: Mapping[str, Any]) -> Entry:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"{path} is not there") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except json.JSONDecodeError as error:
         raise DataError(f"{path} is not a JSON file ({error})") from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from leverplus import catalog
 from leverplus.errors import MissingFile, RecipeError, UnknownName
+from leverplus.parsing import parse_toml
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
@@ -36,6 +37,10 @@ PLAIN = {
     "mistakes": MistakesSection,
 }
 TEXTS = ("purpose", "expected")
+
+
+LONGEST_CHAIN = 16
+"""Recipes that may extend each other."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The values of a recipe file; with `extends = "NAME"` those of that recipe, where the file gives no others."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = parse_toml(path.read_bytes())
+    except tomllib.TOMLDecodeError as error:
         raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
     except OSError as error:
         raise MissingFile(f"the recipe file {path} cannot be read ({error.strerror})") from error
@@ -122,6 +127,8 @@ def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(name, str):
         raise RecipeError(str(path), ["extends: must be the name or file of a recipe"])
+    if len(heirs) >= LONGEST_CHAIN:
+        raise RecipeError(str(path), [f'extends = "{name}": more than {LONGEST_CHAIN} recipes extend each other'])
     base = find_recipe(str(path.parent / name) if name.endswith(".toml") else name)
     if base.resolve() in {heir.resolve() for heir in (*heirs, path)}:
         raise RecipeError(str(path), [f'extends = "{name}": recipes extend each other in a circle'])
@@ -150,7 +157,7 @@ def apply_override(values: dict[str, Any], override: str, problems: list[str]) -
         problems.append(f"--set {override}: write it as section.key=value, for example --set score.budget=8000")
         return
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
     table = values.setdefault(section, {})

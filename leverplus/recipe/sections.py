@@ -41,12 +41,23 @@ class TaskSection:
     images: str = setting("", 'folder of the pictures; "": beside the files; "none": questions only')
     file: str = setting("", "the file of tasks that are one file (jsonl, labels)")
     captions: str = setting("", "file of machine captions (okvqa_captions)")
-    metric: str = setting("auto", "how an answer is judged (jsonl); auto: by the number of answers", choices=_metrics)
+    metric: str = setting(
+        "auto", "how an answer is judged (jsonl); auto: by the number of answers of most items", choices=_metrics
+    )
     split_seed: int = setting(0, "which pictures make a split that the data set does not have", low=0)
     dev_items: int = setting(500, "items of such a dev split; at most a fifth of what there is", low=1)
     test_items: int = setting(1000, "items of such a test split; at most a fifth of what there is", low=1)
     skip_empty: bool = setting(False, "leave out items whose answer is empty, instead of refusing all")
     limit: int = setting(0, "items kept of each split, whole pictures; 0: all", low=0)
+    outside: bool = setting(
+        False, "pictures of a JSONL file may lie outside task.images and the file's own folder (jsonl)", since="0.2"
+    )
+    rules: str = setting(
+        "0.2",
+        "version whose rules decide what a file leaves open: its splits, and metric = auto (jsonl, labels)",
+        choices=("0.2", "0.1"),
+        since="0.2",
+    )
 
 
 @dataclass(frozen=True)

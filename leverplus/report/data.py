@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -11,6 +10,7 @@ from typing import Any
 
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
+from leverplus.parsing import parse_json
 from leverplus.report.form import is_number, is_results
 
 UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
@@ -68,7 +68,7 @@ def _read_json(path: Path, missing: dict[str, str], maker: str) -> dict[str, Any
         missing[path.name] = f"There is no {path.name} in this run folder; {maker}."
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except (ValueError, OSError) as error:
         missing[path.name] = f"{path.name} cannot be read ({error}); {maker} again."
         return None
@@ -96,7 +96,7 @@ def _read_log(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
     damaged = 0
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
         except ValueError:
             line = None
         if isinstance(line, dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from leverplus.errors import DataError
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.reading import LISTED, Problems
+from leverplus.tasks.splits import assign_splits, group_of, limited
 from leverplus.types import Item, ItemId
-
-LARGEST_SHARE = 5
-"""A split that has to be made takes at most one part in this many of what there is."""
 
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 4096
+
+PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
+"""What Pillow raises for files that are no pictures: SyntaxError for broken PNG chunks, ValueError for odd headers."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class FileTask:
         try:
             with Image.open(item.image) as picture:
                 return picture.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for broken PNG chunks
+        except PICTURE_ERRORS as error:
             raise DataError(
                 f"item {item.id}: {item.image} cannot be read as a picture ({error}); "
                 f"`lever task check {self.name}` names all such files"
@@ -124,14 +125,16 @@ def build_task(
         empty = [draft.item.id for draft in drafts if _is_empty(draft.item)]
         drafts = [draft for draft in drafts if not _is_empty(draft.item)]
         more = ", ..." if len(empty) > LISTED else ""
-        notes = [*notes, f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"]
+        if empty:
+            left = f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"
+            notes = [*notes, left]
     _check_items(drafts, problems)
     problems.finish()
     places = {draft.item.id: draft.place for draft in drafts}
-    items = assign_splits([draft.item for draft in drafts], section)
+    items = assign_splits(name, [draft.item for draft in drafts], section)
     _check_splits(items, places, problems)
     if section.limit:
-        items = [item for split in SPLITS for item in _limited(items, split, section)]
+        items = [item for split in SPLITS for item in limited(items, split, section)]
     check_pictures(items, places, problems)
     problems.finish()
     return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes, places=places)
@@ -167,49 +170,9 @@ def _check_splits(items: Sequence[Item], places: Mapping[ItemId, str], problems:
             problems.add(f"split {split}", "it has no item; give more items, or change task.dev_items, task.test_items")
 
 
-def group_of(item: Item) -> str:
-    """What must stay together: the questions on one picture; a text that occurs twice."""
-    return item.image_id if item.image_id is not None else f"item:{item.id}"
-
-
 def text_id(text: str) -> str:
     """The `image_id` of an item without a picture: equal texts are one thing, wherever they occur."""
     return "text:" + hashlib.sha256(" ".join(text.lower().split()).encode()).hexdigest()[:16]
-
-
-def assign_splits(items: Sequence[Item], section: TaskSection) -> list[Item]:
-    """Items with their split; one that the data set does not have is taken out of train, picture by picture.
-
-    Pictures are ordered by a hash of the seed and their name, so that more items never move others between splits.
-    """
-    out = [replace(item, split="train") if item.split == "" else item for item in items]
-    most = sum(item.split == "train" for item in out) // LARGEST_SHARE
-    for split, wanted in (("test", section.test_items), ("dev", section.dev_items)):
-        if not any(item.split == split for item in out):
-            own = [item for item in out if item.split == "train"]
-            chosen = _draw(own, min(wanted, most), f"{section.split_seed}:{split}")
-            out = [replace(item, split=split) if item.id in chosen else item for item in out]
-    return out
-
-
-def _limited(items: Iterable[Item], split: str, section: TaskSection) -> list[Item]:
-    own = [item for item in items if item.split == split]
-    kept = _draw(own, section.limit, f"{section.split_seed}:limit")
-    return [item for item in own if item.id in kept]
-
-
-def _draw(items: Sequence[Item], count: int, salt: str) -> set[ItemId]:
-    """Ids of whole groups, at most `count` items in all."""
-    groups: dict[str, list[ItemId]] = {}
-    for item in items:
-        groups.setdefault(group_of(item), []).append(item.id)
-    chosen: set[ItemId] = set()
-    for name in sorted(groups, key=lambda group: hashlib.sha256(f"{salt}:{group}".encode()).digest()):
-        if len(chosen) + len(groups[name]) <= count:
-            chosen.update(groups[name])
-        if len(chosen) == count:
-            break
-    return chosen
 
 
 def check_pictures(
@@ -229,16 +192,24 @@ def check_pictures(
 
 def picture_fault(path: Path, *, decode: bool) -> str | None:
     """What is wrong with a picture file, or None. Without `decode` only its head and its end are looked at."""
-    if not path.is_file():
-        return "is not there"
     try:
+        if not path.is_file():
+            return "is not there"
         with Image.open(path) as picture:
             ending = _ENDINGS.get(picture.format or "")
             if decode or ending is None or ending not in _tail(path):
                 picture.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return f"cannot be read as a picture ({error})"
+    except PICTURE_ERRORS as error:
+        return f"cannot be read as a picture ({picture_reason(error)})"
     return None
+
+
+def picture_reason(error: Exception) -> str:
+    """What Pillow says of a picture, without the path, which stands before it."""
+    if isinstance(error, Image.DecompressionBombError):
+        return "it has too many pixels; the most are about 178 million"
+    reason = str(error.strerror or error) if isinstance(error, OSError) else str(error)
+    return reason.split(" '/")[0].split(" PosixPath(")[0] or type(error).__name__
 
 
 def _tail(path: Path) -> bytes:

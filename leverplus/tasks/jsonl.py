@@ -2,25 +2,32 @@
 
 A line is `{"id": ..., "question": ..., "answers": [...], "image": path or null, "split": "train" | "dev" | "test"}`;
 `answer` may stand for one answer, `image_id` groups pictures, `meta` holds texts to slice results by. Paths are
-relative to task.images, else to the file. Without `split` in any line the splits are made by picture.
+relative to task.images, else to the file, and stay below that folder. Without `split` in any line the splits are made
+by picture.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leverplus.parsing import parse_json
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, build_task, text_id
-from leverplus.tasks.reading import Problems, read_text
+from leverplus.tasks.reading import Problems, is_whole, read_text
+from leverplus.tasks.splits import picture_root
 from leverplus.types import Item, ItemId
 
 KEYS = ("id", "question", "answers", "answer", "image", "image_id", "split", "meta")
 ENOUGH = 4
 """Annotators from which on an answer can earn full VQA accuracy."""
+
+LONGEST_LINE = 1 << 20
+"""Characters of one line; a record has a few hundred."""
 
 
 def jsonl(section: TaskSection) -> FileTask:
@@ -32,15 +39,39 @@ def jsonl(section: TaskSection) -> FileTask:
         if (item := _item(row, place, section, problems)) is not None
     ]
     _check_split_words(drafts, problems)
-    metric = section.metric
+    metric, notes = section.metric, []
     if metric == "auto":
-        many = bool(drafts) and all(len(draft.item.answers) >= ENOUGH for draft in drafts)
-        metric = "vqa_accuracy" if many else "exact_match"
-    if metric == "vqa_accuracy":
+        drafts, metric, note = _choose_metric(drafts, section)
+        notes = [note] if drafts else []
+    elif metric == "vqa_accuracy":
         for draft in drafts:
             if len(draft.item.answers) < ENOUGH:
                 problems.add(draft.place, f"VQA accuracy needs {ENOUGH} answers or more; use task.metric = exact_match")
-    return build_task("jsonl", drafts, section, problems, metric=metric, postprocess="vqa")
+    return build_task("jsonl", drafts, section, problems, metric=metric, postprocess="vqa", notes=notes)
+
+
+def _choose_metric(drafts: list[Draft], section: TaskSection) -> tuple[list[Draft], str, str]:
+    """What task.metric = auto takes: VQA accuracy where most items have enough answers for it, else exact match.
+
+    An item with fewer could never earn full VQA accuracy. Where it is judged so with the others, each of its answers
+    counts as often as it takes to be right, which is what exact match says too.
+    """
+    few = sum(len(draft.item.answers) < ENOUGH for draft in drafts)
+    many = len(drafts) - few
+    share = f"{many:,} of {len(drafts):,} items have {ENOUGH} answers or more"
+    if many <= few or (few and section.rules == "0.1"):
+        return drafts, "exact_match", f"task.metric = auto takes exact_match, because {share}"
+    note = f"task.metric = auto takes vqa_accuracy, because {share}"
+    if few:
+        note += f"; of the other {few:,} any answer counts as right"
+    return [_repeated(draft) for draft in drafts], "vqa_accuracy", note
+
+
+def _repeated(draft: Draft) -> Draft:
+    answers = draft.item.answers
+    if not 0 < len(answers) < ENOUGH:
+        return draft
+    return replace(draft, item=replace(draft.item, answers=tuple(own for own in answers for _ in range(ENOUGH))))
 
 
 def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
@@ -50,7 +81,7 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         return []
     path = Path(section.file).expanduser()
     if not path.is_file():
-        problems.add(f"task.file = {path}", "is not there")
+        problems.add(f"task.file = {path}", "is a folder, not a file" if path.is_dir() else "is not there")
         return []
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for number, line in enumerate((read_text(path, problems) or "").split("\n"), start=1):
@@ -60,41 +91,50 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         row = json_record(line, place, problems)
         if isinstance(row, dict):
             rows.append((place, row))
-        elif row is not None:
-            problems.add(place, "must be an object")
+        elif row is not UNREADABLE:
+            problems.add(place, f"must be an object in braces; it is {_shown(row)}")
     problems.present.append(f"{path} ({len(rows):,} records)")
     return rows
 
 
+UNREADABLE = object()
+
+
 def json_record(line: str, place: str, problems: Problems) -> Any:
-    """The value of one line; None, with a problem, when it is not JSON."""
+    """The value of one line; UNREADABLE, with a problem, when it is not JSON."""
+    if len(line) > LONGEST_LINE:
+        problems.add(place, f"has {len(line):,} characters; a line may have {LONGEST_LINE:,}")
+        return UNREADABLE
     try:
-        return json.loads(line)
+        return parse_json(line)
     except json.JSONDecodeError as error:
-        problems.add(place, f"is not JSON ({error.msg})")
-        return None
+        problems.add(place, f"is not JSON ({error.msg}, column {error.colno})")
+        return UNREADABLE
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Problems) -> Item | None:
-    faults = [f"there is no key '{key}'; known: {', '.join(KEYS)}" for key in row if key not in KEYS]
     answers = row.get("answers", [row["answer"]] if "answer" in row else [])
-    if not isinstance(row.get("id"), (str, int)) or not str(row.get("id")).strip():
-        faults.append("id must be a text or a whole number")
-    if not isinstance(row.get("question"), str):
-        faults.append("question must be a text")
-    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        faults.append("answers must be a list of texts")
-    elif any(not answer.strip() for answer in answers):
-        faults.append("an answer is empty")
-    if not isinstance(row.get("image"), (str, type(None))):
-        faults.append("image must be a path or null")
-    if not isinstance(row.get("meta", {}), dict):
-        faults.append("meta must be an object")
+    faults = _faults(row, answers, section)
+    image = None
+    if not faults and row.get("image") and section.images != "none":
+        image = str(picture_root(section) / row["image"])
+        if not section.outside and not _is_below(Path(image), picture_root(section)):
+            faults.append(
+                f"the picture {_shown(row['image'])} lies outside {picture_root(section)}; move it there, set "
+                "task.images = FOLDER, or allow it with task.outside = true"
+            )
     for fault in faults:
         problems.add(place, fault)
     if faults:
         return None
-    image = picture_path(row.get("image"), section)
+    if section.skip_empty and any(answer.strip() for answer in answers):
+        most_common = Item(ItemId(""), "", tuple(answers), "").answer
+        answers = [answer for answer in answers if answer.strip()] if most_common.strip() else []
     return Item(
         id=ItemId(str(row["id"])),
         question=row["question"],
@@ -106,12 +146,33 @@ def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Pr
     )
 
 
-def picture_path(image: str | None, section: TaskSection) -> str | None:
-    """The path of a picture named in task.file; None with task.images = none."""
-    if not image or section.images == "none":
-        return None
-    root = Path(section.images).expanduser() if section.images else Path(section.file).expanduser().parent
-    return str(root / image)
+def _faults(row: Mapping[str, Any], answers: Any, section: TaskSection) -> list[str]:
+    """Everything that is wrong with the form of one record."""
+    faults = [f"there is no key '{key[:40]}'; known: {', '.join(KEYS)}" for key in row if key not in KEYS]
+    name, image = row.get("id"), row.get("image")
+    if not (isinstance(name, str) and name.strip()) and not is_whole(name):
+        faults.append("id must be a text or a whole number")
+    if not isinstance(row.get("question"), str):
+        faults.append("question must be a text")
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        faults.append("answers must be a list of texts")
+    elif any(not answer.strip() for answer in answers) and not section.skip_empty:
+        faults.append("an answer is empty; task.skip_empty = true leaves empty answers out")
+    if not isinstance(image, (str, type(None))) or "\0" in (image or ""):
+        faults.append("image must be a path or null")
+    if not isinstance(row.get("split"), (str, type(None))):
+        faults.append(f"split must be one of {', '.join(SPLITS)}")
+    if not isinstance(row.get("meta", {}), dict):
+        faults.append("meta must be an object")
+    return faults
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """Whether a file lies below a folder once links and `..` are followed."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a name that is too long, links in a circle
+        return True  # it cannot be opened either, which is said where pictures are looked at
 
 
 def _check_split_words(drafts: Sequence[Draft], problems: Problems) -> None:

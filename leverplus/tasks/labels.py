@@ -11,9 +11,10 @@ from pathlib import Path
 from leverplus.metrics import postprocess_named
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, build_task, group_of, text_id
+from leverplus.tasks.files import Draft, FileTask, build_task, text_id
 from leverplus.tasks.jsonl import read_lines
 from leverplus.tasks.reading import Problems, find_file, read_text
+from leverplus.tasks.splits import group_of
 from leverplus.types import Item, ItemId
 
 POSTPROCESS = "vqa"

@@ -12,7 +12,7 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.jsonl import json_record
+from leverplus.tasks.jsonl import UNREADABLE, json_record
 from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, read_text, rows_of
 from leverplus.types import Item, ItemId
 
@@ -60,7 +60,7 @@ def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[st
         first = value[0] if isinstance(value, list) and value else None
         if isinstance(first, Mapping) and isinstance(first.get("caption"), str):
             found[image] = first["caption"].strip()
-        elif value is not None:
+        elif value is not UNREADABLE:
             problems.add(f"{path.name}, line {number}", 'must be IMAGE, a tab, [{"caption": text}]')
     problems.present.append(f"{path} ({len(found):,} captions)")
     return found

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from leverplus.errors import DataError
+from leverplus.parsing import parse_json
 
 LISTED = 20
 """Problems written out; the rest is counted."""
+
+MOST_GROWTH, SMALL_ENOUGH = 200, 1 << 26
+"""A gzip file may grow 200 times (JSON of one repeated record does), or to 64 MB."""
 
 
 @dataclass
@@ -55,16 +59,28 @@ def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
 def read_text(path: Path, problems: Problems, encoding: str = "utf-8") -> str | None:
     """The text of a file; bytes that are not of its encoding are reported with their line."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         problems.add(str(path), f"cannot be read ({error})")
         return None
     try:
-        return content.decode(encoding)
+        return content.decode("utf-8-sig" if encoding == "utf-8" else encoding)  # some editors begin with a mark
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         problems.add(f"{path}, line {line}", f"is not {encoding} (byte 0x{content[error.start]:02x}); convert the file")
         return None
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzip file; one that grows beyond all measure is refused before it fills the memory."""
+    most = max(SMALL_ENOUGH, MOST_GROWTH * path.stat().st_size)
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(
+            f"its {path.stat().st_size:,} bytes unpack to more than {most:,}; unpack it yourself if it is sound"
+        )
+    return content
 
 
 def read_json(path: Path, problems: Problems) -> Any:
@@ -73,7 +89,7 @@ def read_json(path: Path, problems: Problems) -> Any:
     if text is None:
         return None
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         problems.add(f"{path}, line {error.lineno}", f"is not JSON ({error.msg})")
         return None

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
+from leverplus.parsing import parse_json
 from leverplus.policies.adapters import Adapters
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
@@ -111,9 +112,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
+        value = parse_json(path.read_bytes())
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path} cannot be read ({error}); train it again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object; train it again")
     return value
 
 

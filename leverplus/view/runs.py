@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from leverplus.errors import MissingFile
 from leverplus.folder import PULSE
+from leverplus.parsing import parse_json
 from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
 
@@ -119,7 +119,7 @@ def state_of(folder: Path, *, finished: bool) -> str:
 def _pace(path: Path) -> float:
     """Seconds the last piece of work took; 0 where the run does not say."""
     try:
-        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        seconds = parse_json(path.read_bytes())["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
     return float(seconds) if isinstance(seconds, (int, float)) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import pytest
 from miniatures import write_picture
 
 from leverplus.errors import DataError
-from leverplus.tasks.base import SPLITS
-from leverplus.tasks.jsonl import jsonl
+from leverplus.metrics import vqa_accuracy
+from leverplus.recipe.recipe import build_recipe
+from leverplus.run import Run
+from leverplus.tasks.base import SPLITS, Task
+from leverplus.tasks.jsonl import LONGEST_LINE, jsonl
+from leverplus.tasks.splits import share_of
 from leverplus.types import ItemId
 
 
@@ -24,16 +29,57 @@ def rows(count: int = 20) -> list[dict[str, object]]:
 
 
 def test_splits_are_made_when_no_line_has_one(tmp_path, section) -> None:
-    task = jsonl(section(file=write(tmp_path / "a.jsonl", rows())))
+    task = jsonl(section(file=write(tmp_path / "a.jsonl", rows()), rules="0.1"))
     assert {split: len(task.items(split)) for split in SPLITS} == {"train": 12, "dev": 4, "test": 4}
+    task = jsonl(section(file=write(tmp_path / "a.jsonl", rows(500))))
+    assert all(80 <= len(task.items(split)) <= 120 for split in ("dev", "test"))
     assert (task.metric, task.item(ItemId("7")).answer) == ("exact_match", "7")
 
 
-def test_more_items_do_not_move_others_from_train_to_test(tmp_path, section) -> None:
-    small = jsonl(section(file=write(tmp_path / "a.jsonl", rows(50)), test_items=5, dev_items=5))
-    large = jsonl(section(file=write(tmp_path / "b.jsonl", rows(60)), test_items=5, dev_items=5))
-    moved = {item.id for item in large.items("test")} - {item.id for item in small.items("test")}
-    assert all(int(number) >= 50 for number in moved)
+def homes(task: Task) -> dict[str, str]:
+    return {item.id: split for split in SPLITS for item in task.items(split)}
+
+
+def test_lines_that_are_added_move_no_other_item(tmp_path, section) -> None:
+    before = homes(jsonl(section(file=write(tmp_path / "a.jsonl", rows(85)))))
+    for count in range(86, 130):
+        lines = rows(count)
+        after = homes(jsonl(section(file=write(tmp_path / "a.jsonl", lines[::-1] if count % 2 else lines))))
+        assert {name: after[name] for name in before} == before
+        before = after
+
+
+def test_whatever_is_added_a_training_item_never_becomes_one_to_judge_by(tmp_path, section) -> None:
+    """Sizes at which a split reaches its number of items, and files of a few lines where a split would be empty."""
+    before: dict[str, str] = {}
+    for count in (3, 4, 5, 6, 8, 13, 60, 70, 71, 120, 141, 142, 143, 290, 600):
+        after = homes(jsonl(section(file=write(tmp_path / "a.jsonl", rows(count)), test_items=10, dev_items=5)))
+        trained = {name for name, split in before.items() if split == "train"}
+        assert all(after[name] == "train" for name in trained)
+        assert set(after.values()) == set(SPLITS)
+        before = after
+    assert 5 <= sum(split == "test" for split in before.values()) <= 20
+
+
+def test_splits_do_not_depend_on_where_the_data_lie(tmp_path, section, monkeypatch) -> None:
+    found = []
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        lines = [{**row, "image": f"{row['id']}.png"} for row in rows(30)]
+        for number in range(30):
+            write_picture(folder / f"{number}.png", number, size=4)
+        found.append(homes(jsonl(section(file=write(folder / "a.jsonl", lines)))))
+    monkeypatch.chdir(tmp_path / "here")
+    assert found[0] == found[1] == homes(jsonl(section(file="a.jsonl")))
+
+
+def test_a_share_is_halved_only_when_a_data_set_has_doubled() -> None:
+    shares = [share_of(1000, size) for size in range(100, 60_000, 100)]
+    assert shares[0] == 0.2
+    assert shares == sorted(shares, reverse=True)
+    assert len(set(shares)) == 5
+    assert all(
+        700 <= share * size <= 1415 for share, size in zip(shares, range(100, 60_000, 100), strict=True) if share < 0.2
+    )
 
 
 def test_pictures_are_found_beside_the_file_and_group_their_questions(tmp_path, section) -> None:
@@ -101,3 +147,120 @@ def test_a_text_that_occurs_in_two_given_splits_is_refused(tmp_path, section) ->
     lines[1]["question"] = str(lines[0]["question"]).upper()
     with pytest.raises(DataError, match="is in train and in dev"):
         jsonl(section(file=write(tmp_path / "a.jsonl", lines)))
+
+
+def test_auto_takes_what_most_items_allow_and_says_why(tmp_path, section) -> None:
+    lines = [{**row, "answers": ["a", "a", "b", "c"]} for row in rows(139)]
+    for line in lines[:4]:
+        line["answers"] = ["d", "e"]
+    path = write(tmp_path / "a.jsonl", lines)
+    task = jsonl(section(file=path))
+    assert task.metric == "vqa_accuracy"
+    said = (
+        "takes vqa_accuracy, because 135 of 139 items have 4 answers or more; of the other 4 any answer counts as right"
+    )
+    assert any(said in note for note in task.notes)
+    few = task.item(ItemId("0"))
+    assert [vqa_accuracy(word, list(few.answers)) for word in ("d", "e", "f")] == [1.0, 1.0, 0.0]
+    assert jsonl(section(file=path, rules="0.1")).metric == "exact_match"
+    short = jsonl(section(file=write(tmp_path / "b.jsonl", rows())))
+    assert short.notes == ("task.metric = auto takes exact_match, because 0 of 20 items have 4 answers or more",)
+
+
+def test_items_without_an_answer_are_left_out_when_told_to(tmp_path, section) -> None:
+    lines = rows(30)
+    lines[0]["answers"] = ["", "", "", "c"]
+    lines[1]["answers"] = ["c", "c", " "]
+    lines[2]["answers"] = []
+    path = write(tmp_path / "a.jsonl", lines)
+    with pytest.raises(DataError, match=r"line 1: an answer is empty; task\.skip_empty = true"):
+        jsonl(section(file=path))
+    task = jsonl(section(file=path, skip_empty=True))
+    assert sum(len(task.items(split)) for split in SPLITS) == 28
+    assert task.item(ItemId("1")).answers == ("c", "c")
+    assert any("2 items without an answer were left out: 0, 2" in note for note in task.notes)
+
+
+def test_marks_and_line_ends_of_other_systems_are_read(tmp_path, section) -> None:
+    path = tmp_path / "a.jsonl"
+    body = "\r\n".join(json.dumps(row) for row in rows()) + "\r\n\r\n  \r\n"
+    path.write_bytes(b"\xef\xbb\xbf" + body.encode())
+    assert sum(len(jsonl(section(file=path)).items(split)) for split in SPLITS) == 20
+
+
+BOMB = "[" * 20_000 + "]" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("null", "must be an object in braces; it is null"),
+        ("7", "must be an object in braces; it is 7"),
+        (BOMB, "is not JSON (lists or objects are nested more than 64 deep"),
+        ('{"id": 1, "meta": ' + BOMB + "}", "nested more than 64 deep"),
+        ('{"id": ' + "7" * 5000 + "}", "a number cannot be read"),
+        ('{"id": "a", "question": "\\ud800", "answer": "x"}', "half of a character"),
+        ('{"id": "a", "question": "\0"}', "is not JSON (Invalid control character"),
+        ('{"id": "a", "question": "' + "x" * LONGEST_LINE + '"}', "characters; a line may have 1,048,576"),
+        ('{"id": true, "question": "Q", "answer": "x"}', "id must be a text or a whole number"),
+        ('{"id": "a", "question": "Q", "answer": "x", "split": ["train"]}', "split must be one of"),
+        ('{"id": "a", "question": "Q", "answer": "x", "image": "a\\u0000b"}', "image must be a path or null"),
+        ('{"id": "a", "question": "Q", "answer": "x", "image": "' + "n" * 5000 + '.png"}', "File name too long"),
+        ('{"id": "a", "question": "Q", "answer": "x", "image": "no.png"}', "is not there"),
+        ('{"id": "a", "question": "Q", "answer": "x", "image": "."}', "is not there"),
+        ('{"id": "a", "question": "Q", "answer": "x", "image": "a.jsonl"}', "cannot be read as a picture"),
+    ],
+)
+def test_a_strange_line_is_named(tmp_path, section, line: str, what: str) -> None:
+    path = write(tmp_path / "a.jsonl", [{**row, "split": SPLITS[n % 3]} for n, row in enumerate(rows())])
+    path.write_text(
+        path.read_text() + line.replace('"answer": "x"', '"answer": "x", "split": "dev"', "split" not in line) + "\n"
+    )
+    with pytest.raises(DataError) as caught:
+        jsonl(section(file=path))
+    assert "a.jsonl, line 21" in str(caught.value)
+    assert what in str(caught.value)
+    assert len(str(caught.value)) < 8000
+
+
+def test_a_packed_file_that_grows_without_measure_is_refused(tmp_path, section) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 27)))
+    with pytest.raises(DataError, match="bytes unpack to more than 67,108,864"):
+        jsonl(section(file=path))
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows()).encode()))
+    assert len(jsonl(section(file=path)).items("train")) > 5
+
+
+def test_pictures_stay_below_their_folder_unless_the_user_allows_more(tmp_path, section) -> None:
+    write_picture(tmp_path / "private" / "passport.png", 1)
+    data = tmp_path / "data"
+    write_picture(data / "pictures" / "0.png", 2)
+    (data / "link.png").symlink_to(tmp_path / "private" / "passport.png")
+    (data / "folder").symlink_to(tmp_path / "private")
+    inside = str(data / "pictures" / "0.png")
+    for image in (
+        "../private/passport.png",
+        str(tmp_path / "private" / "passport.png"),
+        "link.png",
+        "folder/passport.png",
+    ):
+        lines = [{**row, "image": inside} for row in rows()]
+        lines[3]["image"] = image
+        lines = [{**row, "image_id": row["id"]} for row in lines]
+        path = write(data / "a.jsonl", lines)
+        with pytest.raises(DataError, match=r"line 4: the picture .* lies outside .*task\.outside = true"):
+            jsonl(section(file=path))
+        assert jsonl(section(file=path, outside=True)).image(jsonl(section(file=path, outside=True)).item(ItemId("3")))
+
+
+def test_a_run_folder_of_before_there_were_rules_keeps_its_splits(tmp_path, section) -> None:
+    path = write(tmp_path / "a.jsonl", rows(60))
+    values = {"task": {"name": "jsonl", "file": str(path)}, "embed": {"name": "sentence"}, "score": {"backend": "hf"}}
+    values |= {"model": {"name": "any"}, "pool": {"kind": "nearest_text", "size": 8}}
+    recipe = build_recipe("own", values, "a test")
+    (tmp_path / "resolved.toml").write_text('[task]\nname = "jsonl"\nsplit_seed = 0\n')
+    before = Run(recipe, tmp_path, 0, tmp_path / "scores.db")
+    assert homes(before.task) == homes(jsonl(section(file=path, rules="0.1")))
+    fresh = Run(recipe, tmp_path / "fresh", 0, tmp_path / "scores.db")
+    assert homes(fresh.task) == homes(jsonl(section(file=path))) != homes(before.task)

@@ -62,7 +62,7 @@ def test_any_jsonl_with_labels_is_a_task(tmp_path, section) -> None:
     path.write_text("\n".join(json.dumps(row) for row in rows))
     task = labels(section(file=path))
     assert task.labels == ("world news", "sport")
-    assert [len(task.items(split)) for split in SPLITS] == [18, 6, 6]
+    assert [len(task.items(split)) for split in SPLITS] == [17, 7, 6]
     path.write_text(json.dumps({"text": "a", "label": "Answer, other"}) + "\n" + json.dumps({"text": "", "label": "x"}))
     with pytest.raises(DataError) as caught:
         labels(section(file=path))

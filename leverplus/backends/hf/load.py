@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors import SafetensorError
 
 from leverplus.backends.hf.files import first_line
 from leverplus.errors import LeverError, MissingFile
+from leverplus.parsing import parse_json
 from leverplus.recipe.model import ModelSection
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -89,7 +89,7 @@ def load_processor(folder: Path) -> Any:
     name = names.PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
     for file in ("processor_config.json", "preprocessor_config.json"):
         if (folder / file).is_file():
-            name = json.loads((folder / file).read_text(encoding="utf-8")).get("processor_class") or name
+            name = parse_json((folder / file).read_bytes()).get("processor_class") or name
     return image_only(names.processor_class_from_name(name)).from_pretrained(folder)
 
 

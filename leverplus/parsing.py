@@ -1,0 +1,88 @@
+"""JSON and TOML from strangers: bounded in size and depth; whatever is wrong is the parser's own error with a reason.
+
+Python's parsers raise other errors than their own for nesting (RecursionError), for numbers of thousands of digits and
+for bytes of another encoding (ValueError), and let half characters pass that no file can hold. Here all of that is a
+`json.JSONDecodeError` or a `tomllib.TOMLDecodeError`, so that a caller who handles a broken file handles every one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+DEEPEST = 64
+"""Lists and objects inside each other; no file that this package reads or writes has more than ten."""
+
+LARGEST = 4 << 30
+"""Bytes of one text; the official VQAv2 annotations have half a gigabyte."""
+
+_MANY_DIGITS = re.compile(r"\d{4301}")  # Python refuses to convert more than 4,300
+_HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The value of a JSON text, or of a file's bytes in UTF-8 with or without a byte order mark."""
+    text = content if isinstance(content, str) else _decoded(content)
+    if len(text) > LARGEST:
+        raise json.JSONDecodeError(f"it has {len(text):,} characters, more than {LARGEST:,}", "", 0)
+    if not text.strip():
+        raise json.JSONDecodeError("it is empty", text, 0)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError(_too_deep(), text, 0) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        found = _MANY_DIGITS.search(text)
+        raise json.JSONDecodeError(f"a number cannot be read ({error})", text, found.start() if found else 0) from error
+    if is_deeper(value, DEEPEST):
+        raise json.JSONDecodeError(_too_deep(), text, 0)
+    if (half := _HALF_ESCAPE.search(text)) is not None:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise json.JSONDecodeError("it holds half of a character (a lone surrogate)", text, half.start()) from None
+    return value
+
+
+def parse_toml(content: str | bytes) -> dict[str, Any]:
+    """The tables of a TOML text, or of a file's bytes in UTF-8."""
+    try:
+        values = tomllib.loads(content if isinstance(content, str) else content.decode("utf-8-sig"))
+    except RecursionError:
+        raise tomllib.TOMLDecodeError(_too_deep()) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # bytes of another encoding, and numbers of thousands of digits
+        raise tomllib.TOMLDecodeError(str(error)) from error
+    if is_deeper(values, DEEPEST):
+        raise tomllib.TOMLDecodeError(_too_deep())
+    return values
+
+
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects stand inside each other more than `most` deep; level by level, without recursion."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        inner: list[Any] = []
+        for node in level:
+            children = node.values() if isinstance(node, dict) else node
+            inner.extend(child for child in children if isinstance(child, (dict, list)))
+        level = inner
+    return bool(level)
+
+
+def _too_deep() -> str:
+    return f"lists or objects are nested more than {DEEPEST} deep"
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", errors="replace")
+        reason = f"byte 0x{content[error.start]:02x} is not UTF-8; convert the file"
+        raise json.JSONDecodeError(reason, before, len(before)) from error

@@ -1,0 +1,111 @@
+"""Which items make a split that a data set does not have: whole pictures, drawn by a hash, so that no order matters.
+
+Two rules. `each` decides for every picture by itself, so that a file which grows keeps its items where they are; it is
+for files that users write. `count` takes an exact number of items in the order of the hashes; it is for data sets
+whose files never change, and for runs of version 0.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from leverplus.recipe.sections import TaskSection
+from leverplus.types import Item, ItemId
+
+LARGEST_SHARE = 5
+"""A split that has to be made takes at most one part in this many of what there is."""
+
+GROWING = ("jsonl", "labels")
+"""Tasks whose files users write, and add to."""
+
+
+def group_of(item: Item) -> str:
+    """What must stay together: the questions on one picture; a text that occurs twice."""
+    return item.image_id if item.image_id is not None else f"item:{item.id}"
+
+
+def assign_splits(task: str, items: Sequence[Item], section: TaskSection) -> list[Item]:
+    """Items with their split; one that the data set does not have is taken out of train, picture by picture."""
+    out = [replace(item, split="train") if item.split == "" else item for item in items]
+    each = task in GROWING and section.rules != "0.1"
+    size = sum(item.split == "train" for item in out)
+    for split, wanted in (("test", section.test_items), ("dev", section.dev_items)):
+        if any(item.split == split for item in out):
+            continue
+        own = [item for item in out if item.split == "train"]
+        if each:
+            chosen = draw_each(own, split, share_of(wanted, size), section)
+        else:
+            chosen = draw(own, min(wanted, size // LARGEST_SHARE), f"{section.split_seed}:{split}")
+        out = [replace(item, split=split) if item.id in chosen else item for item in out]
+    return out
+
+
+def share_of(wanted: int, size: int) -> float:
+    """The part of `size` items that a split takes: a fifth, halved until about `wanted` are expected.
+
+    Because it only halves, and only when the data set has doubled, a growing file hardly ever moves an item; and when
+    it does, from dev or test to train, so that what was trained on is never tested on.
+    """
+    share = 1 / LARGEST_SHARE
+    while share * size > math.sqrt(2) * wanted:
+        share /= 2
+    return share
+
+
+def draw_each(items: Sequence[Item], split: str, share: float, section: TaskSection) -> set[ItemId]:
+    """Ids of the groups whose own number in [0, 1) lies below the share (test) or above one minus it (dev).
+
+    Where none does, as in files of a few lines, it is the group nearest to it: no split is left empty.
+    """
+    names = {group_of(item): _lasting_name(item, section) for item in items}
+    place = {group: _unit(f"{section.split_seed}:{name}") for group, name in names.items()}
+    if split == "dev":
+        place = {group: 1.0 - own for group, own in place.items()}
+    nearest = min(place, key=lambda group: (place[group], group), default="")
+    chosen = {group for group, own in place.items() if own < share} or {nearest}
+    return {item.id for item in items if group_of(item) in chosen}
+
+
+def _lasting_name(item: Item, section: TaskSection) -> str:
+    """What a group is called wherever the data lie: a picture by its path below the folder of the pictures."""
+    if item.image is None or item.image_id != item.image:
+        return group_of(item)
+    root = picture_root(section)
+    path = Path(item.image)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def _unit(text: str) -> float:
+    """A number in [0, 1) that follows from a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+
+
+def picture_root(section: TaskSection) -> Path:
+    """The folder that the picture paths of task.file are relative to."""
+    return Path(section.images).expanduser() if section.images else Path(section.file).expanduser().parent
+
+
+def limited(items: Iterable[Item], split: str, section: TaskSection) -> list[Item]:
+    """The items of a split that task.limit keeps."""
+    own = [item for item in items if item.split == split]
+    kept = draw(own, section.limit, f"{section.split_seed}:limit")
+    return [item for item in own if item.id in kept]
+
+
+def draw(items: Sequence[Item], count: int, salt: str) -> set[ItemId]:
+    """Ids of whole groups, at most `count` items in all."""
+    groups: dict[str, list[ItemId]] = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item.id)
+    chosen: set[ItemId] = set()
+    for name in sorted(groups, key=lambda group: hashlib.sha256(f"{salt}:{group}".encode()).digest()):
+        if len(chosen) + len(groups[name]) <= count:
+            chosen.update(groups[name])
+        if len(chosen) == count:
+            break
+    return chosen
