@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FLAT = 1e-6
+from leverplus.signal import FLAT
 
 
 def moments(rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,6 +54,7 @@ def test_selecting_the_top_three_before_the_baseline_kills_the_signal() -> None:
     mask = torch.ones_like(rewards, dtype=torch.bool)
     top = advantages.top_members(rewards, mask, 3)
     assert top.sum(-1).tolist() == [3] * 200
+    assert (rewards[top] == 2.0).all(), "every group has three right members, and the best are kept"
     assert advantages.zscore(rewards, mask).std(-1).mean() > 0.95
     assert advantages.zscore(rewards, top).abs().max() < 1e-9
 
@@ -63,3 +64,10 @@ def test_scaling_over_the_batch_gives_unit_spread_but_keeps_differences_between_
     scaled = advantages.scale_over_batch(values, torch.ones_like(values, dtype=torch.bool))
     assert float(scaled.std(correction=0)) == pytest.approx(1.0)
     assert float(scaled[0, 1] / scaled[1, 1]) == pytest.approx(10.0)
+
+
+def test_the_top_members_are_the_best_ones_and_earlier_ones_among_ties() -> None:
+    rewards = torch.tensor([[0.1, 0.9, 0.5, 0.9, 2.0]])
+    mask = torch.tensor([[True, True, True, True, False]])
+    assert advantages.top_members(rewards, mask, 2).tolist() == [[False, True, False, True, False]]
+    assert advantages.top_members(rewards, mask, 1).tolist() == [[False, True, False, False, False]]

@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = (
     ("errors", "parsing"),
-    ("types", "catalog", "folder"),
+    ("types", "catalog", "folder", "signal"),
     ("rewards", "advantages", "divergences", "schedules", "setgain", "metrics", "stats"),
     ("losses",),
     ("recipe",),

@@ -57,6 +57,15 @@ def test_centred_rce_of_a_flat_group_has_no_gradient_and_plain_rce_clones_it() -
     assert gradients[1].abs().min() > 0.3
 
 
+def test_centred_rce_subtracts_one_over_the_members_that_are_there_not_over_the_padded_ones() -> None:
+    steps = steps_of([[0.5], [0.2], [0.3], [0.9]])
+    valid = torch.ones(1, 4, 1, dtype=torch.bool)
+    mask = torch.tensor([[True, True, False, False]])
+    weights = torch.tensor([[0.8, 0.2, 0.0, 0.0]], dtype=F64)
+    found = float(losses.rce(steps, valid, weights, mask, centred=True).total)
+    assert found == pytest.approx(-((0.8 - 0.5) * math.log(0.5) + (0.2 - 0.5) * math.log(0.2)))
+
+
 def clip_case(level: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     old = steps_of([[0.5, 0.5], [0.5, 0.5]])
     new = (old + torch.tensor([[[0.1, 0.4], [-0.1, -0.5]]], dtype=F64)).requires_grad_()

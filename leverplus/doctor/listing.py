@@ -9,8 +9,9 @@ from types import TracebackType
 
 import numpy as np
 
-from leverplus.doctor.quality import FLAT, Sample, tier
+from leverplus.doctor.quality import Sample, tier
 from leverplus.errors import LeverError
+from leverplus.signal import is_flat
 
 QUERIES = (
     "query", "members", "distinct", "positives", "mean_accuracy", "best_accuracy", "worst_accuracy", "mean_gt_prob",
@@ -29,7 +30,7 @@ def query_row(query: str, samples: Sequence[Sample]) -> list[Cell]:
         return counts + [None] * (len(QUERIES) - len(counts))
     pick = next((sample.accuracy for sample in samples if sample.rank == 0), None)
     spread = max(probabilities) - min(probabilities) if probabilities else None
-    flat = max(known) - min(known) <= FLAT and (spread is None or spread <= FLAT)
+    flat = is_flat(known) and is_flat(probabilities)
     return [
         *counts,
         sum(value > 0 for value in known),

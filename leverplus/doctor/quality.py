@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus import signal
 from leverplus.doctor.records import GroupStats, SourceStats
 from leverplus.errors import DataError, NotMeasured
 from leverplus.types import Group, Score
 
-FLAT = 1e-6
 BINS = 1000
 Array = NDArray[np.float64]
 
@@ -106,12 +106,12 @@ class GroupMeter:
         self.sums["oracle"] += float(accuracy.max())
         self.sums["levels"] += len(np.unique(accuracy))
         zero = int((accuracy == 0.0).sum())
-        half, one = int(((accuracy > 0) & (accuracy < 0.5)).sum()), int((accuracy >= 1.0 - FLAT).sum())
+        half, one = int(((accuracy > 0) & (accuracy < 0.5)).sum()), int((accuracy >= 1.0 - signal.FLAT).sum())
         self.bins.update({"0": zero, "(0, 0.5)": half, "[0.5, 1)": len(accuracy) - zero - half - one, "1": one})
-        flat = np.ptp(accuracy) <= FLAT and (gt_prob is None or np.ptp(gt_prob) <= FLAT)
+        flat = signal.is_flat(accuracy) and (gt_prob is None or signal.is_flat(gt_prob))
         self.counts["flat"] += bool(flat)
         self.counts["all_zero"] += positive == 0
-        self.counts["all_one"] += bool(accuracy.min() >= 1.0 - FLAT)
+        self.counts["all_one"] += signal.all_right(accuracy)
         self.tiers[tier(accuracy)] += 1
         if gt_prob is not None:
             self._correlate(accuracy, gt_prob)
@@ -124,7 +124,7 @@ class GroupMeter:
         cells = np.rint(accuracy * 1000).astype(np.int64) * (BINS + 1) + np.rint(gt_prob * BINS).astype(np.int64)
         for cell, count in zip(*np.unique(cells, return_counts=True), strict=True):
             self.joint[(int(cell) // (BINS + 1), int(cell) % (BINS + 1))] += int(count)
-        if np.ptp(accuracy) > FLAT and np.ptp(gt_prob) > FLAT:
+        if not signal.is_flat(accuracy) and not signal.is_flat(gt_prob):
             self.counts["within"] += 1
             self.sums["within"] += float(np.corrcoef(accuracy, gt_prob)[0, 1])
 
@@ -195,14 +195,8 @@ def _source(own: Mapping[str, float]) -> SourceStats:
 
 
 def tier(accuracy: Array) -> str:
-    """How useful a query is for learning: flat, low, medium (2 of each, gap 0.5) or high (3 of each, gap 0.75)."""
-    positive, gap = int((accuracy > 0).sum()), float(np.ptp(accuracy))
-    fewer = min(positive, len(accuracy) - positive)
-    if gap <= FLAT:
-        return "flat"
-    if fewer >= 3 and gap >= 0.75:
-        return "high"
-    return "medium" if fewer >= 2 and gap >= 0.5 else "low"
+    """How useful a query is for learning: its tier of the curriculum, or flat."""
+    return "flat" if signal.is_flat(accuracy) else signal.tier(accuracy.tolist())
 
 
 def quartiles(counts: Counter[int]) -> tuple[float, ...]:

@@ -73,7 +73,9 @@ class StageConfig:
     monitor: str = setting("reward", "which held-out number decides, highest is best")
     keep: str = setting("best", "the epoch whose weights a stage ends with", choices=("best", "last"))
     min_positive_ratio: float = setting(0.0, "leave out groups with a smaller share of positives", low=0.0, high=1.0)
-    positive_threshold: float = setting(0.0, "a member is positive when its reward is above this")
+    positive_threshold: float = setting(
+        0.0, "a member is positive when its accuracy is above this, whatever the reward", low=0.0, high=1.0
+    )
     easy_epochs: int = setting(0, "first epochs on easy queries only (curriculum)", low=0)
     easy_gap: float = setting(1.0, "an easy query has this much between its best and worst reward", low=0.0)
     easy_count: int = setting(2, "... and at least so many positives and negatives", low=0)

@@ -6,23 +6,16 @@ to differ, and measures them on that query: no label is ever taken over from ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 
-from leverplus.rewards import Evidence, Weights, hard_plus_soft
+from leverplus import signal
 from leverplus.scoring.scorer import Prompt, Scorer
 from leverplus.types import Demos, Group, ItemId, Member, Score
 
 ROUND = 8
 """Sequences tried for a query before its group is looked at again."""
-
-Value = Callable[[Score], float]
-
-
-def graded(score: Score) -> float:
-    """Correctness plus accuracy, from 0 to 2: the scale on which the tiers of the curriculum are set."""
-    return hard_plus_soft(Evidence(score), Weights())
 
 
 def promise(score: Score) -> float:
@@ -49,8 +42,8 @@ def wish_of(scores: Sequence[Score], worth: float) -> Wish:
 
 def flat_worth(group: Group) -> float | None:
     """The accuracy that all sequences of a group share; None when they differ or there are none."""
-    values = {score.accuracy for score in group.scores if score.demos}
-    return values.pop() if len(values) == 1 else None
+    values = [score.accuracy for score in group.scores if score.demos]
+    return values[0] if values and signal.is_flat(values) else None
 
 
 def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int) -> list[Group]:
@@ -143,7 +136,7 @@ class Balance:
 
     def holds(self, group: Group) -> bool:
         values = [score.accuracy for score in group.scores if score.demos]
-        right = sum(value > 0 for value in values)
+        right = sum(map(signal.is_right, values))
         return (
             right >= self.positives
             and len(values) - right >= self.negatives
@@ -161,17 +154,10 @@ BALANCES: Mapping[str, Balance] = {
 }
 """The filters a recipe may name in `score.keep`."""
 
-TIERS: Mapping[str, tuple[float, int]] = {"high": (1.5, 3), "medium": (1.0, 2), "low": (0.0, 0)}
-"""Tiers of the curriculum, best first: the least gap between best and worst, the fewest positives and negatives."""
 
-
-def tier_of(group: Group, value: Value = graded) -> str:
-    """The first tier whose gap and counts a group reaches; sequences without demonstrations do not count."""
-    scores = [score for score in group.scores if score.demos]
-    values = [value(score) for score in scores]
-    right = sum(score.correct for score in scores)
-    gap, fewest = (max(values) - min(values), min(right, len(scores) - right)) if scores else (0.0, 0)
-    return next(name for name, (least, count) in TIERS.items() if gap >= least and fewest >= count)
+def tier_of(group: Group) -> str:
+    """The tier of a group; sequences without demonstrations do not count."""
+    return signal.tier([score.accuracy for score in group.scores if score.demos])
 
 
 def keep_groups(groups: Sequence[Group], balance: str, tiers: Sequence[str]) -> list[Group]:

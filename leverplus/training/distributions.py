@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leverplus.advantages import FLAT
 from leverplus.policies.items import ItemTable
+from leverplus.signal import FLAT, all_right, is_right
 from leverplus.training.groups import Row, collate
 from leverplus.training.stages import Stage
 
@@ -39,8 +39,8 @@ def describe(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str,
         "groups": len(rows),
         "sequences": sum(len(row.rewards) for row in rows),
         "flat": int((spread <= FLAT).sum()),
-        "all_wrong": sum(bool((row.accuracy <= FLAT).all()) for row in rows),
-        "all_right": sum(bool((row.accuracy >= 1.0 - FLAT).all()) for row in rows),
+        "all_wrong": sum(not any(map(is_right, row.accuracy.tolist())) for row in rows),
+        "all_right": sum(all_right(row.accuracy.tolist()) for row in rows),
         "rewards": histogram(torch.cat([row.rewards for row in rows])),
         "spread": histogram(spread),
     }

@@ -209,7 +209,8 @@ def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[
     """The rows an epoch (from 0) learns from: enough positives, and only easy queries at first."""
     kept = []
     for row in rows:
-        positive = row.rewards > config.positive_threshold
+        # by accuracy: under a dense reward such as gt_prob a group without one right answer has rewards above 0 too
+        positive = row.accuracy > config.positive_threshold
         if config.min_positive_ratio > 0.0 and float(positive.float().mean()) < config.min_positive_ratio:
             continue
         if epoch < config.easy_epochs:

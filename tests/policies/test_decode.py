@@ -82,6 +82,25 @@ def test_sampling_without_replacement_gives_distinct_members_whose_first_follows
     assert (drawn.keys[:, :-1] >= drawn.keys[:, 1:]).all()
 
 
+def test_two_members_drawn_without_replacement_have_the_probabilities_of_one_after_the_other() -> None:
+    """A beam narrower than the pool: only keys conditioned on their parent's keep the probabilities right."""
+    policy, encoded = setting(batch=1)
+    pairs, total = every_pair(policy, encoded)
+    repeats = 6000
+    wide = Encoded(
+        encoded.mask.expand(repeats, -1), {k: v.expand(repeats, *v.shape[1:]) for k, v in encoded.blocks.items()}
+    )
+    drawn = stochastic_beam(policy, wide, 2, 2, seeds=list(range(repeats)))
+    code = drawn.positions[..., 0] * SIZE + drawn.positions[..., 1]
+    first = total[0].exp()
+    # P(b second) = sum over a of P(a) P(b) / (1 - P(a)), a different from b
+    odds = first / (1 - first)
+    second = first * (odds.sum() - odds)
+    for place, expected in enumerate((first, second)):
+        seen = torch.stack([(code[:, place] == a * SIZE + b).sum() for a, b in pairs.tolist()]) / repeats
+        assert float(((seen - expected).abs() / (expected / repeats).sqrt()).max()) < 4.5
+
+
 def test_a_query_gets_the_same_samples_in_any_batch_and_any_padding() -> None:
     policy, _ = setting()
     generator = torch.Generator().manual_seed(0)

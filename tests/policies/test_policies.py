@@ -305,3 +305,22 @@ def test_every_key_of_the_section_has_an_effect(key: str) -> None:
 
 def test_every_key_of_the_section_is_tried() -> None:
     assert set(ALTERED) == set(vars(PolicyConfig())) - {"preset"}
+
+
+def test_the_bi_encoder_keeps_more_of_the_query_than_it_takes_of_a_pick_at_first() -> None:
+    """v1 began with sigmoid(0.6) = 0.65 of the query."""
+    policy = build_policy(preset("bi_encoder_gate_faithful"), DIMS, items=10, seed=1)
+    assert policy.state.weight.item() == pytest.approx(0.6)
+    h, v = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]])
+    moved = policy.state(h, v)[0, 0].detach()
+    share = 1 / (1 + math.exp(-0.6))
+    assert float(moved[0] / moved[1]) == pytest.approx(share / (1 - share))
+
+
+def test_the_refining_decoder_looks_again_at_the_best_candidates() -> None:
+    policy = build_policy(PolicyConfig(decoder="refine", refine_top=2, refine_others="keep"), DIMS, items=10, seed=1)
+    v = torch.nn.functional.normalize(torch.randn(1, 4, 256, generator=torch.Generator().manual_seed(0)), dim=-1)
+    cheap = torch.tensor([[[0.1, 0.9, 0.5, 0.7]]])
+    used = torch.tensor([[[False, False, False, True]]])
+    best, _ = policy.refine(v[:, :1], v, cheap, used)
+    assert best.tolist() == [[[1, 2]]], "the best that are not used yet"

@@ -9,7 +9,6 @@ from leverplus.scoring.mining import (
     BALANCES,
     Wish,
     flat_worth,
-    graded,
     keep_groups,
     mine_flat,
     outwards,
@@ -131,10 +130,11 @@ def test_filters_keep_balanced_groups(name, kept) -> None:
 
 
 def test_tiers_follow_gap_and_counts() -> None:
-    assert [graded(score) for score in group_of(1.0, 0.3, 0.0).scores] == [2.0, 1.3, 0.0]
     high = group_of(1.0, 0.6, 0.3, 0.0, 0.0, 0.0)
     few = group_of(1.0, 0.6, 0.0, 0.0)
     small_gap = group_of(0.3, 0.3, 0.3, 0.0, 0.0, 0.0)
     single = group_of(1.0, 0.0, 0.0)
     assert [tier_of(group) for group in (high, few, small_gap, single)] == ["high", "medium", "medium", "low"]
+    assert tier_of(group_of(1.0, 0.6, 0.3, 0.0, 0.0)) == "medium", "three right, but only two wrong"
+    assert tier_of(group_of(1.0, 1.0, 1.0, 1.0, 0.0)) == "low", "four right, but only one wrong"
     assert keep_groups([high, few, single], "mixed", ("high", "low")) == [high, single]

@@ -16,9 +16,9 @@ from leverplus.policies.base import Policy
 from leverplus.recipe.schema import sick_settings
 from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, SftConfig, StageConfig
 from leverplus.training.checkpoint import load_checkpoint
-from leverplus.training.groups import rows_from_groups
+from leverplus.training.groups import Row, collate, rows_from_groups, rows_of_epoch
 from leverplus.training.loop import StageRun, run_stage
-from leverplus.training.stages import frozen_copy
+from leverplus.training.stages import Progress, Rce, frozen_copy
 
 STAGES = sorted(catalog.STAGES)
 SHORT: dict[str, dict[str, Any]] = {
@@ -179,6 +179,43 @@ def test_curriculum_and_filters_choose_the_rows_and_an_empty_choice_says_so(plan
         run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table))
 
 
+def test_the_temperature_of_rce_falls_from_its_start_to_its_end(planted: Any) -> None:
+    rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
+    batch, policy = collate(rows, planted.table), planted.policy()
+    stage = Rce(config_of("rce", temperature_start=2.0, temperature_end=0.5), policy, {})
+    found = [stage.loss(policy, batch, Progress(0, step, 5)).diagnostics["temperature"] for step in range(5)]
+    assert found == pytest.approx([2.0, 1.625, 1.25, 0.875, 0.5])
+
+
+def test_an_easy_query_needs_enough_right_and_enough_wrong_members(planted: Any) -> None:
+    row = rows_from_groups(planted.groups(1), planted.table, RewardConfig())[0]
+
+    def with_accuracies(*values: float) -> Row:
+        count = len(values)
+        accuracy = torch.tensor(values)
+        # a dense reward: above 0 everywhere, so that only accuracy can say who is right
+        return replace(
+            row, sequences=row.sequences[:1].expand(count, -1), rewards=accuracy + 0.1,
+            log_mu=row.log_mu[:1].expand(count), accuracy=accuracy,
+        )  # fmt: skip
+
+    rows = [
+        with_accuracies(1, 1, 0, 0),
+        with_accuracies(1, 1, 1, 0),
+        with_accuracies(1, 0, 0, 0),
+        with_accuracies(0, 0),
+    ]
+    easy = config_of("sft", easy_epochs=1, easy_gap=0.5, easy_count=2)
+
+    def kept(config: StageConfig, epoch: int) -> list[int]:
+        chosen = rows_of_epoch(rows, config, epoch)
+        return [place for place, own in enumerate(rows) if any(own is other for other in chosen)]
+
+    assert kept(easy, 0) == [0]
+    assert kept(easy, 1) == [0, 1, 2, 3]
+    assert kept(config_of("sft", min_positive_ratio=0.01), 0) == [0, 1, 2], "the last has no right member"
+
+
 def test_fresh_groups_can_be_asked_for_every_round(planted: Any) -> None:
     asked = []
 
@@ -320,6 +357,8 @@ def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, pl
     flat = [planted.group(q, [planted.pool(q).candidates[:2], planted.pool(q).candidates[:2]]) for q in planted.ids[:9]]
     log_mu = [replace(group, members=tuple(replace(m, log_mu=-3.0) for m in group.members)) for group in groups + flat]
     rows = rows_from_groups(log_mu, planted.table, RewardConfig())[-32:]
+    # every other query is only half right at best, so that a threshold between can tell
+    rows = [replace(row, accuracy=row.accuracy * (0.6 if place % 2 else 1.0)) for place, row in enumerate(rows)]
     shared = set(vars(StageConfig())) if name != "sft" else NO_EFFECT_ON_WEIGHTS  # one loop: shared ones are tried once
     ends: dict[StageConfig, torch.Tensor] = {}
     for key in sorted(set(vars(SECTIONS[name]())) - shared - NEEDS_ADAPTERS - SHAPE_ROWS):

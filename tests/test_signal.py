@@ -1,0 +1,53 @@
+"""What is right, flat, and which tier a group reaches: one definition for training, mining, doctor and report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leverplus import signal
+from leverplus.doctor import quality
+from leverplus.scoring.mining import tier_of
+from leverplus.types import Group, ItemId, Member, Pool, Score
+
+
+def group_of(accuracies: list[float]) -> Group:
+    names = [ItemId(f"d{n}") for n in range(len(accuracies))]
+    scores = tuple(
+        Score(ItemId("q"), (name,), "x", "x", accuracy, accuracy > 0, (), 0.0, 0.0, 1, 0.0)
+        for name, accuracy in zip(names, accuracies, strict=True)
+    )
+    members = tuple(Member((name,), "dense") for name in names)
+    return Group(ItemId("q"), Pool(ItemId("q"), tuple(names), "b"), members, scores)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.0, 0.0, 0.0, 0.6, 0.6, 0.6], "high"),  # graded 0 and 1.6: the gap of the documents' phase 1
+        ([0.0, 0.0, 0.0, 0.3, 0.3, 0.3], "medium"),
+        ([1.0, 1.0, 0.0, 0.0], "medium"),
+        ([1.0, 1.0, 1.0, 0.0, 0.0], "medium"),  # three right, but only two wrong
+        ([1.0, 0.0, 0.0, 0.0], "low"),
+        ([1.0, 1.0, 1.0, 1.0, 0.0], "low"),
+    ],
+)
+def test_mining_and_doctor_put_a_group_into_the_same_tier(accuracies: list[float], expected: str) -> None:
+    assert signal.tier(accuracies) == tier_of(group_of(accuracies)) == quality.tier(np.array(accuracies)) == expected
+
+
+def test_a_group_without_spread_is_flat_for_the_doctor_and_low_for_the_curriculum() -> None:
+    assert quality.tier(np.array([0.3, 0.3])) == "flat"
+    assert tier_of(group_of([0.3, 0.3])) == "low"
+
+
+def test_flat_is_no_more_than_float_noise() -> None:
+    assert signal.is_flat([0.5, 0.5 + 1e-7])
+    assert not signal.is_flat([0.5, 0.5 + 1e-5])
+    assert signal.is_flat([])
+
+
+def test_right_is_any_accuracy_and_graded_adds_it() -> None:
+    assert [signal.graded(accuracy) for accuracy in (1.0, 0.3, 0.0)] == [2.0, 1.3, 0.0]
+    assert signal.all_right([1.0, 1.0])
+    assert not signal.all_right([1.0, 0.9])
