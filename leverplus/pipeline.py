@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,7 +202,7 @@ def evaluate_run(
     from leverplus.evaluation.cost import query_cost
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import write_predictions
-    from leverplus.evaluation.result import report
+    from leverplus.evaluation.result import alone, fill, first_record, makers
     from leverplus.evaluation.sweep import guard_test
     from leverplus.scoring.scorer import EVALUATION
 
@@ -213,17 +214,23 @@ def evaluate_run(
     require_unseen(bench.queries, run.demonstrations)
     share = choose_text_share(run)
     results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
-    trained = None
-    if policy is not None and section.diagnostics:
-        trained = bench_of(run, run.training_queries()[: section.diagnostic_items])
-    found = report(bench, results, policy, section, split=split, trained=trained)
+    found = first_record(bench, results, split=split)
     found["nearest_both_text_share"] = share
     found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
     found["chosen_on_test"] = chosen_on_test
     write_predictions(results, run.folder / f"predictions{suffix}.parquet")
+    write_json(path, found)  # the answers were paid for: from here on nothing that fails can lose them
+    trained = partial(_training_bench, run)
+    fill(found, makers(bench, results, policy, section, record=found, trained=trained), run.say)
+    found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
+    alone(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)
-    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "query_cost": query_cost(results)})
     return found
+
+
+def _training_bench(run: Run) -> Bench:
+    """The training queries on which the selector is asked: far better than elsewhere means over-fitting."""
+    return bench_of(run, run.training_queries()[: run.recipe.eval.diagnostic_items])
 
 
 def sweep_run(run: Run, split: str = "dev", items: int | None = None, force: bool = False) -> dict[str, Any]:
@@ -260,9 +267,13 @@ def choose_text_share(run: Run) -> float:
 
 def run_all(run: Run) -> dict[str, Any]:
     """Every stage of a recipe; what is done already is taken from the store and the run folder."""
+    from leverplus.evaluation.result import alone
     from leverplus.report.build import build_report
 
-    report = evaluate_run(run, train_run(run))
-    examine_run(run)
-    build_report(run)
-    return report
+    found = evaluate_run(run, train_run(run))
+    noted = len(found["notes"])
+    alone(found, "findings.json", lambda: examine_run(run), run.say)
+    alone(found, "report.html", lambda: build_report(run), run.say)
+    if len(found["notes"]) > noted:
+        write_json(run.folder / "eval.json", found)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -224,11 +224,14 @@ class Run:
         self.tell(what, done, total)
         if not hasattr(self.backend, "usage"):
             return
-        manifest = read_json(self.folder / "run.json")
         if self._spent_before is None:
-            self._spent_before = dict(manifest.get("spent", {}))
+            self._spent_before = dict(read_json(self.folder / "run.json").get("spent", {}))
         spent = {key: value + self._spent_before.get(key, 0) for key, value in self.backend.usage().items()}
-        write_json(self.folder / "run.json", {**manifest, "spent": spent})
+        self.remember({"spent": spent})
+
+    def remember(self, facts: Mapping[str, Any]) -> None:
+        """Write facts to run.json beside what it says already."""
+        write_json(self.folder / "run.json", {**read_json(self.folder / "run.json"), **facts})
 
     def affordable_calls(self) -> int:
         """What the budget leaves for training after every epoch was judged on dev."""

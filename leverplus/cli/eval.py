@@ -76,9 +76,9 @@ def print_sweep(report: Mapping[str, Any]) -> None:
     for name in (*shots, "mean", "95 % interval", "same picks"):
         table.add_column(name, justify="right")
     for row in report["checkpoints"]:
-        low, high = (100 * bound for bound in row["ci95"])
+        interval = "" if row["ci95"] is None else "{:.1f}-{:.1f}".format(*(100 * bound for bound in row["ci95"]))
         same = "" if row["agreement"] is None else f"{100 * row['agreement']['identical']:.0f} %"
-        cells = [f"{100 * row['shots'][n]:.1f}" for n in shots] + [f"{100 * row['mean']:.1f}", f"{low:.1f}-{high:.1f}"]
+        cells = [f"{100 * row['shots'][n]:.1f}" for n in shots] + [f"{100 * row['mean']:.1f}", interval]
         table.add_row(row["checkpoint"], *cells, same)
     print_table(table)
     print(f"highest mean: {report['best']}; checkpoints whose intervals overlap may differ by noise alone")

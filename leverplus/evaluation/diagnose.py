@@ -6,7 +6,7 @@ All of it is measured on a sample of the items; the calls count as evaluation.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.evaluation.regret import mean_regret, orders, regret
 from leverplus.metrics import metric_named, normalise_answer
 from leverplus.policies.base import Policy
-from leverplus.stats import compare, mean_interval
+from leverplus.stats import compare, known_interval
 from leverplus.types import Demos, Item, ItemId
 
 Measured = dict[ItemId, dict[Demos, float]]
@@ -33,15 +33,14 @@ def sample_places(count: int, wanted: int) -> list[int]:
     return sorted(np.random.default_rng([count, wanted]).choice(count, wanted, replace=False).tolist())
 
 
-def diagnose(bench: Bench, results: Results, policy: Policy, wanted: int) -> dict[str, Any]:
-    """The `order`, `regret` and `shuffled` entries of eval.json."""
+def diagnoses(bench: Bench, results: Results, policy: Policy, wanted: int) -> dict[str, Callable[[], Any]]:
+    """What makes the `order`, `regret` and `shuffled` entries of eval.json, to be called in this order."""
     places = sample_places(len(bench.pools), wanted)
     measured = lists_measured(results)
-    order = order_sensitivity(bench, results, places, measured)
     return {
-        "order": order,
-        "regret": regret_table(bench, results, places, measured),
-        "shuffled": shuffled_queries(bench, results, policy, places),
+        "order": lambda: order_sensitivity(bench, results, places, measured),
+        "regret": lambda: regret_table(bench, results, places, measured),
+        "shuffled": lambda: shuffled_queries(bench, results, policy, places),
     }
 
 
@@ -145,7 +144,7 @@ def training_accuracy(bench: Bench, policy: Policy, shots: Sequence[int]) -> dic
         table[arm] = {
             str(n): {
                 "accuracy": float(results.accuracy(arm, n).mean()),
-                "ci95": list(mean_interval(results.accuracy(arm, n), clusters=results.images)),
+                "ci95": known_interval(results.accuracy(arm, n), clusters=results.images),
             }
             for n in by_shots
         }

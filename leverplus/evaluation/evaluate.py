@@ -14,7 +14,7 @@ from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
 from leverplus.recipe.sections import EvalSection
 from leverplus.scoring.search import greedy_oracle, random_sequences
-from leverplus.stats import Comparison, adjust, compare, mean_interval
+from leverplus.stats import Comparison, adjust, compare, known_interval
 
 MEAN_SHOTS = (1, 2, 3, 4)
 """`mean` is the mean over these shots, of those that were evaluated."""
@@ -105,25 +105,35 @@ def mean_shots(results: Results, arm: str) -> list[int] | None:
     return sorted(evaluated) if evaluated and evaluated <= set(own) else None
 
 
-def summary(results: Results) -> dict[str, Any]:
-    """The `arms` and `gap_closed` tables of eval.json; every accuracy with its 95 % interval."""
-    table: dict[str, Any] = {}
+def accuracies(results: Results) -> dict[str, dict[str, Any]]:
+    """The `arms` table of eval.json: every arm's accuracy by shots, and its mean over 1-4 where it has them."""
+    table: dict[str, dict[str, Any]] = {}
     for arm in results.draws:
-        own: dict[str, Any] = {"shots": {}}
-        intervals: dict[str, list[float]] = {}
-        for n in results.shots(arm):
-            accuracy = results.accuracy(arm, n)
-            own["shots"][str(n)] = float(accuracy.mean())
-            intervals[str(n)] = list(mean_interval(accuracy, clusters=results.images))
+        by_shots = {str(n): float(results.accuracy(arm, n).mean()) for n in results.shots(arm)}
+        own: dict[str, Any] = {"shots": by_shots}
         wanted = mean_shots(results, arm)
         if wanted is not None:
-            own["mean"] = float(np.mean([own["shots"][str(n)] for n in wanted]))
-        own["ci95"] = intervals
-        spread = draw_spread(results, arm)
-        if spread:
-            own["draw_sd"] = spread
+            own["mean"] = float(np.mean([by_shots[str(n)] for n in wanted]))
         table[arm] = own
-    return {"arms": table, "gap_closed": gap_closed(table)}
+    return table
+
+
+def spreads(results: Results) -> dict[str, dict[str, Any]]:
+    """By arm: the 95 % interval of every accuracy (None for a single item or picture), and how far draws differ."""
+    table: dict[str, dict[str, Any]] = {}
+    for arm in results.draws:
+        shots = results.shots(arm)
+        intervals = {str(n): known_interval(results.accuracy(arm, n), clusters=results.images) for n in shots}
+        table[arm] = {"ci95": intervals}
+        if spread := draw_spread(results, arm):
+            table[arm]["draw_sd"] = spread
+    return table
+
+
+def summary(results: Results) -> dict[str, Any]:
+    """The `arms` and `gap_closed` tables of eval.json, every accuracy with its interval."""
+    table, spread = accuracies(results), spreads(results)
+    return {"arms": {arm: {**own, **spread[arm]} for arm, own in table.items()}, "gap_closed": gap_closed(table)}
 
 
 def draw_spread(results: Results, arm: str) -> dict[str, float]:

@@ -18,7 +18,7 @@ from leverplus.evaluation.behaviour import agreement
 from leverplus.evaluation.evaluate import mean_shots, run_arm
 from leverplus.evaluation.predictions import Results
 from leverplus.policies.base import Policy
-from leverplus.stats import mean_interval
+from leverplus.stats import known_interval
 from leverplus.types import Demos
 
 
@@ -77,7 +77,7 @@ def sweep(bench: Bench, policies: Iterable[tuple[str, Policy]], shots: Sequence[
                 "checkpoint": name,
                 "shots": {str(n): float(results.accuracy("learned", n).mean()) for n in results.shots("learned")},
                 "mean": float(mean.mean()),
-                "ci95": list(mean_interval(mean, clusters=results.images)),
+                "ci95": known_interval(mean, clusters=results.images),
                 "agreement": None if before is None else agreement(before, picks).as_json(),
             }
         )

@@ -15,7 +15,7 @@ from leverplus.report.data import number
 from leverplus.report.names import arm_name, shots_name
 from leverplus.report.tables import Table, rival
 from leverplus.report.verdict import within_noise
-from leverplus.stats import Interval, mean_interval
+from leverplus.stats import known_interval
 
 ACCENT, GREY = "#e0592a", "#9aa0a6"
 STYLES = {
@@ -66,16 +66,18 @@ def style(arm: str, arms: Sequence[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean accuracy and its 95 % interval."""
+    """A mean accuracy and its 95 % interval; a single item or picture has none."""
 
     value: float
-    interval: Interval
+    interval: Sequence[float] | None
 
     @classmethod
     def of(cls, scores: ArrayLike, clusters: Sequence[Hashable]) -> Estimate:
-        return cls(float(np.asarray(scores, dtype=np.float64).mean()), mean_interval(scores, clusters=clusters))
+        return cls(float(np.asarray(scores, dtype=np.float64).mean()), known_interval(scores, clusters=clusters))
 
     def __str__(self) -> str:
+        if self.interval is None:
+            return f"{100 * self.value:.1f}"
         low, high = self.interval
         return f"{100 * self.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -96,8 +98,8 @@ def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [100 * (e.interval[1] - e.value) for e in values],
-        "arrayminus": [100 * (e.value - e.interval[0]) for e in values],
+        "array": [0.0 if e.interval is None else 100 * (e.interval[1] - e.value) for e in values],
+        "arrayminus": [0.0 if e.interval is None else 100 * (e.value - e.interval[0]) for e in values],
         "thickness": 1.2,
         "width": 3,
     }

@@ -1,6 +1,6 @@
 """Statistics of paired scores: what a difference between two arms on the same items can and cannot show."""
 
-from leverplus.stats.bootstrap import Interval, mean_interval, paired_bootstrap
+from leverplus.stats.bootstrap import Interval, known_interval, mean_interval, paired_bootstrap
 from leverplus.stats.comparison import Comparison, adjust, compare
 from leverplus.stats.power import Changes, minimum_detectable_effect, paired_power, plan_n
 from leverplus.stats.seeds import SeededComparison, compare_seeds
@@ -18,6 +18,7 @@ __all__ = [
     "compare_seeds",
     "compare_summary",
     "holm",
+    "known_interval",
     "mcnemar_test",
     "mean_interval",
     "minimum_detectable_effect",

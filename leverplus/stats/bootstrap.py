@@ -34,6 +34,13 @@ def mean_interval(
     return max(low, 0.0), min(high, 1.0)
 
 
+def known_interval(scores: ArrayLike, *, clusters: Sequence[Hashable] | None = None) -> list[float] | None:
+    """The interval of a mean score as eval.json holds it; None for a single item or picture: it shows no noise."""
+    values = np.asarray(scores, dtype=np.float64)
+    pieces = len(values) if clusters is None else len(set(clusters))
+    return list(mean_interval(values, clusters=clusters)) if pieces > 1 else None
+
+
 def paired_bootstrap(
     a: ArrayLike,
     b: ArrayLike,

@@ -62,12 +62,15 @@ def compare(
 
     `ids` names the items, each once. `clusters` names each item's image where several items share one: images are then
     drawn, swapped and counted as the independent pieces. `test` is `sign_flip` (any scores) or `mcnemar` (0 or 1 only,
-    no clusters).
+    no clusters). A single item or image says nothing about noise: its interval is all that is possible, its p-value 1.
     """
-    differences = paired_differences(a, b)
+    differences = paired_differences(a, b, least=1)
     if ids is not None:
         check_ids(ids, len(differences))
     helped, harmed = int(np.count_nonzero(differences > 0)), int(np.count_nonzero(differences < 0))
+    if len(differences if clusters is None else set(clusters)) < 2:
+        everything = (-1.0, 1.0)
+        return Comparison(len(differences), float(differences.mean()), everything, 1.0, 1.0, 1.0, helped, harmed)
     if test == "mcnemar":
         _require_binary(differences, clusters)
         p_value = mcnemar_test(helped, harmed)

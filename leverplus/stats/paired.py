@@ -17,13 +17,13 @@ TIE = 1e-9
 """Two scores or sums closer than this are equal: 0.9 - 0.6 and 0.6 - 0.3 are one difference, whatever the last bit."""
 
 
-def checked_scores(scores: ArrayLike, name: str = "scores") -> Floats:
-    """Scores as a vector of at least two numbers in [0, 1]; anything else is refused with a sentence."""
+def checked_scores(scores: ArrayLike, name: str = "scores", *, least: int = 2) -> Floats:
+    """Scores as a vector of at least `least` numbers in [0, 1]; anything else is refused with a sentence."""
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1:
         raise EvaluationError(f"{name} must be one number an item; got an array of shape {values.shape}")
-    if len(values) < 2:
-        raise EvaluationError(f"{name} must hold at least 2 items to say anything about noise; got {len(values)}")
+    if len(values) < least:
+        raise EvaluationError(f"{name} must hold at least {least} items to say anything about noise; got {len(values)}")
     check_range(values, name)
     return values
 
@@ -42,9 +42,10 @@ def check_range(values: Floats, name: str) -> None:
         )
 
 
-def paired_differences(a: ArrayLike, b: ArrayLike) -> Floats:
-    """a - b item by item; both are scores of the same items in the same order."""
-    first, second = checked_scores(a, "scores of the first arm"), checked_scores(b, "scores of the second arm")
+def paired_differences(a: ArrayLike, b: ArrayLike, *, least: int = 2) -> Floats:
+    """a - b item by item; both are scores of the same items in the same order, at least `least` of them."""
+    first = checked_scores(a, "scores of the first arm", least=least)
+    second = checked_scores(b, "scores of the second arm", least=least)
     if len(first) != len(second):
         raise EvaluationError(
             f"paired scores must be of the same items; got {len(first)} and {len(second)}, compare their common items"

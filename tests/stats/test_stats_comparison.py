@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import Changes, adjust, compare, mcnemar_test, minimum_detectable_effect
+from leverplus.stats import (
+    Changes,
+    adjust,
+    compare,
+    known_interval,
+    mcnemar_test,
+    mean_interval,
+    minimum_detectable_effect,
+)
 
 A = np.array([1.0] * 60 + [0.0] * 40)
 B = np.array([1.0] * 40 + [0.0] * 20 + [1.0] * 5 + [0.0] * 35)
@@ -70,3 +78,18 @@ def test_copies_of_an_image_make_no_difference_more_certain() -> None:
     assert copied.p_value == pytest.approx(once.p_value)
     assert copied.mde80 == pytest.approx(once.mde80)
     assert copied.ci95 == pytest.approx(once.ci95, abs=0.01)
+
+
+def test_a_single_item_or_picture_is_compared_and_claims_nothing() -> None:
+    one = compare([1.0], [0.0])
+    assert (one.n, one.diff, one.ci95, one.p_value, one.mde80) == (1, 1.0, (-1.0, 1.0), 1.0, 1.0)
+    assert (one.helped, one.harmed) == (1, 0)
+    assert one.within_noise
+    picture = compare([1.0, 1.0, 0.0], [0.0, 0.0, 0.0], clusters=["a", "a", "a"])
+    assert (picture.n, picture.ci95, picture.p_value) == (3, (-1.0, 1.0), 1.0)
+
+
+def test_a_single_item_or_picture_has_no_interval() -> None:
+    assert known_interval([1.0]) is None
+    assert known_interval([1.0, 0.0], clusters=["a", "a"]) is None
+    assert known_interval([1.0, 0.0, 1.0]) == list(mean_interval([1.0, 0.0, 1.0]))
