@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from leverplus.errors import EvaluationError
 from leverplus.stats.bootstrap import RESAMPLES, Interval, paired_bootstrap
-from leverplus.stats.paired import Floats, blocks, check_ids, paired_differences
+from leverplus.stats.paired import Floats, blocks, check_clusters, check_ids, paired_differences
 from leverplus.stats.power import Changes, minimum_detectable_effect
 from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
 
@@ -68,6 +68,7 @@ def compare(
     if ids is not None:
         check_ids(ids, len(differences))
     helped, harmed = int(np.count_nonzero(differences > 0)), int(np.count_nonzero(differences < 0))
+    check_clusters(clusters, len(differences))
     if len(differences if clusters is None else set(clusters)) < 2:
         everything = (-1.0, 1.0)
         return Comparison(len(differences), float(differences.mean()), everything, 1.0, 1.0, 1.0, helped, harmed)

@@ -64,6 +64,12 @@ def check_ids(ids: Sequence[Hashable], n: int) -> None:
         raise EvaluationError(f"item {twice!r} is there more than once; each item must be scored once an arm")
 
 
+def check_clusters(clusters: Sequence[Hashable] | None, n: int) -> None:
+    """Refuses clusters that do not name one for each of the n items."""
+    if clusters is not None and len(clusters) != n:
+        raise EvaluationError(f"there are {n} scores but {len(clusters)} clusters; give one cluster a score")
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Items grouped into what is drawn as one piece (an image with all its questions, or one item).
@@ -92,8 +98,7 @@ def blocks(values: Floats, clusters: Sequence[Hashable] | None) -> Blocks:
     """The blocks of item values; without clusters each item is its own."""
     if clusters is None:
         return Blocks(values, np.ones_like(values))
-    if len(clusters) != len(values):
-        raise EvaluationError(f"there are {len(values)} scores but {len(clusters)} clusters; give one cluster a score")
+    check_clusters(clusters, len(values))
     numbers: dict[Hashable, int] = {}
     index = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
     if len(numbers) < 2:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import compare, compare_seeds, paired_bootstrap, sign_flip_test
+from leverplus.stats import compare, compare_seeds, mean_interval, paired_bootstrap, sign_flip_test
 from leverplus.stats.paired import blocks, paired_differences
 
 GOOD = [0.0, 1.0, 0.3, 0.9]
@@ -37,7 +37,9 @@ def test_scores_of_another_shape_are_refused() -> None:
     with pytest.raises(EvaluationError, match="one number an item"):
         compare([GOOD], [GOOD])
     with pytest.raises(EvaluationError, match="at least 2 items"):
-        compare([1.0], [0.0])
+        mean_interval([1.0])
+    with pytest.raises(EvaluationError, match="at least 1 item"):
+        compare([], [])
 
 
 def test_an_item_given_twice_is_named() -> None:
@@ -51,7 +53,7 @@ def test_clusters_must_name_the_image_of_every_item() -> None:
     with pytest.raises(EvaluationError, match="4 scores but 1 clusters"):
         compare(GOOD, GOOD, clusters=["i"])
     with pytest.raises(EvaluationError, match="all items are in one cluster"):
-        compare(GOOD, GOOD, clusters=["i"] * 4)
+        mean_interval(GOOD, clusters=["i"] * 4)
 
 
 def test_blocks_hold_the_sum_and_the_number_of_each_images_items() -> None:
