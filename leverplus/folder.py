@@ -39,6 +39,18 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents for their owner only; one that is there already keeps its mode.
+
+    Stores, runs and bundles hold questions, pictures and answers of whoever made them, which other users of a machine
+    have no business reading unless the owner says so with `chmod`.
+    """
+    if not folder.is_dir():
+        if folder.parent != folder:
+            make_private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 MANIFEST = "run.json"
 PULSE = "progress.json"
 BEAT_SECONDS = 5.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
-from leverplus.folder import Pulse, commit, digest_of, read_json, versions, write_json, write_text
+from leverplus.folder import Pulse, commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
 from leverplus.parsing import parse_toml
 from leverplus.recipe.recipe import Recipe, load_recipe
 
@@ -307,7 +307,7 @@ def open_run(
                 f"choose a new folder with --out DIR, or delete {folder}"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
             shutil.copyfile(source, folder / "recipe.toml")
             resolved = tomli_w.dumps(_without_none(recipe.values()))
             write_text(folder / "resolved.toml", resolved)

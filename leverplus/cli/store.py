@@ -97,8 +97,20 @@ def _merge(args: argparse.Namespace, path: Path) -> tuple[int, dict[str, Any], l
             f"{report.conflicts:,} scores had been measured with another result (log-probabilities up to "
             f"{report.largest_gap:.2g} nats apart); those already in the store were kept"
         )
+    if report.salvaged:
+        lines.append("a damaged store was read page by page; what its checksums prove was taken over")
+    if report.lost_texts:
+        lines.append(
+            f"the description of {report.lost_texts} contexts could not be read; their scores are kept, and the next "
+            "run that measures with the same model and task writes it again"
+        )
     if report.damaged:
         lines.append(f"{report.damaged:,} damaged scores were left out")
+    if report.unchecked:
+        lines.append(
+            f"{report.unchecked:,} scores came from an export without checksums (made before 0.2), so a change to that "
+            "file cannot be noticed; where its store still exists, `lever store export` makes one with checksums"
+        )
     return 0, {"path": str(path), **dataclasses.asdict(report), "records": total}, lines
 
 

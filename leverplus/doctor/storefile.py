@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -12,8 +10,7 @@ from leverplus.doctor.records import Record
 from leverplus.errors import DataError
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
-from leverplus.store.records import Row, decode
-from leverplus.types import Score
+from leverplus.store.records import unseal
 
 _QUERY = slice(CONTEXT_PART, CONTEXT_PART + QUERY_PART)
 
@@ -24,17 +21,8 @@ def read_store(path: Path, watch: Watch | None = None) -> Record:
     with ScoreStore(path, must_exist=True) as store:
         for context in store.contexts():
             for _, rows in groupby(store.rows(context), key=lambda row: row.key[_QUERY]):
-                scores = list(decoded(rows))
+                scores = [unseal(context.digest, row) for row in rows]
                 meter.add([sample_of(score, "store") for score in scores], query=scores[0].query)
     if meter.counts["queries"] == 0:
         raise DataError(f"{path} holds no scores with demonstrations; `lever score RUN` measures some")
     return Record(source=str(path), groups=meter.finish())
-
-
-def decoded(rows: Iterable[Row]) -> Iterator[Score]:
-    """Stored rows as scores; checksums are left to `lever store verify`."""
-    for row in rows:
-        try:
-            yield decode(row)
-        except (ValueError, TypeError, struct.error) as error:
-            raise DataError(f"record {row.key.hex()} cannot be read ({error}); run `lever store verify`") from error

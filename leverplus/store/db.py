@@ -8,7 +8,6 @@ journal. Use one `ScoreStore` a process and thread: SQLite connections do not su
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -17,8 +16,17 @@ from types import TracebackType
 from typing import Any
 
 from leverplus.errors import StoreError
-from leverplus.store.keys import CONTEXT_PART, KEY_SIZE, QUERY_PART, Context, key_range
-from leverplus.store.migrations import APPLICATION_ID, MIGRATIONS, migrate, schema_version
+from leverplus.store.keys import CONTEXT_PART, KEY_SIZE, LOST, QUERY_PART, Context, key_range
+from leverplus.store.migrations import MIGRATIONS, migrate
+from leverplus.store.opening import (
+    connect_to_read,
+    connect_to_write,
+    explain,
+    is_writable,
+    require_store,
+    salvage_command,
+    set_journal,
+)
 from leverplus.store.records import Row, seal, unseal
 from leverplus.types import Score
 
@@ -29,36 +37,38 @@ _PAGE = 2000
 
 
 class ScoreStore:
-    """Scores by key. Opening creates the file unless `must_exist`, and brings an older schema up to date."""
+    """Scores by key. Opening creates the file unless `must_exist`, and brings an older schema up to date.
+
+    A store that may not be written (its mode, its folder's, a read-only mount) is opened to be read.
+    """
 
     def __init__(self, path: str | Path, *, must_exist: bool = False, timeout: float = 60.0) -> None:
         self.path = Path(path).expanduser()
-        if must_exist and not self.path.exists():
-            raise StoreError(f"there is no score store at {self.path}; name one with --store FILE")
         with self._sentences():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None)
+            if must_exist and not self.path.exists():
+                raise StoreError(f"there is no score store at {self.path}; name one with --store FILE")
+            if must_exist and self.path.is_file() and not self.path.stat().st_size:
+                raise StoreError(
+                    f"{self.path} is empty (0 bytes), so it is no score store; delete it, or name another with --store"
+                )
+            self.read_only = self.path.is_file() and not is_writable(self.path)
+            self._db = (connect_to_read if self.read_only else connect_to_write)(self.path, timeout)
         try:
             with self._sentences():
-                self._open(timeout)
+                self._open(timeout, must_exist=must_exist)
         except BaseException:
             self._db.close()
             raise
 
-    def _open(self, timeout: float) -> None:
-        version = schema_version(self._db)
-        if version > len(MIGRATIONS):
-            raise StoreError(
-                f"{self.path} was written by a newer Lever-Plus (schema {version}, this one reads up to "
-                f"{len(MIGRATIONS)}); run `pip install --upgrade leverplus`, or name another file with --store"
-            )
-        mark = self._db.execute("PRAGMA application_id").fetchone()[0]
-        if mark != APPLICATION_ID and self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise StoreError(f"{self.path} is an SQLite file but not a score store; name another file with --store")
-        self.journal = _set_journal(self._db, timeout)
+    def _open(self, timeout: float, *, must_exist: bool) -> None:
+        version = require_store(self.path, self._db, must_exist=must_exist)
+        self._db.execute("PRAGMA cache_size = -65536")
+        if self.read_only:
+            self.journal = str(self._db.execute("PRAGMA journal_mode").fetchone()[0])
+            return
+        self.journal = set_journal(self._db, timeout)
         # In WAL mode NORMAL keeps every commit through a killed process and stays whole through a power cut.
         self._db.execute(f"PRAGMA synchronous = {'NORMAL' if self.journal == 'wal' else 'FULL'}")
-        self._db.execute("PRAGMA cache_size = -65536")
         if version < len(MIGRATIONS):
             migrate(self._db, MIGRATIONS)
 
@@ -75,7 +85,9 @@ class ScoreStore:
             return 0
         with self._writing():
             self._db.execute(
-                "INSERT INTO contexts (digest, canonical) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
+                # a text that was lost to damage is written back by the first that knows it
+                "INSERT INTO contexts (digest, canonical) VALUES (?, ?) ON CONFLICT (digest) DO UPDATE "
+                f"SET canonical = excluded.canonical WHERE canonical LIKE '{LOST}%'",
                 (context.digest, context.canonical),
             )
             number = self._context_number(context)
@@ -109,9 +121,27 @@ class ScoreStore:
             return int(self._db.execute(f"SELECT count(*) FROM records{where}", values).fetchone()[0])
 
     def contexts(self) -> list[Context]:
-        """The contexts in which scores were measured, oldest first."""
+        """The contexts in which scores were measured, oldest first; one that does not fit its digest is refused."""
+        query = "SELECT digest, CAST(canonical AS BLOB) FROM contexts ORDER BY id"  # a damaged text may be no UTF-8
         with self._sentences():
-            return [Context(text) for (text,) in self._db.execute("SELECT canonical FROM contexts ORDER BY id")]
+            found = self._db.execute(query).fetchall()
+        return [self._proven(digest, text) for digest, text in found]
+
+    def count_contexts(self) -> int:
+        """How many contexts there are, whole or not; 0 where the file is too damaged to say."""
+        try:
+            return int(self._db.execute("SELECT count(*) FROM contexts").fetchone()[0])
+        except sqlite3.Error:
+            return 0
+
+    def _proven(self, digest: bytes, text: bytes) -> Context:
+        context = Context.proven(text, digest)
+        if context is None:
+            raise StoreError(
+                f"score store {self.path}: a context was changed after it was written; save every score with "
+                f"{salvage_command(self.path)}"
+            )
+        return context
 
     def scan(self, context: Context, query_digest: bytes = b"") -> Iterator[tuple[bytes, Score]]:
         """The scores of a context, or of one query in it, in key order: those of one query stand together."""
@@ -128,6 +158,11 @@ class ScoreStore:
             yield from map(Row._make, page)
             if len(page) < _PAGE:
                 return
+            if page[-1][0] <= after:  # pages that are out of order would be read for ever
+                raise StoreError(
+                    f"score store {self.path}: the file is damaged; save what is whole with "
+                    f"{salvage_command(self.path)}"
+                )
             after = page[-1][0]
 
     def stats(self) -> dict[str, Any]:
@@ -212,52 +247,4 @@ class ScoreStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(_explain(self.path, error)) from error
-
-
-def _set_journal(db: sqlite3.Connection, timeout: float) -> str:
-    """Switch to write-ahead logging, else to a rollback journal; the mode in force.
-
-    SQLite does not wait by itself when another process makes the same switch, so the wait is here.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            mode: str = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if _code(error) == sqlite3.SQLITE_BUSY and time.monotonic() < deadline:
-                time.sleep(0.01)
-                continue
-            if _code(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_CANTOPEN):
-                raise
-            mode = ""
-        return mode if mode == "wal" else str(db.execute("PRAGMA journal_mode = DELETE").fetchone()[0])
-
-
-def _code(error: BaseException) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-_UNUSABLE = (
-    "it cannot be opened or written there; name a file in a folder you may write with --store FILE or LEVERPLUS_STORE"
-)
-_REASONS = {
-    sqlite3.SQLITE_FULL: "the disk is full; nothing already stored is lost: free some space and run the command again",
-    sqlite3.SQLITE_BUSY: "another process has held it for too long; wait until that one is done and run this again",
-    sqlite3.SQLITE_NOTADB: "it is not a score store (not an SQLite file); name another file with --store",
-    sqlite3.SQLITE_CORRUPT: (
-        "the file is damaged or cut off; restore a copy, or move it away and merge what other stores hold with "
-        "`lever store merge`"
-    ),
-    sqlite3.SQLITE_CANTOPEN: _UNUSABLE,
-    sqlite3.SQLITE_READONLY: _UNUSABLE,
-    sqlite3.SQLITE_PERM: _UNUSABLE,
-    sqlite3.SQLITE_IOERR: (
-        "the disk did not read or write as asked; check its free space and health, then run the command again"
-    ),
-}
-
-
-def _explain(path: Path, error: Exception) -> str:
-    reason = _UNUSABLE if isinstance(error, OSError) else _REASONS.get(_code(error))
-    return f"score store {path}: {reason or 'run `lever store verify` on it'} ({error})"
+            raise StoreError(explain(self.path, error)) from error

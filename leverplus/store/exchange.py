@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import BinaryIO, TypeVar
 
 from leverplus.errors import StoreError
+from leverplus.store import tables
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART, Context
-from leverplus.store.records import Row, decode, problem_of, seal, unseal
-from leverplus.types import ItemId, Reference, Score
+from leverplus.store.opening import is_damage
+from leverplus.store.records import Row, decode, is_whole, name_of, problem_of, unseal
+from leverplus.store.salvage import Salvage
+from leverplus.store.tables import TableReader, TableWriter
+from leverplus.types import ItemId, Score
 
 _BATCH = 10_000
 _SHOWN = 20
-_CONTEXTS = b"leverplus.contexts"
 _T = TypeVar("_T")
 
 
@@ -29,6 +33,8 @@ class MergeReport:
     What a measurement cost (tokens, seconds) is no conflict. `largest_gap` is the largest difference of a
     log-probability (nats) between two measurements of one key: rounding between machines shows here. `damaged` counts
     records that were changed after they were written; they were left out, so merging into a new file mends a store.
+    `salvaged` counts the stores that were read page by page because SQLite could not read all of them, `lost_texts` the
+    contexts of which only the digest is known, `unchecked` the records of exports that carry no checksums.
     """
 
     read: int = 0
@@ -36,6 +42,9 @@ class MergeReport:
     conflicts: int = 0
     largest_gap: float = 0.0
     damaged: int = 0
+    salvaged: int = 0
+    lost_texts: int = 0
+    unchecked: int = 0
 
     def __add__(self, other: MergeReport) -> MergeReport:
         return MergeReport(
@@ -44,6 +53,9 @@ class MergeReport:
             self.conflicts + other.conflicts,
             max(self.largest_gap, other.largest_gap),
             self.damaged + other.damaged,
+            self.salvaged + other.salvaged,
+            self.lost_texts + other.lost_texts,
+            self.unchecked + other.unchecked,
         )
 
 
@@ -74,22 +86,40 @@ def merge(into: ScoreStore, *others: str | Path) -> MergeReport:
 
 
 def _merge_store(into: ScoreStore, path: Path) -> MergeReport:
-    report = MergeReport()
-    with ScoreStore(path, must_exist=True) as source:
-        for context in source.contexts():
-            for rows in _batches(source.rows(context)):
-                whole = [row for row in rows if _is_whole(context, row)]
-                report += MergeReport(read=len(rows) - len(whole), damaged=len(rows) - len(whole))
-                report += _absorb(into, context, whole)
-    return report
-
-
-def _is_whole(context: Context, row: Row) -> bool:
+    """Take over a store; one that is damaged anywhere is read page by page, so that nothing else of it is lost."""
     try:
-        unseal(context.digest, row)
-    except StoreError:
-        return False
-    return True
+        with ScoreStore(path, must_exist=True) as source:
+            if not source.check_pages():
+                report = MergeReport()
+                for context in source.contexts():
+                    for rows in _batches(source.rows(context)):
+                        whole = [row for row in rows if is_whole(context.digest, row)]
+                        report += MergeReport(read=len(rows) - len(whole), damaged=len(rows) - len(whole))
+                        report += _absorb(into, context, whole)
+                return report
+    except StoreError as error:
+        if isinstance(error.__cause__, sqlite3.Error) and not is_damage(error.__cause__):
+            raise  # held by another process, no access, a disk that fails: nothing to salvage
+        return _salvage(into, path, str(error))
+    return _salvage(into, path, f"score store {path} is damaged and nothing in it is whole")
+
+
+def _salvage(into: ScoreStore, path: Path, refusal: str) -> MergeReport:
+    """Take over what is whole, page by page; `refusal` is what to say of a file without any record."""
+    salvage = Salvage(path, into.contexts())
+    report = MergeReport(salvaged=1)
+    lost: set[bytes] = set()
+    for found in _batches(salvage.rows()):
+        by_context: dict[Context, list[Row]] = {}
+        for context, row in found:
+            by_context.setdefault(context, []).append(row)
+        for context, rows in by_context.items():
+            report += _absorb(into, context, rows)
+            if context.is_lost:
+                lost.add(context.digest)
+    if not report.read:
+        raise StoreError(refusal)
+    return report + MergeReport(read=salvage.damaged, damaged=salvage.damaged, lost_texts=len(lost))
 
 
 def _absorb(into: ScoreStore, context: Context, rows: Sequence[Row]) -> MergeReport:
@@ -115,71 +145,70 @@ def _gap(one: Score, other: Score) -> float:
 def export_parquet(store: ScoreStore, path: str | Path, contexts: Sequence[Context] | None = None) -> int:
     """Write the scores of some contexts (all by default) to one Parquet file; the number of scores.
 
-    Row groups are written as they are read, so memory stays small. The file appears under its name when it is whole.
+    Row groups are written as they are read, so memory stays small. The file appears under its name when it is whole;
+    what an interrupted export left beside it is written over by the next one.
     """
     chosen = list(store.contexts() if contexts is None else contexts)
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            written = _write_parquet(store, unfinished, chosen)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with unfinished.open("ab") as file:
+            _claim(file, path)
+            try:
+                written = _write_parquet(store, file, chosen)
+                unfinished.replace(path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise StoreError(f"cannot write {path} ({error}); name a file in a folder you may write") from error
     return written
 
 
-def _write_parquet(store: ScoreStore, path: Path, contexts: Sequence[Context]) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _claim(file: BinaryIO, path: Path) -> None:
+    """Make an unfinished file this process's own, and empty it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreError(f"another process is writing {path}; wait until it is done, or name another file") from error
+    file.truncate(0)
 
-    names = {context.digest.hex(): context.canonical for context in contexts}
-    schema = _schema().with_metadata({_CONTEXTS: json.dumps(names).encode()})
-    written = 0
-    with path.open("wb") as file:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for context in contexts:
-                for batch in _batches(store.scan(context)):
-                    writer.write_table(pa.Table.from_pylist([_as_dict(context, *pair) for pair in batch], schema))
-                    written += len(batch)
-        file.flush()
-        os.fsync(file.fileno())
-    return written
+
+def _write_parquet(store: ScoreStore, file: BinaryIO, contexts: Sequence[Context]) -> int:
+    writer = TableWriter(file, contexts)
+    whole = False
+    try:
+        for context in contexts:
+            for rows in _batches(_proven(store, context), tables.GROUP_ROWS):
+                writer.write(context, rows)
+        whole = True
+    finally:
+        writer.close(whole=whole)
+    file.flush()
+    os.fsync(file.fileno())
+    return writer.written
+
+
+def _proven(store: ScoreStore, context: Context) -> Iterator[Row]:
+    for row in store.rows(context):
+        unseal(context.digest, row)  # a row that was changed must not get into an export
+        yield row
 
 
 def import_parquet(into: ScoreStore, path: str | Path) -> MergeReport:
-    """Take over every score of a Parquet export, each checked as if it had just been measured."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Take over every score of a Parquet export that is as it was written; the others are counted as damaged."""
+    reader = TableReader(path)
     report = MergeReport()
     try:
-        with pq.ParquetFile(path) as file:
-            contexts = _contexts_of(path, file.schema_arrow)
-            for table in file.iter_batches(batch_size=_BATCH):
-                for digest, entries in groupby(table.to_pylist(), key=lambda entry: str(entry["context"])):
-                    context = contexts[digest]
-                    rows = [seal(context.digest, entry["key"], _from_dict(entry)) for entry in entries]
-                    report += _absorb(into, context, rows)
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
-        raise StoreError(
-            f"cannot read {path} as an export ({error}); make it again with `lever store export`"
-        ) from error
+        for batch in reader.batches():
+            report += MergeReport(read=batch.damaged, damaged=batch.damaged)
+            if batch.context is not None:
+                found = _absorb(into, batch.context, batch.rows)
+                report += found + MergeReport(unchecked=0 if reader.checked else found.read)
+    finally:
+        reader.close()
     return report
-
-
-def _contexts_of(path: str | Path, schema: Any) -> dict[str, Context]:
-    metadata = schema.metadata or {}
-    if _CONTEXTS not in metadata:
-        raise StoreError(f"{path} is a Parquet file but not an export of scores; make one with `lever store export`")
-    contexts = {digest: Context(text) for digest, text in json.loads(metadata[_CONTEXTS]).items()}
-    for digest, context in contexts.items():
-        if context.digest.hex() != digest:
-            raise StoreError(f"{path} names context {digest}, which does not fit its text; export it again")
-    return contexts
 
 
 def verify(store: ScoreStore) -> VerifyReport:
@@ -190,7 +219,7 @@ def verify(store: ScoreStore) -> VerifyReport:
         records += read
         count += len(found)
         problems += found[: max(0, _SHOWN - len(problems))]
-    return VerifyReport(records, len(store.contexts()), count, tuple(problems))
+    return VerifyReport(records, store.count_contexts(), count, tuple(problems))
 
 
 def _findings(store: ScoreStore) -> Iterator[tuple[int, list[str]]]:
@@ -218,56 +247,13 @@ def _record_problems(store: ScoreStore, context: Context) -> Iterator[list[str]]
             yield [str(error)]
             continue
         problem = problem_of(score)
-        found = [f"record {row.key.hex()}: {problem}"] if problem else []
+        found = [f"record {name_of(row.key)}: {problem}"] if problem else []
         if row.key[CONTEXT_PART : CONTEXT_PART + QUERY_PART] == part and score.query != query:
-            found.append(f"record {row.key.hex()} of query '{score.query}' has the key of query '{query}'")
+            found.append(f"record {name_of(row.key)} of query '{score.query}' has the key of query '{query}'")
         part, query = row.key[CONTEXT_PART : CONTEXT_PART + QUERY_PART], score.query
         yield found
 
 
-def _schema() -> Any:
-    import pyarrow as pa
-
-    text, number = pa.string(), pa.float64()
-    columns = {
-        "key": pa.binary(20),
-        "context": text,
-        "query": text,
-        "demos": pa.list_(text),
-        "raw": text,
-        "answer": text,
-    }
-    columns |= {"accuracy": number, "correct": pa.bool_(), "token_f1": number, "edit_similarity": number}
-    columns |= {"reference_answers": pa.list_(text), "reference_counts": pa.list_(pa.int32())}
-    columns |= {"reference_logprobs": pa.list_(number), "tokens": pa.int64(), "seconds": number}
-    return pa.schema([pa.field(name, kind, nullable=name == "reference_logprobs") for name, kind in columns.items()])
-
-
-def _as_dict(context: Context, key: bytes, score: Score) -> dict[str, Any]:
-    logprobs = [reference.logprob for reference in score.references]
-    plain = ("query", "raw", "answer", "accuracy", "correct", "token_f1", "edit_similarity", "tokens", "seconds")
-    return {
-        "key": key,
-        "context": context.digest.hex(),
-        "demos": list(score.demos),
-        "reference_answers": [reference.answer for reference in score.references],
-        "reference_counts": [reference.count for reference in score.references],
-        "reference_logprobs": None if None in logprobs else logprobs,
-        **{name: getattr(score, name) for name in plain},
-    }
-
-
-def _from_dict(entry: dict[str, Any]) -> Score:
-    answers = entry["reference_answers"]
-    logprobs = entry["reference_logprobs"] or [None] * len(answers)
-    plain = ("query", "raw", "answer", "accuracy", "correct", "token_f1", "edit_similarity", "tokens", "seconds")
-    return Score(
-        demos=tuple(entry["demos"]),
-        references=tuple(map(Reference, answers, entry["reference_counts"], logprobs)),
-        **{name: entry[name] for name in plain},
-    )
-
-
-def _batches(source: Iterator[_T]) -> Iterator[list[_T]]:
-    while batch := list(islice(source, _BATCH)):
+def _batches(source: Iterator[_T], size: int = _BATCH) -> Iterator[list[_T]]:
+    while batch := list(islice(source, size)):
         yield batch

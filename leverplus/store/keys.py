@@ -23,6 +23,9 @@ KEY_SIZE = 20
 CONTEXT_PART = 4
 QUERY_PART = 6
 _TAIL = KEY_SIZE - CONTEXT_PART - QUERY_PART
+_PARTS = ("task", "task_version", "metric", "postprocess")
+LOST = "lost:"
+"""How the text of a context begins of which only the digest is known; canonical JSON begins with a brace."""
 
 Role = Literal["query", "demo"]
 
@@ -32,6 +35,24 @@ class Context:
     """Everything besides the items that could change an answer, as canonical JSON; scores are comparable within one."""
 
     canonical: str
+
+    @classmethod
+    def lost(cls, digest: bytes) -> Context:
+        """A context whose text did not survive damage to a file; its scores are found and proven by the digest alone.
+
+        The first run that measures in this context again writes the text back (`ScoreStore.put_rows`).
+        """
+        return cls(LOST + digest.hex())
+
+    @classmethod
+    def proven(cls, text: object, digest: object) -> Context | None:
+        """The context of a text that has this digest; None where one of the two was changed, whatever it is now."""
+        if not isinstance(text, bytes) or not isinstance(digest, bytes):
+            return None
+        if context_digest(text) == digest and text.isascii():
+            return cls(text.decode("ascii"))
+        known_by_digest = cls.lost(digest)
+        return known_by_digest if text == known_by_digest.canonical.encode() else None
 
     @classmethod
     def of(
@@ -45,15 +66,29 @@ class Context:
             raise ScoringError(f"scores cannot be keyed without {named}; give the task and the backend these values")
         return cls(_canonical({"backend": dict(fingerprint), **parts}))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether only the digest is known."""
+        return self.canonical.startswith(LOST)
+
     @cached_property
     def digest(self) -> bytes:
-        return _digest(b"context", self.canonical)
+        if self.is_lost:
+            return bytes.fromhex(self.canonical.removeprefix(LOST))
+        return context_digest(self.canonical.encode("ascii"))
 
     @property
     def values(self) -> dict[str, Any]:
         """The canonical JSON as a dictionary: backend, task, task_version, metric, postprocess."""
+        if self.is_lost:
+            return {"backend": {"model": "unknown"}, **dict.fromkeys(_PARTS, "unknown")}
         values: dict[str, Any] = json.loads(self.canonical)
         return values
+
+
+def context_digest(canonical: bytes) -> bytes:
+    """The digest of a context's text; bytes, because the text of a damaged file may be no text any more."""
+    return blake2b(canonical, digest_size=DIGEST_SIZE, person=b"context").digest()
 
 
 def item_digest(item: Item, image_digest: str, *, role: Role) -> bytes:

@@ -43,18 +43,34 @@ def seal(context_digest: bytes, key: bytes, score: Score) -> Row:
     if problem:
         raise ScoringError(f"{_name(score)} was not stored: {problem}")
     payload = encode(score)
-    return Row(key, payload, int(score.tokens), float(score.seconds), _checksum(context_digest, key, payload, score))
+    tokens, seconds = int(score.tokens), float(score.seconds)
+    return Row(key, payload, tokens, seconds, _checksum(context_digest, key, payload, tokens, seconds))
 
 
 def unseal(context_digest: bytes, row: Row) -> Score:
     """The score of a row; StoreError when the row was changed since it was written."""
+    if not is_whole(context_digest, row):
+        raise StoreError(f"record {name_of(row.key)} was changed after it was written; run `lever store verify`")
     try:
-        score = decode(row)
+        return decode(row)
     except (ValueError, TypeError, struct.error) as error:
-        raise StoreError(f"record {row.key.hex()} cannot be read ({error}); run `lever store verify`") from error
-    if row.checksum != _checksum(context_digest, row.key, row.payload, score):
-        raise StoreError(f"record {row.key.hex()} was changed after it was written; run `lever store verify`")
-    return score
+        raise StoreError(f"record {name_of(row.key)} cannot be read ({error}); run `lever store verify`") from error
+
+
+def is_whole(context_digest: bytes, row: Row) -> bool:
+    """Whether a row is as it was written, whatever a damaged file gives for one; nothing is unpacked for that."""
+    kinds = (bytes, bytes, int, float, int)
+    if not all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)):
+        return False
+    try:
+        return row.checksum == _checksum(context_digest, row.key, row.payload, row.tokens, row.seconds)
+    except struct.error:  # more tokens than 8 bytes hold
+        return False
+
+
+def name_of(key: object) -> str:
+    """A key in a message; in a damaged file it may be anything."""
+    return key.hex() if isinstance(key, bytes) else repr(key)[:40]
 
 
 def problem_of(score: Score) -> str | None:
@@ -169,8 +185,8 @@ def _unpack(packing: bytes, count: int, payload: bytes) -> tuple[Sequence[float 
     return struct.unpack_from(shape, payload, _HEAD.size), _HEAD.size + struct.calcsize(shape)
 
 
-def _checksum(context_digest: bytes, key: bytes, payload: bytes, score: Score) -> int:
-    return zlib.crc32(payload, zlib.crc32(context_digest + key + _COST.pack(score.tokens, score.seconds)))
+def _checksum(context_digest: bytes, key: bytes, payload: bytes, tokens: int, seconds: float) -> int:
+    return zlib.crc32(payload, zlib.crc32(context_digest + key + _COST.pack(tokens, seconds)))
 
 
 def _name(score: Score) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leverplus.errors import ScoringError, StoreError
-from leverplus.store import db
+from leverplus.store import db, opening
 from leverplus.store.db import ScoreStore
 from leverplus.store.exchange import verify
 from leverplus.store.keys import Context
@@ -187,5 +187,5 @@ def test_a_store_held_by_another_process_is_waited_for_and_then_reported(store, 
 def test_a_file_system_without_shared_memory_gets_a_rollback_journal(tmp_path) -> None:
     """SQLite's dotfile locking has no shared memory, as on network file systems."""
     connection = sqlite3.connect(f"file:{tmp_path / 'scores.db'}?vfs=unix-dotfile", uri=True, isolation_level=None)
-    assert db._set_journal(connection, 1.0) == "delete"
+    assert opening.set_journal(connection, 1.0) == "delete"
     connection.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -124,8 +125,23 @@ def test_any_changed_byte_of_a_record_is_noticed(maker) -> None:
 def test_bytes_that_are_no_payload_are_an_error_and_not_a_score(maker) -> None:
     row = seal(CONTEXT, KEY, maker.score("q"))
     for payload in (b"", row.payload[:10], row.payload[:-5], row.payload[:-1] + b",1]"):
-        with pytest.raises(StoreError, match="cannot be read"):
+        with pytest.raises(StoreError, match="was changed"):
             unseal(CONTEXT, row._replace(payload=payload))
+
+
+@pytest.mark.parametrize("value", [None, "text", 1, 2.5, b"bytes", 2**70])
+@pytest.mark.parametrize("name", ["key", "payload", "tokens", "seconds", "checksum"])
+def test_a_row_of_a_damaged_file_may_hold_anything_and_is_refused(maker, name, value) -> None:
+    row = seal(CONTEXT, KEY, maker.score("q"))
+    with pytest.raises(StoreError, match="was changed"):
+        unseal(CONTEXT, row._replace(**{name: value}))
+
+
+def test_a_damaged_count_of_references_takes_no_memory(maker) -> None:
+    row = seal(CONTEXT, KEY, maker.score("q", references=(Reference("red", 1, None),)))
+    huge = row.payload[:1] + struct.pack("<I", 2**32 - 1) + row.payload[5:]
+    with pytest.raises(StoreError, match="was changed"):
+        unseal(CONTEXT, row._replace(payload=huge))
 
 
 def test_what_it_cost_is_not_part_of_what_was_measured(maker) -> None:

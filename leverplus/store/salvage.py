@@ -1,0 +1,107 @@
+"""Saving what a damaged store still holds: every record that its checksum proves, whatever happened around it.
+
+A record is proven by a checksum over the digest of its context, its key and its bytes, so records can be taken from
+pages that nothing points to any more. A context is proven by its digest: where a bit of its text has changed it is
+found again by trying, where more is lost its records are kept under the digest alone (`Context.lost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from leverplus.store.keys import CONTEXT_PART, DIGEST_SIZE, KEY_SIZE, Context, context_digest
+from leverplus.store.pages import Values, rows_of
+from leverplus.store.records import Row, is_whole
+
+_RECORD_VALUES = 6
+"""key, context, tokens, seconds, checksum, payload."""
+
+
+class Salvage:
+    """Reads a damaged store page by page; `damaged` counts what looks like a record and is none any more."""
+
+    def __init__(self, path: Path, known: Sequence[Context] = ()) -> None:
+        """`known` are contexts of other stores: they give back texts that this file has lost."""
+        self.path = path
+        self.damaged = 0
+        self._texts = {context.digest: context for context in known}
+        self._damaged_texts: list[bytes] = []
+        digests = dict.fromkeys(self._texts)
+        for digest in self._read_contexts():
+            digests.setdefault(digest)
+        self._by_start: dict[bytes, list[bytes]] = {}
+        for digest in digests:
+            self._by_start.setdefault(digest[:CONTEXT_PART], []).append(digest)
+
+    def rows(self) -> Iterator[tuple[Context, Row]]:
+        """Every record that is whole, once, with its context."""
+        seen: set[bytes] = set()
+        broken: set[bytes] = set()
+        for row in filter(None, map(_as_record, rows_of(self.path))):
+            digest = self._digest_of(row)
+            if digest is None:
+                broken.add(row.key)
+            elif row.key not in seen:
+                seen.add(row.key)
+                yield self._context(digest), row
+        self.damaged = len(broken - seen)
+
+    def _digest_of(self, row: Row) -> bytes | None:
+        candidates = self._by_start.get(row.key[:CONTEXT_PART], ())
+        return next((digest for digest in candidates if is_whole(digest, row)), None)
+
+    def _context(self, digest: bytes) -> Context:
+        if digest not in self._texts:
+            mended = (text for damaged in self._damaged_texts if (text := mend(damaged, digest)) is not None)
+            text = next(mended, None)
+            self._texts[digest] = Context.lost(digest) if text is None else Context(text.decode("ascii"))
+        return self._texts[digest]
+
+    def _read_contexts(self) -> Iterator[bytes]:
+        """Every digest that may be one of a context: as stored, as stored in the index, as the text gives it."""
+        for digest, text in map(_as_context, rows_of(self.path)):
+            if digest is not None:
+                yield digest
+            if text is not None:
+                own = context_digest(text)
+                if text.isascii() and text.startswith(b"{"):
+                    self._texts.setdefault(own, Context(text.decode("ascii")))
+                self._damaged_texts.append(text)
+                yield own
+
+
+def mend(text: bytes, digest: bytes) -> bytes | None:
+    """The text with one bit changed that has this digest; None where there is none."""
+    changed = bytearray(text)
+    for place in range(len(changed)):
+        for bit in range(8):
+            changed[place] ^= 1 << bit
+            if context_digest(bytes(changed)) == digest and changed.isascii():
+                return bytes(changed)
+            changed[place] ^= 1 << bit
+    return None
+
+
+def _as_record(values: Values) -> Row | None:
+    """A row of the table of records, as far as its form says."""
+    if len(values) != _RECORD_VALUES:
+        return None
+    key, _, tokens, seconds, checksum, payload = values
+    if not isinstance(key, bytes) or len(key) != KEY_SIZE or not isinstance(payload, bytes):
+        return None
+    if isinstance(seconds, int):
+        seconds = float(seconds)  # SQLite keeps a whole number of seconds as an integer
+    if not isinstance(tokens, int) or not isinstance(seconds, float) or not isinstance(checksum, int):
+        return None
+    return Row(key, payload, tokens, seconds, checksum)
+
+
+def _as_context(values: Values) -> tuple[bytes | None, bytes | None]:
+    """The digest and the text of a row of the table of contexts; the digest of a row of its index."""
+    digest = next((value for value in values if isinstance(value, bytes) and len(value) == DIGEST_SIZE), None)
+    if len(values) == 2:
+        return digest, None
+    if len(values) != 3 or not isinstance(values[2], bytes) or len(values[2]) < 2:
+        return None, None
+    return digest, values[2]
