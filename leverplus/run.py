@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,12 @@ class Run:
             self.say(notice)
         if store.count(scorer.context) == 0:
             # nothing of this model was believed before
-            self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
+            found = self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
+            if found.note:
+                self.say(found.note)
+            if self.at_work:
+                manifest = read_json(self.folder / "run.json")
+                write_json(self.folder / "run.json", {**manifest, "self_test": asdict(found)})
         return scorer
 
     def require_model(self) -> None:

@@ -35,6 +35,7 @@ ROOMS = (
     ("__init__",),
     ("view",),
     ("cli",),
+    ("__main__",),
 )
 """Lowest first. A room knows the rooms of the rows below its own, and not its neighbours in the same row."""
 

@@ -25,6 +25,9 @@ BATCH = {"cpu": 256, "cuda": 8192}
 class WorldBackend:
     """Answers up to eight demonstrations and a query; greedy over the 48 names; on a GPU where there is one."""
 
+    fixed_answers = True
+    """It weighs answers of one or two names, so that none can be made longer at will."""
+
     def __init__(self, task: WorldTask) -> None:
         self.task = task
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

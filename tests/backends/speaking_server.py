@@ -2,8 +2,8 @@
 
 Its model knows capitals and colours: it reads the last question, looks at the real pixels of the last picture, and
 weighs every token by a fixed rule. Some capitals come to its mind only after a demonstration whose answer has an even
-number of letters, some colours only after a demonstration of the same one. It can be told to fail in the ways that
-servers fail.
+number of letters, some colours only after a demonstration of the same one. A question that was shown with an answer is
+answered so. It can be told to fail in the ways that servers fail.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 from PIL import Image
@@ -45,11 +46,23 @@ def colour_of(url: str) -> str:
     return min(COLOURS, key=lambda name: sum((a - b) ** 2 for a, b in zip(mean, COLOURS[name], strict=True)))
 
 
-def weight(token: str, truth: str) -> float:
-    """The log-probability of a token: high for the truth and for what ends an answer, else by its letters."""
-    if token.strip() == truth or token in ("\n", "<|end|>"):
+def weight(token: str, truth: str, before: str = "") -> float:
+    """The log-probability of a token: high for the truth and for what ends an answer, else by its letters.
+
+    `before` is the token before: nothing ends in the middle of the truth.
+    """
+    words = truth.split()
+    ends = token in ("\n", "<|end|>")
+    if ends and before.strip() in words[:-1]:
+        return -6.0
+    if ends or token.strip() in words:
         return -0.125
     return -2.0 - hashlib.sha256(token.encode()).digest()[0] / 64
+
+
+def weights(tokens: Sequence[str], truth: str) -> list[float]:
+    """The log-probabilities of all tokens but the first."""
+    return [weight(token, truth, before) for before, token in pairwise(tokens)]
 
 
 @dataclass
@@ -72,16 +85,17 @@ class Served:
 
 def chat_text(messages: Sequence[Mapping[str, Any]], generate: bool) -> tuple[str, str]:
     """The text of a chat as its template writes it, and the truth of the last question."""
-    text, truth, shown = "", "", []
+    text, truth, shown, asked = "", "", {}, ("", None)
     for message in messages:
         content, picture = message["content"], None
         if isinstance(content, list):
             picture = next(part["image_url"]["url"] for part in content if part["type"] == "image_url")
             content = next(part["text"] for part in content if part["type"] == "text")
         if message["role"] == "user":
-            truth = truth_of(content, shown, picture)
+            asked = (content, picture)
+            truth = shown.get(asked) or truth_of(content, list(shown.values()), picture)
         elif message["role"] == "assistant":
-            shown.append(content)
+            shown[asked] = content
         text += f"<|{message['role']}|>{content}<|end|>\n"
     return text + ("<|assistant|>" if generate else ""), truth
 
@@ -165,8 +179,8 @@ class Handler(BaseHTTPRequestHandler):
         reply["choices"] = [{"index": 0, "message": {"role": "assistant", "content": truth}, "finish_reason": "stop"}]
         if "prompt_logprobs" in body and self.served.weighs:
             rows: list[Any] = [None]
-            for place, token in enumerate(tokens[1:]):
-                row = {str(place): {"logprob": weight(token, truth), "rank": 9, "decoded_token": token}}
+            for place, (token, value) in enumerate(zip(tokens[1:], weights(tokens, truth), strict=True)):
+                row = {str(place): {"logprob": value, "rank": 9, "decoded_token": token}}
                 rows.append(row | {str(10_000 + place): {"logprob": -0.01, "rank": 1, "decoded_token": "likelier"}})
             reply["prompt_logprobs"] = rows
         self._send(200, reply)
@@ -175,13 +189,15 @@ class Handler(BaseHTTPRequestHandler):
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
         choices, asked, written = [], 0, 0
         for index, prompt in enumerate(prompts):
-            shown = re.findall(r"Answer: ([a-z]+)\n(?=Question)", prompt)
-            truth, tokens = truth_of(prompt, shown), ["<|start|>", *tokens_of(prompt)]
+            shown = dict(re.findall(r"Question: (.*)\nAnswer: (.*)\n(?=Question)", prompt))
+            asked_last = prompt.rpartition("Question: ")[2].partition("\n")[0]
+            truth = shown.get(asked_last) or truth_of(prompt, list(shown.values()))
+            tokens = ["<|start|>", *tokens_of(prompt)]
             asked += len(tokens)
             choice: dict[str, Any] = {"index": index, "text": prompt if body.get("echo") else f" {truth}"}
             written += 0 if body.get("echo") else 1
             if body.get("echo") and self.served.weighs:
-                values = [None, *(weight(token, truth) for token in tokens[1:])]
+                values = [None, *weights(tokens, truth)]
                 choice["logprobs"] = {"tokens": tokens, "token_logprobs": values, "text_offset": [0] * len(tokens)}
             choices.append(choice)
         usage = {"prompt_tokens": asked, "completion_tokens": written}

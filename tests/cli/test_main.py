@@ -103,6 +103,14 @@ def test_ctrl_c_says_that_nothing_is_lost(capsys: Capture, monkeypatch: pytest.M
     assert "everything measured so far is kept" in capsys.readouterr().err
 
 
+def test_python_m_leverplus_is_lever() -> None:
+    for words, code in ((["--version"], 0), (["recipes", "nosuch"], 1), (["nosuch"], 2)):
+        done = subprocess.run([sys.executable, "-m", "leverplus", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert "lever" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m leverplus.cli.main recipes world | head -n 1",

@@ -9,6 +9,7 @@ from tiny_task import TinyBackend, TinyTask
 from leverplus.backends.base import Reply
 from leverplus.backends.world import WorldBackend
 from leverplus.errors import ScoringError
+from leverplus.scoring.copying import Copying
 from leverplus.scoring.selftest import self_test
 from leverplus.tasks.world import WorldTask
 
@@ -50,9 +51,90 @@ def test_a_model_that_cannot_see_fails(task, world, monkeypatch) -> None:
         self_test(task, world)
 
 
-def test_a_model_that_guesses_fails() -> None:
-    with pytest.raises(ScoringError, match="a model that knows the task prefers right ones"):
+def test_a_model_that_does_not_read_its_prompt_fails() -> None:
+    with pytest.raises(ScoringError, match=r"an answer shown beside the very question gains .* nats on another answer"):
         self_test(TinyTask(), TinyBackend())
+
+
+class Copies(TinyBackend):
+    """Knows nothing and repeats what was shown beside the same question, to the end."""
+
+    def _reply(self, prompt, request) -> Reply:
+        shown = {demo.question: demo.answer for demo in request.demos}
+        raw = shown.get(request.query.question, "none")
+        logprobs = tuple(-0.5 if reference == raw else -5.0 for reference in request.references)
+        return Reply(raw, logprobs, 1)
+
+
+def test_a_model_that_does_not_know_the_task_passes_with_a_note() -> None:
+    found = self_test(TinyTask(), Copies())
+    assert found.knows_task is False
+    assert found.note == (
+        "note: with random demonstrations the model does not know this task (right answers are 0.00 +- 0.00 nats "
+        "likelier than those of other items); chosen ones may help"
+    )
+    assert found.copying == Copying(9.0, 0.0, 1.0, 1.0)
+
+
+def test_a_model_that_knows_the_task_gets_no_note(task, world) -> None:
+    found = self_test(task, world, queries=16)
+    assert found.knows_task
+    assert found.note == ""
+
+
+def test_a_backend_that_writes_one_thing_and_weighs_another_fails() -> None:
+    class Contrary(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            reply = super()._reply(prompt, request)
+            gone = min(request.references) if reply.raw == max(request.references) else max(request.references)
+            return replace(reply, raw=gone)
+
+    with pytest.raises(ScoringError, match="24 are weighed less likely than another one"):
+        self_test(TinyTask(), Contrary())
+
+
+def test_a_backend_that_leaves_out_the_end_of_an_answer_fails() -> None:
+    class Endless(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            reply = super()._reply(prompt, request)
+            said = tuple(-0.5 if reply.raw.startswith(reference) else -5.0 for reference in request.references)
+            return replace(reply, logprobs=said)
+
+    with pytest.raises(ScoringError, match="what ends an answer is not weighed"):
+        self_test(TinyTask(), Endless())
+
+
+def test_answers_that_see_one_another_fail() -> None:
+    class Leaking(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            reply = super()._reply(prompt, request)
+            return replace(reply, logprobs=tuple(lp - 0.1 * place for place, lp in enumerate(reply.logprobs)))
+
+    with pytest.raises(ScoringError, match=r"log-probabilities differ by 0\.1"):
+        self_test(TinyTask(), Leaking())
+
+
+def test_without_log_probabilities_demonstrations_must_still_reach_the_model() -> None:
+    class Writes(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            return replace(super()._reply(prompt, request), logprobs=None)
+
+    class Deaf(Writes):
+        def _reply(self, prompt, request) -> Reply:
+            return super()._reply(prompt, replace(request, demos=()))
+
+    assert self_test(TinyTask(), Writes()).copying == Copying(None, None, 1.0, None)
+    with pytest.raises(ScoringError, match="demonstrations do not reach the model"):
+        self_test(TinyTask(), Deaf())
+
+
+def test_a_small_dev_split_borrows_questions_from_train() -> None:
+    task = TinyTask()
+    task._items["dev"] = task._items["dev"][:1]
+    assert self_test(task, Copies()).prompts == 8
+    task._items["dev"] = task._items["train"] = [replace(item, answers=("red",)) for item in task._items["dev"]]
+    with pytest.raises(ScoringError, match="nothing to tell apart"):
+        self_test(task, Copies())
 
 
 def test_an_answer_that_depends_on_its_company_fails(task, world, monkeypatch) -> None:
@@ -80,4 +162,4 @@ def test_all_problems_are_told_at_once(task, world, monkeypatch) -> None:
     monkeypatch.setattr(world, "answer", lambda requests: [Reply("red", (-1.0, -1.0), 1) for _ in requests])
     with pytest.raises(ScoringError) as caught:
         self_test(task, world)
-    assert str(caught.value).count("\n  - ") == 3
+    assert str(caught.value).count("\n  - ") == 4  # words, pictures, nothing repeated, not where they should be
