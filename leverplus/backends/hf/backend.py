@@ -36,6 +36,7 @@ class HfBackend:
         self.task = task
         self.section = section
         self.files = find_model(section)
+        self.notice = self.files.notice
         self.loaded = load_model(self.files.folder, section)
         model, processor = self.loaded.model, self.loaded.processor
         self.sight = Sight(task, processor, model, section) if processor is not None else None
@@ -116,7 +117,7 @@ class HfBackend:
         return codes, self.sight.pictures.positions(codes)
 
     def _verify(self) -> None:
-        """Reading in parts must give what the model itself gives, with a picture if it sees any."""
+        """Reading in parts must give what the model itself gives, with two different pictures if it sees any."""
         import torch
 
         tolerance = TOLERANCE[self.loaded.dtype]
@@ -124,9 +125,38 @@ class HfBackend:
             ids = np.array(self.prompts.tokens("Question: What is this?\nAnswer:"), dtype=np.int64)
             inputs = torch.from_numpy(ids)[None].to(self.language.device)
             self.language.verify(ids, np.arange(len(ids), dtype=np.int64)[None], tolerance, input_ids=inputs)
+            self._verify_weighing()
             return
-        text = f"{self.prompts.picture}What is this?"
-        own, slot = self.sight.probe(text)
+        text = f"{self.prompts.picture}What is this?{self.prompts.picture}And this?"
+        own, slots = self.sight.probe(text)
         ids = np.array(self.prompts.tokenizer(text)["input_ids"], dtype=np.int64)
-        codes = self.sight.pictures.codes(ids, [slot])
+        codes = self.sight.pictures.codes(ids, slots)
         self.language.verify(codes, self.sight.pictures.positions(codes), tolerance, **own)
+
+    def _verify_weighing(self) -> None:
+        """Answers weighed side by side, after prompts that share a beginning, are as likely as the model itself says.
+
+        This sees what no answer shows: a place that is one off, a mask, a position, padding, a branch mixed up.
+        """
+        import torch
+
+        common = "Question: What is shown in the picture that hangs on the wall beside the old wooden door?\nAnswer:"
+        prompts, wholes = [], []
+        for end in ("", " a red house\nQuestion: And what else?\nAnswer:"):
+            ids = np.array(self.prompts.tokens(common + end), dtype=np.int64)
+            answers = tuple(self.prompts.answer(common + end, words) for words in ("red", "a small white house"))
+            prompts.append(Prompt(ids, np.arange(len(ids), dtype=np.int64)[None], answers))
+            wholes += [(ids.tolist(), answer) for answer in answers]
+        read = [value for reading in self.reader.read(prompts, 0, self.stops) for value in reading.logprobs]
+        for (ids_before, answer), ours in zip(wholes, read, strict=True):
+            whole = torch.tensor([[*ids_before, *answer]], device=self.language.device)
+            with torch.inference_mode():
+                logits = self.loaded.model(input_ids=whole, use_cache=False).logits[0].float()
+            places = range(len(ids_before) - 1, len(ids_before) + len(answer) - 1)
+            chances = logits.log_softmax(-1)
+            own = sum(float(chances[place, token]) for place, token in zip(places, answer, strict=True))
+            if not abs(own - ours) <= max(1.0, len(answer) / 4) * self.tolerance:
+                raise ScoringError(
+                    f"an answer that this model finds {own:.3f} nats likely is weighed at {ours:.3f}, so its kind "
+                    f"({type(self.loaded.model).__name__}) is not supported"
+                )

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class ModelFiles:
     folder: Path
     name: str
     digest: str
+    notice: str = ""
+    """What was done to the files just now, for the user to know."""
 
 
 def cache_folder() -> Path:
@@ -164,9 +167,11 @@ def file_digest(path: Path) -> str:
 def _unpacked(packed: Path, name: str) -> ModelFiles:
     digest = file_digest(packed)[:16]
     folder = cache_folder() / "models" / f"{packed.stem}-{digest}-{UNPACKED}"
+    notice = ""
     if not folder.is_dir():
         _write_whole(folder, lambda part: unpack_gguf(packed, part))
-    return ModelFiles(folder, name, f"gguf-{digest}-{UNPACKED}")
+        notice = f"unpacked {packed.name} into {folder}, from where it is loaded from now on"
+    return ModelFiles(folder, name, f"gguf-{digest}-{UNPACKED}", notice)
 
 
 def _write_whole(folder: Path, write: Callable[[Path], Any]) -> None:
@@ -192,22 +197,23 @@ def first_line(error: Exception) -> str:
 
 def unpack_gguf(packed: Path, folder: Path) -> None:
     """Write what is in a GGUF file as a folder of float32 weights, config and tokenizer."""
-    import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where = {"gguf_file": packed.name, "local_files_only": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
-        model = AutoModelForCausalLM.from_pretrained(str(packed.parent), dtype=torch.float32, **where)
+        model, tokenizer, missing = _read_gguf(packed)
     except ImportError as error:  # transformers names the packages that GGUF files need
         raise LeverError(f"{packed}: {first_line(error)}; type `pip install 'leverplus[hf]'`") from error
-    except (ValueError, KeyError, RuntimeError, OSError) as error:
+    except Exception as error:  # a damaged file makes its reader fail in as many ways as there are bytes
+        reason = first_line(error) or type(error).__name__
         raise MissingFile(
-            f"{packed} cannot be unpacked ({first_line(error)}); give the model as a folder in the hub's layout"
+            f"{packed} cannot be unpacked ({reason}); download it again, or give the model as a folder in the hub's "
+            "layout"
         ) from error
+    if missing:  # transformers would fill them with random numbers
+        raise MissingFile(
+            f"{packed} cannot be unpacked (it lacks {len(missing)} of the model's weights, such as {missing[0]}); "
+            "download it again, or give the model as a folder in the hub's layout"
+        )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.config.save_pretrained(folder)
@@ -216,3 +222,25 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
     if model.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _read_gguf(packed: Path) -> tuple[Any, Any, list[str]]:
+    """Model and tokenizer of a GGUF file, and the names of weights that it lacks; nothing is shown meanwhile."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where = {"gguf_file": packed.name, "local_files_only": True, "trust_remote_code": False}
+    reader: Any = modeling_gguf_pytorch_utils
+    bar = reader.tqdm  # it has a progress bar of its own, which nothing switches off
+    reader.tqdm = partial(bar, disable=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(packed.parent), **where)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(packed.parent), dtype=torch.float32, output_loading_info=True, **where
+        )
+    finally:
+        reader.tqdm = bar
+    model, info = loaded
+    return model, tokenizer, sorted(info["missing_keys"])

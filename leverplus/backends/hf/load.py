@@ -15,6 +15,9 @@ from leverplus.errors import LeverError, MissingFile
 from leverplus.parsing import parse_json
 from leverplus.recipe.model import ModelSection
 
+NO_CODE = {"trust_remote_code": False}
+"""What every loader of transformers is told: code that lies beside weights is neither run nor asked about."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -54,17 +57,17 @@ def _load(folder: Path, device: str, dtype: str) -> Loaded:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, **NO_CODE)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
+        model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa", **NO_CODE)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager")
+        model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager", **NO_CODE)
     processor = load_processor(folder) if sees else None
-    tokenizer = processor.tokenizer if processor is not None else AutoTokenizer.from_pretrained(folder)
+    tokenizer = processor.tokenizer if processor is not None else AutoTokenizer.from_pretrained(folder, **NO_CODE)
     return Loaded(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
 
 
@@ -85,12 +88,12 @@ def load_processor(folder: Path) -> Any:
 
     names: Any = processing_auto
     if find_spec("torchvision") is not None:
-        return AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
-    name = names.PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder).model_type]
+        return AutoProcessor.from_pretrained(folder, **NO_CODE)  # type: ignore[no-untyped-call]
+    name = names.PROCESSOR_MAPPING_NAMES[AutoConfig.from_pretrained(folder, **NO_CODE).model_type]
     for file in ("processor_config.json", "preprocessor_config.json"):
         if (folder / file).is_file():
             name = parse_json((folder / file).read_bytes()).get("processor_class") or name
-    return image_only(names.processor_class_from_name(name)).from_pretrained(folder)
+    return image_only(names.processor_class_from_name(name)).from_pretrained(folder, **NO_CODE)
 
 
 def image_only(cls: Any) -> Any:

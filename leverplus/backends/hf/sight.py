@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,11 +60,15 @@ class Sight:
             grid = (height // merge, width // merge)
         return Unfolded(tuple(int(token) for token in found["input_ids"][0]), grid, inputs)
 
-    def probe(self, text: str) -> tuple[dict[str, Any], int]:
-        """What the model itself is given for a text with one picture, and the picture's slot."""
-        picture = Image.linear_gradient("L").resize((96, 64)).convert("RGB")
-        slot = self.pictures.slot("probe", lambda: self.unfold(picture))
-        small = shrink(picture, self.section.image_pixels)
+    def probe(self, text: str) -> tuple[dict[str, Any], list[int]]:
+        """What the model itself is given for a text with two different pictures, and the pictures' slots."""
+        first = Image.linear_gradient("L").resize((96, 64)).convert("RGB")
+        pictures = [first, first.transpose(Image.Transpose.ROTATE_90)]
+        slots = [
+            self.pictures.slot(f"probe {number}", partial(self.unfold, picture))
+            for number, picture in enumerate(pictures)
+        ]
+        small = [shrink(picture, self.section.image_pixels) for picture in pictures]
         inputs = self.processor(text=[text], images=[small], return_tensors="pt")
         dtype = next(self.language.model.parameters()).dtype
         moved = {
@@ -71,7 +76,7 @@ class Sight:
             for key, value in inputs.items()
             if isinstance(value, torch.Tensor)
         }
-        return moved, slot
+        return moved, slots
 
 
 def shrink(picture: Image.Image, pixels: int) -> Image.Image:

@@ -10,13 +10,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tiny_hf import CORPUS, llama, tokenizer
+from tiny_hf import CORPUS, ColourTask, llama, tokenizer
 
 from leverplus.backends.hf import files
+from leverplus.backends.hf.backend import HfBackend
 from leverplus.backends.hf.files import file_digest, find_model
 from leverplus.backends.hf.load import load_model, pick_device
+from leverplus.embedders.sentence import SentenceEncoder
 from leverplus.errors import LeverError, MissingFile
 from leverplus.recipe.model import ModelSection
+from leverplus.recipe.sections import EmbedSection
 
 WIDTH, HEADS, LAYERS, HIDDEN = 32, 4, 2, 48
 
@@ -163,11 +166,85 @@ def test_a_package_without_its_parts_says_what_to_type(tmp_path, own_cache, monk
     assert not list(own_cache.rglob("*.gguf"))
 
 
-def test_a_gguf_file_that_cannot_be_read_is_named(own_cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense" * 9)
-    with pytest.raises(MissingFile, match=r"broken\.gguf cannot be unpacked \(.+\); give the model as a folder"):
+def spoilt(kind: str, good: bytes) -> bytes:
+    """A GGUF file with one thing wrong. Its header: magic, version (4 bytes), tensors and values (8 bytes each)."""
+    header = 24
+    name = good.index(b"general.architecture")
+    return {
+        "empty": b"",
+        "magic only": b"GGUF",
+        "another magic": b"GGML" + good[4:],
+        "nonsense": b"GGUF nonsense" * 9,
+        "an unknown version": good[:4] + (99).to_bytes(4, "little") + good[8:],
+        "10^12 tensors": good[:8] + (10**12).to_bytes(8, "little") + good[16:],
+        "10^12 values": good[:16] + (10**12).to_bytes(8, "little") + good[header:],
+        "a name of 10^15 letters": good[:header] + (10**15).to_bytes(8, "little") + good[header + 8 :],
+        "a value of unknown type": good[: name + 20] + (77).to_bytes(4, "little") + good[name + 24 :],
+        "an unknown architecture": good.replace(b"llama", b"lhama"),
+        "half of it": good[: len(good) // 2],
+        "the last tensor cut": good[:-4096],
+        "a tensor of another name": good.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight"),
+        "a name that is no text": good.replace(b"general.architecture", b"general.architectur\xff"),
+    }[kind]
+
+
+BAD = (
+    "empty", "magic only", "another magic", "nonsense", "an unknown version", "10^12 tensors", "10^12 values",
+    "a name of 10^15 letters", "a value of unknown type", "an unknown architecture", "half of it",
+    "the last tensor cut", "a tensor of another name", "a name that is no text",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_damaged_gguf_file_is_one_sentence(own_cache: Path, tmp_path: Path, kind: str) -> None:
+    write_gguf(tmp_path / "good.gguf")
+    (tmp_path / "broken.gguf").write_bytes(spoilt(kind, (tmp_path / "good.gguf").read_bytes()))
+    with pytest.raises(MissingFile, match=r"broken\.gguf cannot be unpacked \(.+\); download it again") as caught:
         find_model(ModelSection(name=str(tmp_path / "broken.gguf")))
+    assert "\n" not in str(caught.value)
     assert list((own_cache / "models").iterdir()) == []
+
+
+def test_unpacking_shows_one_quiet_line(tmp_path: Path, capfd) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    section = ModelSection(name=str(tmp_path / "tiny.gguf"), device="cpu", untrained=True)
+    backend = HfBackend(ColourTask(pictures=False), section)
+    assert backend.notice.startswith("unpacked tiny.gguf into ")
+    assert capfd.readouterr() == ("", "")
+    assert HfBackend(ColourTask(pictures=False), section).notice == ""
+
+
+def add_code(folder: Path, kind: str) -> Path:
+    """Code beside weights that transformers would run if it were trusted; returns the file that it would write."""
+    ran = folder / "ran"
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: ...\n")
+    names = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoProcessor", "AutoImageProcessor")
+    auto_map = dict.fromkeys(names, "own.Own") | {"AutoTokenizer": ["own.Own", "own.Own"]}
+    for file in ("config.json", "tokenizer_config.json"):
+        values = json.loads((folder / file).read_text()) | {"auto_map": auto_map}
+        if file == "config.json" and kind == "unknown":
+            values["model_type"] = "own"
+        (folder / file).write_text(json.dumps(values))
+    return ran
+
+
+@pytest.mark.parametrize("kind", ["known", "unknown"])
+def test_code_that_lies_beside_a_model_is_neither_run_nor_asked_about(tmp_path: Path, monkeypatch, kind: str) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("somebody asked whether to run it")
+
+    monkeypatch.setattr("builtins.input", asked)
+    folder = llama(tmp_path / "model")
+    ran = add_code(folder, kind)
+    if kind == "known":
+        assert type(load_model(folder, ModelSection(device="cpu")).model).__name__ == "LlamaForCausalLM"
+    else:
+        with pytest.raises(MissingFile, match="cannot be loaded as a model that answers questions") as caught:
+            load_model(folder, ModelSection(device="cpu"))
+        assert "\n" not in str(caught.value)
+        with pytest.raises(MissingFile, match=r"embed\.model: .* cannot be loaded"):
+            SentenceEncoder(EmbedSection(name="sentence", model=str(folder), device="cpu"))
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(
