@@ -48,6 +48,13 @@ def zscore(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:
     return _finish((rewards - mean) / spread.clamp(min=floor), rewards, mask)
 
 
+def zscore_sample(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:
+    """(r - mean) / max(std, floor) with the n - 1 deviation, as the earlier code took it (`torch.std`)."""
+    count, mean, spread = moments(rewards, mask)
+    sample = spread * (count / (count - 1.0).clamp(min=1.0)).sqrt()
+    return _finish((rewards - mean) / sample.clamp(min=floor), rewards, mask)
+
+
 def leave_one_out(rewards: Tensor, mask: Tensor, floor: float = 0.1) -> Tensor:  # noqa: ARG001
     """r - mean of the *other* members (RLOO): the baseline does not contain the reward it judges."""
     count, mean, _ = moments(rewards, mask)

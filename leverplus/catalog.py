@@ -33,6 +33,7 @@ REWARDS: Table = {
 }
 ADVANTAGES: Table = {
     "zscore": "leverplus.advantages:zscore",
+    "zscore_sample": "leverplus.advantages:zscore_sample",
     "rank": "leverplus.advantages:rank",
     "centred": "leverplus.advantages:centred",
     "leave_one_out": "leverplus.advantages:leave_one_out",

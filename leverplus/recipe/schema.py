@@ -46,7 +46,8 @@ def setting(
         "sick": tuple(sick),
         "since": since,
     }
-    return dataclasses.field(default=default, metadata=metadata)
+    # a state of training is recognised by the words of its sections, so later settings stay out of them as well
+    return dataclasses.field(default=default, metadata=metadata, repr=not since)
 
 
 def read_section(cls: type[SectionT], values: Mapping[str, Any], prefix: str, problems: list[str]) -> SectionT | None:

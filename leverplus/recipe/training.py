@@ -70,7 +70,7 @@ class StageConfig:
     grad_clip: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0.0)
     freeze: tuple[str, ...] = setting((), "parts that stay as they are: projections, attention, state, head, ...")
     patience: int = setting(0, "stop after so many epochs without a better held-out reward; 0 never", low=0)
-    monitor: str = setting("reward", "which held-out number decides, highest is best")
+    monitor: str = setting("reward", "which held-out number decides: the highest is best, of loss the lowest")
     keep: str = setting("best", "the epoch whose weights a stage ends with", choices=("best", "last"))
     min_positive_ratio: float = setting(0.0, "leave out groups with a smaller share of positives", low=0.0, high=1.0)
     positive_threshold: float = setting(
@@ -79,12 +79,31 @@ class StageConfig:
     easy_epochs: int = setting(0, "first epochs on easy queries only (curriculum)", low=0)
     easy_gap: float = setting(1.0, "an easy query has this much between its best and worst reward", low=0.0)
     easy_count: int = setting(2, "... and at least so many positives and negatives", low=0)
+    held_out: float = setting(
+        0.0,
+        "share of the queries that are not learnt from but judged after every epoch (val/loss, val/group_reward)",
+        low=0.0,
+        high=0.9,
+        since="0.2",
+    )
+    drop_wrong: float = setting(
+        0.0,
+        "share of the wrong members of a group that are left out, those least likely where they were drawn",
+        low=0.0,
+        high=1.0,
+        since="0.2",
+    )
 
     def problems(self, prefix: str) -> list[str]:
         """Values that are allowed one by one but not together."""
+        found = []
         if self.patience and self.keep == "last":
-            return [f'{prefix}patience = {self.patience}: has no effect with {prefix}keep = "last"; use "best", or 0']
-        return []
+            found.append(
+                f'{prefix}patience = {self.patience}: has no effect with {prefix}keep = "last"; use "best", or 0'
+            )
+        if self.monitor in ("loss", "group_reward") and not self.held_out:
+            found.append(f'{prefix}monitor = "{self.monitor}": needs {prefix}held_out above 0, such as 0.2')
+        return found
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from leverplus.policies.base import PAD, STOP, Features, may_stop
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig, StageConfig
 from leverplus.rewards import Evidence, Weights
+from leverplus.signal import is_right
 from leverplus.types import Demos, Group, ItemId, Member, Score
 
 Array = NDArray[np.float64]
@@ -218,5 +219,29 @@ def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[
             fewest = min(int(positive.sum()), int((~positive).sum()))
             if gap < config.easy_gap or fewest < config.easy_count:
                 continue
-        kept.append(row)
+        kept.append(without_wrong(row, config.drop_wrong))
     return kept
+
+
+def without_wrong(row: Row, share: float) -> Row:
+    """A row without a share of its wrong members, those least likely under what drew them first.
+
+    Members without a density (`log_mu` is NaN) are ordered by reward behind those with one.
+    """
+    wrong = [place for place, accuracy in enumerate(row.accuracy.tolist()) if not is_right(accuracy)]
+    count = int(share * len(wrong))
+    if not count:
+        return row
+    density, rewards = row.log_mu.tolist(), row.rewards.tolist()
+    # NaN compares with nothing, so a member without a density is put behind and told apart by its reward alone
+    known = {place: not math.isnan(density[place]) for place in wrong}
+    wrong.sort(key=lambda place: (not known[place], density[place] if known[place] else rewards[place]))
+    dropped = set(wrong[:count])
+    kept = torch.tensor([place for place in range(len(rewards)) if place not in dropped], dtype=torch.long)
+    return replace(
+        row,
+        sequences=row.sequences[kept],
+        rewards=row.rewards[kept],
+        log_mu=row.log_mu[kept],
+        accuracy=row.accuracy[kept],
+    )

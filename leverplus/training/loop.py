@@ -19,10 +19,12 @@ from leverplus.errors import TrainingError
 from leverplus.policies.base import Policy
 from leverplus.policies.decode import greedy
 from leverplus.policies.items import ItemTable
+from leverplus.recipe.schema import hashed_settings
 from leverplus.recipe.training import StageConfig
 from leverplus.training import checkpoint
 from leverplus.training.distributions import describe, first_advantages, write_distributions
 from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
+from leverplus.training.heldout import judge_rows, split_rows
 from leverplus.training.measures import compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed
@@ -32,6 +34,9 @@ from leverplus.training.steps import Steps
 Evaluate = Callable[[Policy], Mapping[str, float]]
 Refresh = Callable[[Policy, int], Sequence[Row]]
 PROBES = 64
+
+JUDGED = 256
+"""Groups of the training on which the held-out numbers are also taken, for comparison."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class _Trainer:
         self.epoch, self.best_epoch = 0, 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}
+        self.kept_out: list[Row] = []
         self.history: list[Mapping[str, float]] = []
 
     def finished(self) -> bool:
@@ -105,6 +111,7 @@ class _Trainer:
 
     def run_epoch(self, rows: Sequence[Row]) -> None:
         config, name = self.config, self.run.name
+        rows, self.kept_out = split_rows(rows, config.held_out)
         kept = rows_of_epoch(rows, config, self.epoch)
         if not kept:
             raise TrainingError(
@@ -126,6 +133,9 @@ class _Trainer:
         self.stage.end_epoch(metrics)
         metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
         metrics |= compare_picks(picks, self._picks(probe), probe)
+        if self.kept_out:  # the same numbers on some of what is learnt from: the gap between both is overfitting
+            judged = judge_rows(self.policy, kept[:JUDGED], self.run.table)
+            metrics |= {f"fit/{measure}": value for measure, value in judged.items()}
         self.epoch += 1
         self._close_epoch(metrics)
 
@@ -138,22 +148,31 @@ class _Trainer:
 
     def _judge_start(self) -> None:
         """The policy before the first epoch counts: a stage that only harms gives back what it was given."""
-        if self.run.evaluate is not None:
-            value = self._value(self.run.evaluate(self.policy.eval()))
-            self.best_value, self.best_epoch = value, 0
+        if self._judges:
+            self.best_value, self.best_epoch = self._value(self._judge()), 0
             self.best_weights = checkpoint.tensors_of(self.policy)
+
+    @property
+    def _judges(self) -> bool:
+        return self.run.evaluate is not None or bool(self.kept_out)
+
+    def _judge(self) -> dict[str, float]:
+        """Held-out numbers: what the run measures on dev, and the groups that were kept out of training."""
+        measured = {} if self.run.evaluate is None else dict(self.run.evaluate(self.policy.eval()))
+        return measured | judge_rows(self.policy, self.kept_out, self.run.table)
 
     def _value(self, held_out: Mapping[str, float]) -> float:
         if self.config.monitor not in held_out:
             raise TrainingError(
                 f'{self.run.name}.monitor = "{self.config.monitor}" is not measured; known: {", ".join(held_out)}'
             )
-        return held_out[self.config.monitor]
+        value = held_out[self.config.monitor]
+        return -value if self.config.monitor == "loss" else value
 
     def _close_epoch(self, metrics: dict[str, float]) -> None:
         held_out: Mapping[str, float] = {}
-        if self.run.evaluate is not None:
-            held_out = self.run.evaluate(self.policy.eval())
+        if self._judges:
+            held_out = self._judge()
             value = self._value(held_out)
             if self.best_value is None or value > self.best_value or self.config.keep == "last":
                 self.best_value, self.best_epoch = value, self.epoch
@@ -192,7 +211,8 @@ class _Trainer:
 
     def identity(self) -> str:
         """What must be equal for a state to be continued: settings other than the number of epochs, and the seed."""
-        settings = {key: value for key, value in vars(self.config).items() if key not in ("epochs", "patience")}
+        counted = hashed_settings(self.config).keys() - {"epochs", "patience"}
+        settings = {key: value for key, value in vars(self.config).items() if key in counted}
         return str(derive_seed(sorted(settings.items()), self.run.seed, self.run.recipe_hash, self.policy.config))
 
     def resume(self) -> None:

@@ -54,6 +54,10 @@ METRICS: Mapping[str, str] = {
     "nll": "mean negative log-likelihood of the members, nats a sequence",
     "nll_skill": "1 - nll / nll of a uniform policy",
     "temperature": "temperature of the reward weights",
+    "fit/loss": "reward-weighted cross-entropy at temperature 1 on groups that are learnt from, as val/loss elsewhere",
+    "fit/group_reward": (
+        "mean reward of a group's members, each counted by its probability among them, as val/group_reward"
+    ),
     "loss/total": "what is minimised",
     "loss/pg": "clipped policy-gradient term",
     "loss/kl": "KL term with its weight",

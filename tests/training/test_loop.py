@@ -260,6 +260,8 @@ ALTERED: dict[str, Any] = {
     "easy_epochs": 2,
     "easy_gap": 0.6,
     "easy_count": 3,
+    "held_out": 0.3,
+    "drop_wrong": 0.5,
     "labels": "top",
     "temperature": 0.9,
     "label_smoothing": 0.3,
@@ -305,6 +307,7 @@ ALTERED: dict[str, Any] = {
 # settings whose effect shows only beside another one
 BESIDE: dict[str, dict[str, Any]] = {
     "min_positive_ratio": {"positive_threshold": 0.5},
+    "held_out": {"monitor": "group_reward"},
     "positive_threshold": {"min_positive_ratio": 0.1},
     "easy_epochs": {"easy_gap": 0.3, "easy_count": 1, "positive_threshold": 0.5},
     "easy_gap": {"easy_epochs": 3, "easy_count": 0, "easy_gap": 0.1},

@@ -1,0 +1,84 @@
+"""Groups that are not learnt from: who they are, what is measured on them, and choosing an epoch by it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from leverplus.errors import RecipeError
+from leverplus.policies.base import sequence_logprobs
+from leverplus.recipe.recipe import build_recipe
+from leverplus.recipe.training import GrpoConfig, RceConfig, RewardConfig
+from leverplus.training.groups import Row, collate, rows_from_groups, rows_of_epoch, without_wrong
+from leverplus.training.heldout import judge_rows, split_rows
+from leverplus.training.loop import StageRun, run_stage
+
+
+def rows_of(planted: Any, count: int = 20) -> list[Row]:
+    return list(rows_from_groups(planted.groups(count), planted.table, RewardConfig()))
+
+
+def test_a_query_stays_on_its_side_when_others_are_added(planted: Any) -> None:
+    rows = rows_of(planted)
+    learnt, kept_out = split_rows(rows, 0.25)
+    assert {row.query for row in learnt}.isdisjoint({row.query for row in kept_out})
+    assert len(learnt) + len(kept_out) == len(rows)
+    again, _ = split_rows(list(reversed(rows)), 0.25)
+    assert {row.query for row in again} == {row.query for row in learnt}
+    assert split_rows(rows, 0.0) == (rows, [])
+    alone = [row for row in rows if row.query == rows[0].query]
+    assert split_rows(alone, 0.5) == (alone, []), "one query is learnt from"
+
+
+def test_loss_and_reward_of_held_out_groups_are_those_of_the_formulas(planted: Any) -> None:
+    rows, policy = rows_of(planted)[:5], planted.policy()
+    expected = {"loss": 0.0, "group_reward": 0.0}
+    for row in rows:
+        batch = collate([row], planted.table)
+        with torch.no_grad():
+            logp = sequence_logprobs(policy.eval(), policy.prepare(batch.features), batch.sequences).total[0].tolist()
+        reward = row.rewards.tolist()
+        weight = [math.exp(r) / sum(math.exp(other) for other in reward) for r in reward]
+        expected["loss"] += -sum(w * p for w, p in zip(weight, logp, strict=True)) / len(rows)
+        share = [math.exp(p) / sum(math.exp(other) for other in logp) for p in logp]
+        expected["group_reward"] += sum(s * r for s, r in zip(share, reward, strict=True)) / len(rows)
+    assert judge_rows(policy, rows, planted.table) == pytest.approx(expected, rel=1e-5)
+    assert judge_rows(policy, [], planted.table) == {}
+
+
+@pytest.mark.parametrize("name", ["rce", "grpo"])
+def test_a_stage_logs_held_out_loss_and_can_choose_its_epoch_by_it(planted: Any, name: str) -> None:
+    config_type = {"rce": RceConfig, "grpo": GrpoConfig}[name]
+    config = config_type(epochs=4, lr=5e-3, batch_size=10, held_out=0.3, monitor="loss")
+    result = run_stage(planted.policy(), rows_of(planted), StageRun(name, config, planted.table))
+    held = [line["val/loss"] for line in result.history]
+    assert len(held) == 4
+    assert all({"val/group_reward", "fit/loss", "fit/group_reward"} <= set(line) for line in result.history)
+    assert result.best_value is not None
+    assert -result.best_value <= min(held) + 1e-9, "the lowest loss, or that of the start"
+    if result.best_epoch:
+        assert held[result.best_epoch - 1] == pytest.approx(-result.best_value)
+
+
+def test_choosing_by_a_held_out_number_needs_groups_that_are_held_out() -> None:
+    with pytest.raises(RecipeError, match=r'rce\.monitor = "loss": needs rce\.held_out above 0'):
+        build_recipe("a", {"train": {"stages": ["rce"]}, "rce": {"monitor": "loss"}}, "test")
+
+
+def test_the_wrong_members_that_were_least_likely_are_dropped_first(planted: Any) -> None:
+    row = rows_of(planted, 1)[0]
+    nan = math.nan
+    row = replace(
+        row,
+        sequences=torch.arange(5).unsqueeze(-1),
+        rewards=torch.tensor([0.9, 0.1, 0.2, 0.3, 0.05]),
+        accuracy=torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]),
+        log_mu=torch.tensor([-9.0, -1.0, -5.0, nan, nan]),
+    )
+    kept = [without_wrong(row, share).sequences.flatten().tolist() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert kept == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 3, 4], [0, 3], [0]]
+    assert rows_of_epoch([row], RceConfig(drop_wrong=0.5), 0)[0].rewards.tolist() == pytest.approx([0.9, 0.3, 0.05])
