@@ -26,12 +26,22 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise LeverError("the page needs a web server; type `pip install 'leverplus[serve]'`") from error
     from leverplus.view.app import create_app
+    from leverplus.view.connections import KEEP_ALIVE_SECONDS, PatientProtocol
     from leverplus.view.guard import LOOPBACK
 
     if not 0 <= args.port <= 65535:
         raise LeverError(f"--port {args.port}: a port is a number from 0 to 65535")
     app = create_app(args.folder, args.host)
-    config = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning", ws="none", server_header=False)
+    config = uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        http=PatientProtocol,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        log_level="warning",
+        ws="none",
+        server_header=False,
+    )
     try:
         listening = _listen(args.host, args.port)
     except OSError as error:

@@ -22,16 +22,16 @@ from leverplus.report import curves, figures
 from leverplus.report.data import RunFiles, newer
 from leverplus.report.names import arm_name
 from leverplus.report.verdict import headline, verdict
-from leverplus.types import Item, ItemId
+from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
 from leverplus.view.choice import Choice, explain, step_figures
-from leverplus.view.guard import Guard, read_upload
+from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
 from leverplus.view.loaded import Card, Labels, Loaded, webp
 from leverplus.view.pages import asset, figure_values, render
 from leverplus.view.queries import FATES, Indexes, QueryIndex, Wanted
 from leverplus.view.runs import RunsFolder, read_files
 
-STATES = ("finished", "training", "stopped")
+STATES = ("finished", "training", "stopped", "damaged")
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 )
@@ -46,6 +46,7 @@ class View:
         self.runs = RunsFolder(root)
         self.indexes = Indexes()
         self.loaded = Loaded()
+        self.turns = Turns()
         self._labels: WeakKeyDictionary[QueryIndex, Labels] = WeakKeyDictionary()
 
     def index(self, name: str) -> QueryIndex:
@@ -364,21 +365,24 @@ def _add_try(app: FastAPI, view: View) -> None:
     ) -> HTMLResponse:
         shared: dict[str, Any] = {"item": item, "question": question, "shots": shots}
         try:
-            content = image.file.read() if image is not None else b""
-            picture = read_upload(content) if content else None
-            selector = view.loaded.selector(view.runs.folder(name))
-            task = selector.run.task
-            own: Item | None = task.item(ItemId(item.strip())) if item.strip() and picture is None else None
-            with view.loaded.lock:
-                made = attempt(selector, question=question, shots=shots, item=own, picture=picture)
-                seen = picture if picture is not None else task.image(own) if own else None
+            content = image.file.read(UPLOAD_BYTES + 1) if image is not None else b""
+            with view.turns.turn():
+                selector = view.loaded.selector(view.runs.folder(name))
+                own = selector.run.task.item(ItemId(item.strip())) if item.strip() and not content else None
+                uploaded = read_upload(content) if content else None  # decoded here and nowhere kept
+                with view.loaded.lock:
+                    made = attempt(selector, question=question, shots=shots, item=own, picture=content or None)
+                    seen = uploaded if uploaded is not None else selector.run.task.image(own) if own else None
+                shown = b"" if seen is None else webp(seen)
+        except Busy as error:
+            return form(name, 503, **shared, message=str(error))
         except LeverError as error:
             return form(name, 422, **shared, message=str(error))
         return form(
             name,
             **shared,
             made=made,
-            seen=base64.b64encode(webp(seen)).decode() if seen is not None else "",
+            seen=base64.b64encode(shown).decode(),
             demos=[view.loaded.card(selector.run, demo) for demo in made.choice.demos],
             choice=_cards(view, selector.run, made.choice),
             figures=step_figures(made.choice),

@@ -39,9 +39,12 @@ class Attempt:
 
 
 def attempt(
-    selector: Selector, *, question: str, shots: int, item: Item | None = None, picture: Image.Image | None = None
+    selector: Selector, *, question: str, shots: int, item: Item | None = None, picture: bytes | None = None
 ) -> Attempt:
-    """Ask one query: an item as it is, an item's picture with another question, or a picture of one's own."""
+    """Ask one query: an item as it is, an item's picture with another question, or the file of a picture of one's own.
+
+    The file goes to the selector as it was sent, so that `lever select --image` on the same file chooses the same.
+    """
     asked = " ".join(question.split())
     if len(asked) > MOST_WORDS:
         raise LeverError(f"the question has {len(asked):,} characters; at most {MOST_WORDS:,} are taken")
@@ -53,11 +56,18 @@ def attempt(
         elif not asked:
             raise LeverError("the question is empty; type what you want to ask about your picture")
         else:
-            image = picture if picture is not None or item is None else selector.run.task.image(item)
-            query = selector.query(asked, image, Path(folder))
+            query = selector.query(asked, _image(selector, item, picture, Path(folder)), Path(folder))
         choice = explain(selector, query, shots)
         chosen, alone = _ask(selector, query, choice)
     return Attempt(query, choice, chosen, alone)
+
+
+def _image(selector: Selector, item: Item | None, picture: bytes | None, folder: Path) -> Image.Image | Path | None:
+    if picture is not None:
+        path = folder / "upload"
+        path.write_bytes(picture)
+        return path
+    return None if item is None else selector.run.task.image(item)
 
 
 def _ask(selector: Selector, query: Item, choice: Choice) -> tuple[Answer, Answer]:

@@ -6,10 +6,13 @@ import io
 import ipaddress
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from leverplus.errors import DataError
+from leverplus.errors import DataError, LeverError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,6 +22,8 @@ UPLOAD_BYTES = 2_000_000
 FORM_BYTES = 64_000
 """What a form may hold besides its picture."""
 MAX_PIXELS = 16_000_000
+MOST_WAITING = 8
+"""Pictures that wait to be looked at; 2 MB each while they wait, one at a time is decoded."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -105,6 +110,36 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Busy(LeverError):
+    """More pictures wait to be looked at than the page takes."""
+
+
+class Turns:
+    """Lets in one upload at a time: what is decoded takes a thousand times the memory of what was sent.
+
+    A picture of 62 KB may have 16 million pixels, which are 48 MB decoded and about twice that while they are worked
+    on. Forty at once took gigabytes; one at a time takes what one takes, and those that wait are bounded in number.
+    """
+
+    def __init__(self, most_waiting: int | None = None) -> None:
+        self.most = MOST_WAITING if most_waiting is None else most_waiting
+        self._count = 0
+        self._counting, self._working = Lock(), Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self._counting:
+            if self._count > self.most:
+                raise Busy(f"{self.most} pictures are waiting already; send yours again in a moment")
+            self._count += 1
+        try:
+            with self._working:
+                yield
+        finally:
+            with self._counting:
+                self._count -= 1
 
 
 def read_upload(content: bytes) -> Image.Image:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import MissingFile
+from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.folder import PULSE
 from leverplus.parsing import parse_json
 from leverplus.report.data import RunFiles, newer, read_run
@@ -72,14 +73,38 @@ class RunsFolder:
         stamp = tuple(_mtime(folder / mark) for mark in MARKS)
         known = self._summaries.get(name)
         if known is None or known[0] != stamp:
-            known = self._summaries[name] = stamp, summarise(name, read_files(folder))
+            known = self._summaries[name] = stamp, _summary(name, folder)
         found = known[1]
+        if found.state == "damaged":
+            return found
         return Summary(**{**vars(found), "state": state_of(folder, finished=found.n is not None)})
 
 
 def read_files(folder: Path) -> RunFiles:
-    """What a run folder holds besides its predictions."""
-    return read_run(folder, with_predictions=False)
+    """What a run folder holds besides its predictions; whatever cannot be read of it is one sentence."""
+    with _damage_as_sentence(folder):
+        return read_run(folder, with_predictions=False)
+
+
+@contextmanager
+def _damage_as_sentence(folder: Path) -> Iterator[None]:
+    """Files of a run may hold anything; no error over one of them may reach the pages of the others."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError) as e:
+        raise DataError(
+            f"{folder.name} is damaged ({type(e).__name__}: {str(e)[:200]}); `lever doctor {folder}` says more, and "
+            "the command that made the file makes it again"
+        ) from e
+
+
+def _summary(name: str, folder: Path) -> Summary:
+    """The line of a run; that of a damaged one says so and why."""
+    try:
+        with _damage_as_sentence(folder):
+            return summarise(name, read_files(folder))
+    except LeverError as error:
+        return Summary(name, "", "", None, None, None, "", str(error), "", "damaged")
 
 
 def summarise(name: str, files: RunFiles) -> Summary:
@@ -131,7 +156,10 @@ def _mean(results: Mapping[str, Any] | None, arm: str) -> float | None:
 
 
 def _is_run(folder: Path) -> bool:
-    return folder.is_dir() and any((folder / mark).is_file() for mark in MARKS)
+    try:
+        return folder.is_dir() and any((folder / mark).is_file() for mark in MARKS)
+    except OSError:
+        return False  # a folder that may not be looked into
 
 
 def _mtime(path: Path) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from PIL import Image
 from viewed import client_of
 
 from leverplus.errors import DataError
-from leverplus.view.guard import MAX_PIXELS, UPLOAD_BYTES, read_upload
+from leverplus.view import guard
+from leverplus.view.guard import MAX_PIXELS, UPLOAD_BYTES, Busy, Turns, read_upload
 
 
 def encoded(kind: str, size: tuple[int, int] = (40, 30)) -> bytes:
@@ -100,3 +103,42 @@ def test_pictures_are_taken(kind: str) -> None:
 def test_everything_else_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(DataError, match=said):
         read_upload(content)
+
+
+def test_pictures_are_looked_at_one_at_a_time_and_only_so_many_wait() -> None:
+    turns = Turns(most_waiting=3)
+    inside, most, refused, done = [0], [0], [0], [0]
+    counting = threading.Lock()
+
+    def upload() -> None:
+        try:
+            with turns.turn():
+                with counting:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                time.sleep(0.05)
+                with counting:
+                    inside[0] -= 1
+                    done[0] += 1
+        except Busy:
+            with counting:
+                refused[0] += 1
+
+    threads = [threading.Thread(target=upload) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert done[0] + refused[0] == 12
+    assert done[0] >= 4
+    with turns.turn():
+        assert True  # and then it is free again
+
+
+def test_an_upload_that_finds_too_many_waiting_is_asked_to_come_again(runs: Path, monkeypatch) -> None:
+    monkeypatch.setattr(guard, "MOST_WAITING", -1)
+    files = {"image": ("a.png", encoded("PNG"))}
+    answer = client_of(runs).post("/run/first/try", data={"question": "what", "shots": "2"}, files=files)
+    assert answer.status_code == 503
+    assert "send yours again" in answer.text

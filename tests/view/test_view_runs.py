@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from viewed import client_of, sentence
 
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
@@ -92,3 +93,43 @@ def test_a_manifest_must_be_whole_and_of_this_version(runs: Path) -> None:
         require_manifest(runs / "half")
     with pytest.raises(DataError, match=r"made by leverplus 9\.1\.0"):
         require_manifest(runs / "newer")
+
+
+DAMAGE = {
+    "another encoding": ("resolved.toml", b"\xff\xfe\x00broken"),
+    "nested too deep": ("eval.json", b'{"n":' + b"[" * 100_000),
+    "a list": ("run.json", b"[]"),
+    "nothing": ("run.json", b""),
+    "strange arms": ("eval.json", b'{"n": 3, "arms": {"learned": []}, "comparisons": [], "split": 7}'),
+    "a log of other things": ("log.jsonl", b'{"stage": {"a": []}}\n[1]\n\xff\n' + b"[" * 50_000),
+    "a number of many digits": ("run.json", b'{"recipe": "x", "seed": ' + b"9" * 5_000 + b"}"),
+    "strange findings": ("findings.json", b'{"findings": [{"code": 1, "title": []}, 3]}'),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_one_damaged_run_never_hides_the_others(runs: Path, tmp_path: Path, name: str) -> None:
+    file, content = DAMAGE[name]
+    for run in ("whole", "hurt"):
+        shutil.copytree(runs / "first", tmp_path / run)
+    (tmp_path / "hurt" / file).write_bytes(content)
+    client = client_of(tmp_path)
+    listed = client.get("/")
+    assert listed.status_code == 200
+    assert "whole" in listed.text
+    assert "hurt" in listed.text
+    assert client.get("/run/whole").status_code == 200
+    assert client.get("/run/hurt").status_code in (200, 422)
+
+
+def test_a_run_that_cannot_be_read_is_listed_as_damaged_with_the_reason(runs: Path, tmp_path: Path) -> None:
+    for run in ("whole", "hurt"):
+        shutil.copytree(runs / "first", tmp_path / run)
+    (tmp_path / "hurt" / "resolved.toml").write_bytes(b"\xff\xfe")
+    listed = {summary.name: summary for summary in RunsFolder(tmp_path).summaries()}
+    assert listed["whole"].state == "finished"
+    assert listed["hurt"].state == "damaged"
+    assert "UnicodeDecodeError" in listed["hurt"].verdict
+    client = client_of(tmp_path)
+    assert "hurt" in client.get("/", params={"state": "damaged"}).text
+    assert "hurt is damaged" in sentence(client.get("/run/hurt").text)

@@ -1,0 +1,52 @@
+"""How long and how often somebody may be connected to the page: a request is sent within seconds, or ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_SECONDS = 20.0
+"""In this time a whole request, headers and picture, must have come; uvicorn itself waits for ever."""
+KEEP_ALIVE_SECONDS = 5
+MOST_CONNECTIONS = 200
+_ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP as uvicorn speaks it, with a deadline for every request and a bound on the connections held at once."""
+
+    seconds = REQUEST_SECONDS
+    most = MOST_CONNECTIONS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            transport.close()
+            return
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state in _ARRIVED:
+            self._stop()
+        elif self._deadline is None:
+            self._start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _start(self) -> None:
+        self._deadline = self.loop.call_later(self.seconds, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

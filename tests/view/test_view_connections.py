@@ -1,0 +1,103 @@
+"""Slow and many connections: each request has a deadline, and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from leverplus.cli.view import _listen
+from leverplus.view.app import create_app
+from leverplus.view.connections import PatientProtocol
+
+
+class HastyProtocol(PatientProtocol):
+    seconds = 1.0
+    most = 12
+
+
+@pytest.fixture
+def port(runs: Path) -> Iterator[int]:
+    listening = _listen("127.0.0.1", 0)
+    config = uvicorn.Config(create_app(runs), http=HastyProtocol, log_level="warning", ws="none", lifespan="off")
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    serving.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    serving.join(10)
+    listening.close()
+
+
+def connect(port: int, said: bytes) -> socket.socket:
+    slow = socket.create_connection(("127.0.0.1", port), timeout=5)
+    slow.sendall(said)
+    return slow
+
+
+def status(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        return int(answer.status)
+
+
+HEADS = {
+    "nothing": b"",
+    "half a head": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
+    "half a body": b"POST /run/first/try HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\nitem=",
+}
+
+
+@pytest.mark.parametrize("said", HEADS)
+def test_a_request_that_does_not_come_is_ended_while_others_are_answered(port, said) -> None:
+    slow = [connect(port, HEADS[said]) for _ in range(6)]
+    assert status(port) == 200
+    start = time.monotonic()
+    for one in slow:
+        while one.recv(4096):  # an answer may say that the request was not whole; then the end
+            pass
+        one.close()
+    assert time.monotonic() - start < 4
+
+
+def test_a_byte_now_and_then_does_not_move_the_deadline(port) -> None:
+    slow = connect(port, b"GET / HTTP/1.1\r\n")
+    start = time.monotonic()
+    try:
+        while time.monotonic() - start < 5:
+            slow.sendall(b"X")
+            time.sleep(0.1)
+    except OSError:
+        pass  # the page has hung up
+    assert time.monotonic() - start < 4
+    slow.close()
+
+
+def test_more_connections_than_the_page_holds_are_ended_at_once_and_the_page_comes_back(port) -> None:
+    slow = [connect(port, b"") for _ in range(30)]
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            if status(port) == 200:
+                break
+        except OSError:
+            time.sleep(0.1)
+    assert status(port) == 200
+    for one in slow:
+        one.close()
+
+
+def test_a_slow_answer_is_waited_for(port) -> None:
+    """The deadline is for the request: what the page needs to answer does not count."""
+    kept = connect(port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    time.sleep(1.5)
+    assert kept.recv(12) == b"HTTP/1.1 200"
+    kept.close()
