@@ -51,7 +51,8 @@ def test_a_run_that_only_scores_is_training(runs: Path, tmp_path: Path) -> None:
     (query,) = run.chosen_items("dev", 1)
     run.scorer.score([(query.id, ())])
     assert listed.summary("live").state == "training"
-    os.utime(folder / PULSE, (past, past))
+    for path in folder.iterdir():
+        os.utime(path, (past, past))
     assert listed.summary("live").state == "stopped"
 
 
