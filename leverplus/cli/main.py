@@ -24,6 +24,7 @@ COMMANDS = {
     "train": "train the selector of a run",
     "eval": "evaluate a run against every baseline",
     "compare": "compare runs on the same items, or read a published table",
+    "diff": "the settings in which two runs differ, and how far two checkpoints lie apart",
     "sweep": "a grid of settings on one store: chosen on dev, test once for the chosen",
     "bench": "the benchmark tables",
     "plan-n": "how many items a claim needs",

@@ -1,0 +1,48 @@
+"""How far the weights of two selectors lie apart, in all and part by part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from leverplus.errors import CheckpointError
+from leverplus.policies.base import Policy
+from leverplus.training.checkpoint import tensors_of
+
+
+@dataclass(frozen=True)
+class Distance:
+    """`relative` is |b - a| / |a| (2-norms); `mean` and `largest` are of the absolute changes of single weights."""
+
+    weights: int
+    relative: float
+    mean: float
+    largest: float
+
+    def as_json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def weight_distances(first: Policy, second: Policy) -> dict[str, Distance]:
+    """The distance of all weights under "all", then of every part by name; selectors of other shapes are refused."""
+    left, right = tensors_of(first), tensors_of(second)
+    if {name: tensor.shape for name, tensor in left.items()} != {name: tensor.shape for name, tensor in right.items()}:
+        odd = sorted(left.keys() ^ right.keys()) or [n for n in left if left[n].shape != right[n].shape]
+        raise CheckpointError(
+            f"the two selectors have other shapes ({odd[0]} differs), so their weights cannot be subtracted; "
+            "compare checkpoints of the same `[select]` section"
+        )
+    parts = {"all": list(left)} | {part: own for part, own in first.named_groups().items() if set(own) <= set(left)}
+    return {part: _distance(left, right, names) for part, names in parts.items()}
+
+
+def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor], names: list[str]) -> Distance:
+    base = torch.cat([left[name].double().flatten() for name in names])
+    change = torch.cat([right[name].double().flatten() for name in names]) - base
+    size = float(base.norm())
+    relative = float(change.norm()) / size if size else math.inf if float(change.norm()) else 0.0
+    return Distance(base.numel(), relative, float(change.abs().mean()), float(change.abs().max()))
