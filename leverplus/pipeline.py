@@ -18,6 +18,7 @@ from leverplus.run import POOL_SEED, Run, load_run, open_run
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.predictions import Results
     from leverplus.policies.base import Policy
     from leverplus.training.groups import ItemTable, Row
     from leverplus.training.loop import Refresh
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "POOL_SEED",
     "Run",
+    "advice_of",
     "bench_of",
     "choose_text_share",
     "dev_judge",
@@ -193,10 +195,12 @@ def evaluate_run(
     *,
     checkpoint: str | None = None,
     force: bool = False,
+    advise: bool = True,
 ) -> dict[str, Any]:
     """Every arm on the same items and pools; writes eval.json and predictions.parquet (eval-dev.json, ... on dev).
 
-    `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`.
+    `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`. With `advise`
+    an evaluation on test ends with what to use, by dev figures, unless eval.advice = false.
     """
     from leverplus.evaluation.conditions import require_unseen
     from leverplus.evaluation.cost import query_cost
@@ -204,7 +208,7 @@ def evaluate_run(
     from leverplus.evaluation.predictions import write_predictions
     from leverplus.evaluation.result import alone, fill, first_record, makers
     from leverplus.evaluation.sweep import guard_test
-    from leverplus.scoring.scorer import EVALUATION
+    from leverplus.scoring.scorer import ADVICE, EVALUATION
 
     section, suffix = run.recipe.eval, "" if split == "test" else f"-{split}"
     path = run.folder / f"eval{suffix}.json"
@@ -223,9 +227,24 @@ def evaluate_run(
     trained = partial(_training_bench, run)
     fill(found, makers(bench, results, policy, section, record=found, trained=trained), run.say)
     found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
+    if advise and section.advice and split == "test":
+        fill(found, {"advice": lambda: advice_of(run, policy, share, results)}, run.say)
+        found["dev_calls"] = run.scorer.meter.calls(ADVICE)
     alone(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)
     return found
+
+
+def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> dict[str, Any]:
+    """Which arm to use at which number of shots, by the accuracy of every arm that can be deployed on dev."""
+    from leverplus.evaluation.advice import advise
+    from leverplus.evaluation.evaluate import run_arms
+    from leverplus.scoring.scorer import ADVICE
+
+    run.scorer.meter.asked[ADVICE].clear()
+    section = replace(run.recipe.eval, oracle=False, random_draws=1)
+    bench = replace(bench_of(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
+    return advise(run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda), test)
 
 
 def _training_bench(run: Run) -> Bench:

@@ -9,7 +9,7 @@ from typing import Any
 
 from leverplus.bench.methods import METHODS
 from leverplus.bench.pages import title, usual
-from leverplus.report.names import arm_name
+from leverplus.evaluation.names import arm_name
 
 Row = Mapping[str, Any]
 WIDTH, HEIGHT = 860, 460

@@ -97,7 +97,7 @@ def run_case(own: Case, workshop: Workshop, like: Run | None = None, *, evaluate
     try:
         policy = train_run(run)
         if evaluate:
-            evaluate_run(run, policy)
+            evaluate_run(run, policy, advise=False)
     except LeverError as error:
         stopped = str(error)
     return Outcome(run, examine_run(run), stopped)

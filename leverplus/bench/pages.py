@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leverplus.bench.methods import TITLES
-from leverplus.report.names import arm_name
+from leverplus.evaluation.names import arm_name
 
 Row = Mapping[str, Any]
 Lines = tuple[Sequence[str], list[list[str]]]

@@ -46,7 +46,7 @@ def evaluate_once(run: Run) -> dict[str, Any]:
 
     done, findings = run.folder / "eval.json", run.folder / "findings.json"
     if not done.is_file():
-        evaluate_run(run, train_run(run))
+        evaluate_run(run, train_run(run), advise=False)
     if not findings.is_file() or findings.stat().st_mtime_ns < done.stat().st_mtime_ns:  # as training left them
         examine_run(run)
     return read_json(done)

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import plain
+from leverplus.evaluation.names import arm_name
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
-from leverplus.report.names import arm_name
 from leverplus.store.location import default_store_path
 
 if TYPE_CHECKING:
@@ -154,6 +154,25 @@ def results_table(report: Mapping[str, Any]) -> Any:
         share = closed.get(arm, {}).get("mean")
         table.add_row(arm_name(arm), *cells, "" if share is None else f"{100 * share:.0f} %")
     return table
+
+
+def calls_line(report: Mapping[str, Any], fresh: int) -> str:
+    """How many distinct prompts each part asked for, and how many of them the store did not hold yet."""
+    parts = [f"{report['model_calls']:,} for training", f"{report['eval_calls']:,} for evaluation"]
+    if "dev_calls" in report:
+        parts.append(f"{report['dev_calls']:,} on dev for the advice")
+    return f"distinct prompts: {', '.join(parts)}; {fresh:,} of them were asked now, the others were stored already"
+
+
+def print_conclusions(report: Mapping[str, Any]) -> None:
+    """What the figures say: what is missing, the verdict, and last what to use."""
+    from leverplus.report.verdict import advice, notes, verdict
+
+    for note in notes(report):
+        print(f"note: {note}")
+    print(verdict(report))
+    if text := advice(report):
+        print(f"Advice: {text}")
 
 
 def print_markdown(table: Any) -> None:

@@ -12,12 +12,12 @@ from leverplus.cli.console import (
     Bars,
     add_store_option,
     open_from_folder,
+    print_conclusions,
     print_markdown,
     print_table,
     results_table,
     whole_number,
 )
-from leverplus.report.verdict import verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         print_sweep(report)
     else:
         (print_markdown if args.markdown else print_table)(results_table(report))
-        print(verdict(report))
+        print_conclusions(report)
     if report["chosen_on_test"] and not args.json:
         print("This was chosen on test: the best of many is too good by luck. It is marked so in the result.")
     return 0

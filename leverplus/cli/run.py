@@ -6,8 +6,15 @@ import argparse
 import json
 import time
 
-from leverplus.cli.console import Bars, add_run_options, open_from_recipe, print_table, results_table
-from leverplus.report.verdict import verdict
+from leverplus.cli.console import (
+    Bars,
+    add_run_options,
+    calls_line,
+    open_from_recipe,
+    print_conclusions,
+    print_table,
+    results_table,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report))
         return 0
     print_table(results_table(report))
-    print(verdict(report))
-    print(f"model calls for training: {report['model_calls']:,}; for evaluation: {report['eval_calls']:,}")
     seconds = time.monotonic() - started
     print(f"{seconds:.0f} s; results in {made.folder}/eval.json, report in {made.folder}/report.html")
+    print(calls_line(report, made.scorer.meter.fresh))
+    print_conclusions(report)
     return 0

@@ -58,6 +58,8 @@ class Bench:
     table: ItemTable
     demonstrations: Sequence[Item]
     vectors: Vectors
+    purpose: str = EVALUATION
+    """What the calls are counted as."""
 
     @cached_property
     def query_vectors(self) -> Vectors:
@@ -73,7 +75,7 @@ class Bench:
         """What the model answers to every query (or those of `pools`) with its demonstrations."""
         own = self.pools if pools is None else pools
         prompts = [(pool.query, demos) for pool, demos in zip(own, lists, strict=True)]
-        return [Prediction.of(score) for score in self.scorer.score(prompts, EVALUATION, what)]
+        return [Prediction.of(score) for score in self.scorer.score(prompts, self.purpose, what)]
 
 
 def prefixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:

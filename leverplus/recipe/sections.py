@@ -178,3 +178,6 @@ class EvalSection:
     exhaustive_calls: int = setting(20000, "most calls that trying all ordered pairs may take; 0: never", low=0)
     diagnostics: bool = setting(True, "also measure order, regret, shuffled queries and training accuracy")
     diagnostic_items: int = setting(100, "items on which these are measured", low=2)
+    advice: bool = setting(
+        True, "also run every arm on eval.dev_items, to say at the end which one to use", since="0.2"
+    )

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from leverplus.errors import LeverError
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
 from leverplus.report.checkpoints import Pooled, agreement_figure
 from leverplus.report.data import RunFiles, read_run
 from leverplus.report.examples import examples, fates, most_used, picks_table
 from leverplus.report.figures import Figure
-from leverplus.report.names import arm_name, shots_name
 from leverplus.report.pictures import Pictures
-from leverplus.report.verdict import headline, verdict
+from leverplus.report.verdict import advice, headline, notes, verdict
 from leverplus.tasks.base import Task
 
 ASSETS = resources.files("leverplus.report") / "assets"
@@ -100,6 +100,8 @@ def results_part(files: RunFiles) -> dict[str, Any]:
     part: dict[str, Any] = {
         "results": results,
         "verdict": verdict(results) if results else files.missing["eval.json"],
+        "advice": advice(results) if results else "",
+        "notes": notes(results) if results else [],
         "headline": headline(results) if results else None,
         "forest": figures.forest_figure(rows) if rows else None,
         "help_harm": tables.help_harm_table(rows) if rows else None,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
-from leverplus.report.names import arm_name, shots_name
 from leverplus.report.pictures import Pictures
 from leverplus.report.tables import Table
 
@@ -82,7 +82,10 @@ def fates(results: Results, headline: Mapping[str, Any] | None) -> dict[str, str
     if headline is None or any(a not in results.draws for a in ("learned", headline["baseline"])):
         return {}
     shots = headline["shots"]
-    gains = results.accuracy("learned", shots) - results.accuracy(headline["baseline"], shots)
+    against = results.against(headline["baseline"], shots)
+    if against is None:
+        return {}
+    gains = results.accuracy("learned", shots) - results.accuracy(headline["baseline"], against)
     return {
         item: "helped" if gain > 1e-6 else "harmed" if gain < -1e-6 else "same"
         for item, gain in zip(results.items, gains, strict=True)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.report.data import number
-from leverplus.report.names import arm_name, shots_name
 from leverplus.report.tables import Table, rival
 from leverplus.report.verdict import within_noise
 from leverplus.stats import known_interval

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
-from leverplus.report.names import arm_name, shots_name
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
-"""What a result says, in two sentences that claim no more than the numbers."""
+"""What a result says, in a few sentences that claim no more than the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.report.names import arm_name, shots_name
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.stats.comparison import LEVEL
+
+MODEL_FREE = ("majority", "label_vote")
+"""Rivals that answer without the model; the same as `evaluation.arms.MODEL_FREE`, which would import torch."""
 
 
 def within_noise(row: Mapping[str, Any]) -> bool:
@@ -18,32 +21,81 @@ def within_noise(row: Mapping[str, Any]) -> bool:
     return bool(row["p_adjusted"] >= LEVEL or low <= 0.0 <= high)
 
 
+def strongest(report: Mapping[str, Any], *, prompts_only: bool = False) -> str | None:
+    """The rival of the learned selector with the highest mean; with `prompts_only` of those that ask the model."""
+    rivals = dict.fromkeys(row["baseline"] for row in report["comparisons"] if row["arm"] == "learned")
+    known = [arm for arm in rivals if arm in report["arms"] and not (prompts_only and arm in MODEL_FREE)]
+    return max(known, key=lambda arm: mean_of(report["arms"][arm]), default=None)
+
+
+def mean_of(arm: Mapping[str, Any]) -> float:
+    """An arm's mean accuracy; over all its shots where it lacks some of those that `mean` is over."""
+    values = list(arm["shots"].values())
+    return float(arm["mean"]) if arm.get("mean") is not None else sum(values) / max(len(values), 1)
+
+
 def headline(report: Mapping[str, Any], shots: int | None = None) -> Mapping[str, Any] | None:
-    """The comparison the verdict speaks of: learned against the best nearest arm; None where there is none.
+    """The comparison that pictures show: learned against the strongest prompt without training; None without one.
 
     `shots` defaults to the fewest that were compared.
     """
-    rows = [r for r in report["comparisons"] if r["arm"] == "learned" and r["baseline"].startswith("nearest")]
-    wanted = min((r["shots"] for r in rows), default=0) if shots is None else shots
-    rows = [r for r in rows if r["shots"] == wanted]
-    return max(rows, key=lambda r: float(report["arms"][r["baseline"]]["shots"][str(wanted)]), default=None)
+    rival = strongest(report, prompts_only=True)
+    rows = [row for row in report["comparisons"] if row["arm"] == "learned" and row["baseline"] == rival]
+    wanted = min((row["shots"] for row in rows), default=0) if shots is None else shots
+    return next((row for row in rows if row["shots"] == wanted), None)
 
 
-def verdict(report: Mapping[str, Any], shots: int | None = None) -> str:
-    """The learned selector against the best nearest arm, at a number of shots (default: the fewest compared)."""
-    row = headline(report, shots)
-    if row is None:
-        return "No learned selector was compared with a nearest arm."
+def verdict(report: Mapping[str, Any]) -> str:
+    """The learned selector against its strongest rival, and the strongest that asks the model, at every shot."""
+    overall, prompt = strongest(report), strongest(report, prompts_only=True)
+    if overall is None:
+        return "No learned selector was compared with other ways to choose."
+    arms = report["arms"]
+    rows = [row for row in report["comparisons"] if row["arm"] == "learned"]
+    shots = sorted({row["shots"] for row in rows})
+    own = f"On average over {_listed(shots)} shots " if len(shots) > 1 else f"At {shots_name(shots[0])} "
+    own += f"the learned selector has {_percent(mean_of(arms['learned']))}" if "learned" in arms else "it is compared"
+    lines = [f"{own} on {rows[0]['n']} items."]
+    for rival in dict.fromkeys(arm for arm in (overall, prompt) if arm is not None):
+        kind = "Its strongest rival" if rival == overall else "The strongest prompt without training"
+        name = f"{kind}, {arm_name(rival)}{' (no model)' if rival in MODEL_FREE else ''},"
+        said = _by_claim([row for row in rows if row["baseline"] == rival])
+        lines.append(f"{name} has {_percent(mean_of(arms[rival]))}: against it the learned selector {said}.")
+    return " ".join(lines)
+
+
+def _by_claim(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What may be said of the comparisons with one rival, shots of one claim together."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: int(row["shots"])):
+        claim = "cannot be told from it" if within_noise(row) else "is above" if row["diff"] > 0 else "is below"
+        groups.setdefault(claim, []).append(row)
+    return " and ".join(
+        f"{claim} at " + ", ".join(f"{shots_name(row['shots'])} ({_difference(row)})" for row in own)
+        for claim, own in groups.items()
+    )
+
+
+def _difference(row: Mapping[str, Any]) -> str:
     low, high = (100 * bound for bound in row["ci95"])
-    noise = within_noise(row)
-    claim = "cannot be told from" if noise else "is above" if row["diff"] > 0 else "is below"
-    rival = f"{arm_name(row['baseline'])}, the best nearest arm"
-    small = (
-        f"; {row['n']} items miss a true difference below {100 * row['mde80']:.1f} points more than one time in five"
-    )
-    return (
-        f"At {shots_name(row['shots'])} the learned selector {claim} {rival}: "
-        f"{100 * row['diff']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, n = {row['n']}, "
-        f"p = {row['p_adjusted']:.2g} after correction. "
-        f"It helped {row['helped']} items and harmed {row['harmed']}{small if noise else ''}."
-    )
+    return f"{100 * row['diff']:+.1f} points, {low:+.1f} to {high:+.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" and {values[-1]}"
+
+
+def advice(report: Mapping[str, Any]) -> str:
+    """Which arm to use, as the evaluation advises; "" where it did not."""
+    found = report.get("advice")
+    return str(found.get("why", "")) if isinstance(found, Mapping) else ""
+
+
+def notes(report: Mapping[str, Any]) -> list[str]:
+    """What could not be computed in the evaluation."""
+    found = report.get("notes")
+    return [str(note) for note in found] if isinstance(found, list) else []

@@ -29,14 +29,14 @@ Progress = Callable[[str, int, int], None]
 CHUNK = 512
 """Prompts asked and committed together: what a crash can cost at most."""
 
-TRAINING, EVALUATION = "training", "evaluation"
+TRAINING, EVALUATION, ADVICE = "training", "evaluation", "advice"
 
 
 @dataclass
 class Meter:
     """Distinct prompts asked for, by purpose, and what the model itself had to do."""
 
-    asked: dict[str, set[bytes]] = field(default_factory=lambda: {TRAINING: set(), EVALUATION: set()})
+    asked: dict[str, set[bytes]] = field(default_factory=lambda: {TRAINING: set(), EVALUATION: set(), ADVICE: set()})
     fresh: int = 0
     tokens: int = 0
     seconds: float = 0.0

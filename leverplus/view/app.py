@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 
 from leverplus.errors import EvaluationError, LeverError, MissingFile
 from leverplus.evaluation.conditions import require_same
+from leverplus.evaluation.names import arm_name
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
 from leverplus.report import curves, figures
 from leverplus.report.data import RunFiles, newer
-from leverplus.report.names import arm_name
-from leverplus.report.verdict import headline, verdict
+from leverplus.report.verdict import advice, headline, verdict
 from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
 from leverplus.view.choice import Choice, explain, step_figures
@@ -132,6 +132,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
             name=name,
             summary=view.runs.summary(name),
             verdict=verdict(results) if results else "",
+            advice=advice(results) if results else "",
             notes=[note for note in (newer(files.manifest), *files.missing.values()) if note],
             results=results,
             shots=sorted({n for arm in results["arms"].values() for n in arm["shots"]}, key=int) if results else [],

@@ -7,9 +7,9 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.report.build import script_json
 from leverplus.report.figures import Figure
-from leverplus.report.names import arm_name, shots_name
 
 if TYPE_CHECKING:
     import jinja2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leverplus.report.verdict import headline, verdict, within_noise
+from leverplus.report.verdict import advice, headline, notes, strongest, verdict, within_noise
 from leverplus.stats import Comparison
 
 
@@ -14,24 +14,23 @@ def row(baseline="nearest_text", shots=1, *, diff=0.1, ci95=(0.02, 0.18), p=0.01
 
 
 def report(*rows, **accuracy):
-    arms = {name: {"shots": {"1": value, "2": value}} for name, value in accuracy.items()}
+    arms = {name: {"shots": {"1": value, "2": value}, "mean": value} for name, value in accuracy.items()}
     return {"comparisons": list(rows), "arms": arms}
 
 
 def test_a_clear_difference_is_called_above_or_below_with_its_interval() -> None:
-    text = verdict(report(row(), nearest_text=0.5))
-    assert "is above nearest by text" in text
-    assert "+10.0 points, 95 % interval +2.0 to +18.0, n = 200, p = 0.01 after correction" in text
-    assert text.endswith("It helped 30 items and harmed 10.")
-    assert "is below" in verdict(report(row(diff=-0.1, ci95=(-0.18, -0.02)), nearest_text=0.5))
+    text = verdict(report(row(), nearest_text=0.5, learned=0.6))
+    assert text.startswith("At 1 shot the learned selector has 60.0 % on 200 items.")
+    assert "Its strongest rival, nearest by text, has 50.0 %" in text
+    assert "is above at 1 shot (+10.0 points, +2.0 to +18.0)" in text
+    assert "is below" in verdict(report(row(diff=-0.1, ci95=(-0.18, -0.02)), nearest_text=0.5, learned=0.4))
 
 
 @pytest.mark.parametrize("noisy", [row(p=0.2), row(ci95=(-0.01, 0.2)), row(ci95=(0.0, 0.2))])
-def test_a_difference_inside_the_noise_claims_nothing_and_says_what_could_be_seen(noisy) -> None:
-    text = verdict(report(noisy, nearest_text=0.5))
+def test_a_difference_inside_the_noise_claims_nothing(noisy) -> None:
+    text = verdict(report(noisy, nearest_text=0.5, learned=0.5))
     assert "cannot be told from" in text
     assert "above" not in text
-    assert "200 items miss a true difference below 7.0 points more than one time in five" in text
 
 
 @pytest.mark.parametrize("p", [0.01, 0.05, 0.2])
@@ -41,17 +40,32 @@ def test_noise_is_what_the_statistics_call_noise(p, ci95) -> None:
     assert within_noise(row(ci95=ci95, p=p)) is comparison.within_noise
 
 
-def test_the_rival_is_the_best_nearest_arm_at_the_fewest_shots() -> None:
-    rows = [row("nearest_text", 2), row("nearest_both", 2), row("nearest_image", 4), row("zero_shot", 1)]
-    rows.append(row("nearest_text", 1, arm="learned_auto"))
-    chosen = headline({"comparisons": rows, "arms": {
-        "nearest_text": {"shots": {"2": 0.4}}, "nearest_both": {"shots": {"2": 0.6}},
-        "nearest_image": {"shots": {"4": 0.9}}, "zero_shot": {"shots": {"0": 0.9}},
-    }})  # fmt: skip
-    assert chosen is rows[1]
-    assert "At 2 shots" in verdict(report(*rows[:2], nearest_text=0.4, nearest_both=0.6), shots=2)
+def test_every_number_of_shots_and_the_strongest_rival_of_all_are_named() -> None:
+    lost = row("label_vote", 1, diff=-0.09, ci95=(-0.14, -0.03))
+    rows = [row("mmr", 1), row("mmr", 2, p=0.5), lost, row("label_vote", 2, p=0.5), row("nearest_text")]
+    own = report(*rows, learned=0.6, mmr=0.55, nearest_text=0.5)
+    own["arms"]["label_vote"] = {"shots": {"0": 0.69}, "mean": 0.69}
+    assert (strongest(own), strongest(own, prompts_only=True)) == ("label_vote", "mmr")
+    text = verdict(own)
+    assert "On average over 1 and 2 shots the learned selector has 60.0 %" in text
+    assert "Its strongest rival, label vote (no model), has 69.0 %" in text
+    assert "is below at 1 shot (-9.0 points, -14.0 to -3.0) and cannot be told from it at 2 shots" in text
+    assert "The strongest prompt without training, nearest, diverse (MMR), has 55.0 %" in text
+
+
+def test_pictures_show_the_strongest_prompt_at_the_fewest_shots() -> None:
+    rows = [row("nearest_text", 2), row("nearest_both", 2), row("zero_shot", 2), row("label_vote", 2)]
+    rows.append(row("nearest_both", 1, arm="learned_auto"))
+    own = report(*rows, nearest_text=0.4, nearest_both=0.6, zero_shot=0.1, label_vote=0.9)
+    assert headline(own) is rows[1]
 
 
 def test_without_a_comparison_it_says_so() -> None:
-    assert verdict(report()) == "No learned selector was compared with a nearest arm."
-    assert verdict(report(row("zero_shot"))) == "No learned selector was compared with a nearest arm."
+    assert verdict(report()) == "No learned selector was compared with other ways to choose."
+    assert headline(report()) is None
+
+
+def test_advice_and_notes_are_read_where_they_are() -> None:
+    assert (advice({}), notes({}), advice({"advice": None}), notes({"notes": None})) == ("", [], "", [])
+    assert advice({"advice": {"why": "Use mmr."}}) == "Use mmr."
+    assert notes({"notes": ["order is missing"]}) == ["order is missing"]

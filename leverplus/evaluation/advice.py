@@ -1,0 +1,150 @@
+"""Advice: which arm to deploy at which number of shots, by accuracy on dev, and whether training helped.
+
+Every arm that can be deployed is a candidate at every number of shots; oracles look at the answers and are none. The
+highest accuracy on dev wins, so that what is advised is never what dev shows worse; among equals the cheaper one. The
+best of many is high by luck, and the selector's checkpoint was itself chosen on some dev items: what test says of the
+same pair stands beside it and takes no part in the choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leverplus.evaluation.arms import CALIBRATED, MODEL_FREE
+from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.evaluation.predictions import Results
+from leverplus.stats import Comparison, compare
+from leverplus.stats.paired import TIE
+
+NO_DEV = "No arm is recommended, because there are no dev items to choose on."
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An arm at a number of shots with its accuracy on dev."""
+
+    arm: str
+    shots: int
+    dev: float
+
+    @property
+    def trained(self) -> bool:
+        return self.arm.startswith("learned")
+
+    @property
+    def cost(self) -> tuple[bool, bool, int, bool]:
+        """What it takes to use it, dearer ones larger: training, asking the model, demonstrations, calibration."""
+        return self.trained, self.arm not in MODEL_FREE, self.shots, self.arm.endswith(CALIBRATED)
+
+    @property
+    def name(self) -> str:
+        """What a reader calls it: "nearest by text with 4 shots"."""
+        plain = self.arm.removesuffix(CALIBRATED)
+        if plain == "learned":
+            name = "the learned selector"
+        elif plain == "learned_auto":
+            name = "the learned selector, which chooses how many to show,"
+        elif self.arm in MODEL_FREE:
+            name = f"the {arm_name(self.arm)}, which does not ask the model,"
+        else:
+            name = arm_name(plain)
+        calibrated = " (calibrated)" if self.arm != plain else ""
+        most = "at most " if plain == "learned_auto" else ""
+        return (
+            f"{name}{calibrated} with {most}{shots_name(self.shots)}" if self.shots else name.rstrip(",") + calibrated
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {"arm": self.arm, "shots": self.shots, "dev": self.dev}
+
+
+def candidates(dev: Results) -> list[Candidate]:
+    """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
+    found = [
+        Candidate(arm, shots, float(dev.accuracy(arm, shots).mean()))
+        for arm in dev.draws
+        if not arm.startswith("oracle")
+        for shots in dev.shots(arm)
+    ]
+    return sorted(found, key=lambda own: (-round(own.dev / TIE), own.cost))
+
+
+def advise(dev: Results, test: Results | None) -> dict[str, Any]:
+    """The `advice` entry of eval.json: what to use, why, and the figures behind it.
+
+    `rival` is what it is set against: the best choice without training where a trained one is advised, else the best
+    trained one; the runner-up where nothing was trained.
+    """
+    if not dev.items:
+        return {"arm": None, "shots": None, "dev": None, "n": 0, "training_helped": None, "why": NO_DEV}
+    ranked = candidates(dev)
+    best = ranked[0]
+    others = [own for own in ranked[1:] if own.trained != best.trained] or ranked[1:]
+    table: dict[str, dict[str, float]] = {}
+    for own in ranked:
+        table.setdefault(own.arm, {})[str(own.shots)] = own.dev
+    found: dict[str, Any] = {**best.as_json(), "n": len(dev.items), "training_helped": None, "why": ""}
+    found["dev_accuracy"] = {arm: table[arm] for arm in dev.draws if arm in table}
+    sentences = [f"Use {best.name}: {_percent(best.dev)} on {len(dev.items)} dev items."]
+    if others:
+        rival = others[0]
+        on_dev = _compare(dev, best, rival)
+        tested = test is not None and all(own.shots in test.draws.get(own.arm, {}) for own in (best, rival))
+        on_test = _compare(test, best, rival) if test is not None and tested else None
+        if any(own.trained for own in ranked):
+            found["training_helped"] = _helped(best, on_dev)
+        found["rival"] = {**rival.as_json(), **_figures(on_dev)}
+        found["test"] = None if on_test is None else _figures(on_test)
+        sentences.append(_against(best, rival, on_dev))
+        if test is not None and on_test is not None:
+            sentences.append(_tested(test, best, rival, on_test))
+    found["why"] = " ".join(sentences)
+    return found
+
+
+def _helped(best: Candidate, on_dev: Comparison) -> str:
+    """`yes`, `no`, or `open` where the lead of the trained one may be luck."""
+    if not best.trained:
+        return "no"
+    return "yes" if on_dev.ci95[0] > 0.0 else "open"
+
+
+def _compare(results: Results, first: Candidate, second: Candidate) -> Comparison:
+    """The pair on the same items."""
+    one, other = (results.accuracy(own.arm, own.shots) for own in (first, second))
+    return compare(one, other, ids=results.items, clusters=results.images)
+
+
+def _figures(found: Comparison) -> dict[str, Any]:
+    return {"n": found.n, "diff": found.diff, "ci95": list(found.ci95), "p_value": found.p_value}
+
+
+def _against(best: Candidate, rival: Candidate, found: Comparison) -> str:
+    """How far the rival is behind on dev, and what that says of training."""
+    lead = f"{_points(found.diff)} points, 95 % interval {_ends(found)}"
+    if best.trained and not rival.trained:
+        luck = "" if found.ci95[0] > 0.0 else "; the gain of training may be luck"
+        return f"The best without training, {rival.name.rstrip(',')}, had {_percent(rival.dev)} there ({lead}){luck}."
+    if rival.trained:
+        had = "the same" if abs(found.diff) < TIE else f"at most {_percent(rival.dev)}"
+        return f"{rival.name[0].upper()}{rival.name[1:]} had {had} there ({lead}), so training did not help."
+    return f"Next is {rival.name} with {_percent(rival.dev)} ({lead})."
+
+
+def _tested(test: Results, best: Candidate, rival: Candidate, found: Comparison) -> str:
+    """What test, which took no part in the choice, says of the same two."""
+    one, other = (_percent(float(test.accuracy(own.arm, own.shots).mean())) for own in (best, rival))
+    return f"On {found.n} test items: {one} against {other} ({_points(found.diff)}, {_ends(found)})."
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def _ends(found: Comparison) -> str:
+    return " to ".join(_points(bound) for bound in found.ci95)
