@@ -25,8 +25,8 @@ Array = NDArray[np.float64]
 class Evidence:
     """All that is known about one prompt: its score, the score of its prefix, its log-density, its group.
 
-    `prefix` is the score without the last demonstration; `rivals` are all scores of the group, this one included;
-    `expected` is the accuracy that labels of other questions let its answer expect.
+    `prefix` is the score without the demonstration that was added last; `rivals` are all scores of the group, this one
+    included; `expected` is the accuracy that labels of other questions let its answer expect.
     """
 
     score: Score
@@ -169,10 +169,11 @@ def _quality(evidence: Evidence, weights: Weights) -> float:
 
 
 def hybrid(evidence: Evidence, weights: Weights) -> float:
-    """alpha * min(1, 10 gain) + (1 - alpha) (h + 0.5 s)."""
+    """alpha * q + (1 - alpha) (h + 0.5 s), where q is ten times the gain, bounded to [0, 1]."""
     score = evidence.score
     correct = score.correct + 0.5 * score.accuracy
-    return _clip(weights.alpha * min(1.0, 10.0 * evidence.gain) + (1.0 - weights.alpha) * correct)
+    quality = min(1.0, max(0.0, 10.0 * evidence.gain))
+    return _clip(weights.alpha * quality + (1.0 - weights.alpha) * correct)
 
 
 def rank(evidence: Evidence, weights: Weights) -> float:

@@ -146,11 +146,21 @@ class Score:
 
 @dataclass(frozen=True)
 class Member:
-    """One sequence of a group: where it came from and its log-probability under that source (None: no density)."""
+    """One sequence of a group: where it came from and its log-probability under that source (None: no density).
+
+    `front` says that the demonstration which was added last stands in front, as a search with `score.side = "left"`
+    puts it: its gain is taken against the list without the first one.
+    """
 
     demos: Demos
     source: str
     log_mu: float | None = None
+    front: bool = False
+
+    @property
+    def before(self) -> Demos:
+        """The list before the last demonstration was added."""
+        return self.demos[1:] if self.front else self.demos[:-1]
 
 
 @dataclass(frozen=True)

@@ -160,3 +160,9 @@ def test_logit_tells_small_probabilities_apart() -> None:
     low, high = rewards.logit(np.array([0.01, 0.03]))
     assert high - low == pytest.approx(math.log(0.03 / 0.97) - math.log(0.01 / 0.99))
     assert rewards.logit(np.array([0.0]))[0] == pytest.approx(math.log(0.005 / 0.995))
+
+
+@pytest.mark.parametrize(("gain", "quality"), [(0.04, 0.4), (0.3, 1.0), (-0.4, 0.0)])
+def test_the_gain_in_hybrid_is_bounded_on_both_sides(gain: float, quality: float) -> None:
+    evidence = Evidence(score(0.0, 0.5), prefix=score(0.0, 0.5 - gain, ()))
+    assert rewards.hybrid(evidence, Weights(alpha=0.5)) == pytest.approx(0.5 * quality)

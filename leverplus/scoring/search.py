@@ -99,7 +99,12 @@ def beam_groups(
             best = sorted(tried, key=lambda score: (-objective(score), score.demos))[:width]
             beams[place] = [score.demos for score in best]
     return [
-        Group(pool.query, pool, tuple(Member(demos, "beam") for demos in found), tuple(found.values()))
+        Group(
+            pool.query,
+            pool,
+            tuple(Member(demos, "beam", front=side == "left") for demos in found),
+            tuple(found.values()),
+        )
         for pool, found in zip(pools, measured, strict=True)
     ]
 

@@ -79,12 +79,12 @@ def weights_of(config: RewardConfig) -> Weights:
 def evidence_of(
     members: Sequence[Member], scores: Sequence[Score], known: Mapping[Demos, Score], expect: Expect | None = None
 ) -> list[Evidence]:
-    """The evidence of competing members; the prefix of each is looked up among all scores of the query."""
+    """The evidence of competing members; what each was before its last one is looked up among the query's scores."""
     rivals = tuple(scores)
     return [
         Evidence(
             score,
-            known.get(member.demos[:-1]) if member.demos else None,
+            known.get(member.before) if member.demos else None,
             member.log_mu,
             rivals,
             None if expect is None else expect(score),

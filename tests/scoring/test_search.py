@@ -16,6 +16,7 @@ from leverplus.scoring.search import (
     random_sequences,
     top_members,
 )
+from leverplus.training.groups import evidence_of
 from leverplus.types import Pool
 
 
@@ -120,3 +121,15 @@ def test_random_sequences_use_every_candidate_alike() -> None:
     firsts = [demos[0] for demos in random_sequences(many, 2, 3).values()]
     for item in "abcd":
         assert firsts.count(item) == pytest.approx(1000, abs=110)  # four standard deviations
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_gain_of_a_member_is_taken_against_the_list_it_grew_from(scorer, pools, side) -> None:
+    """Growing to the left, the list before is the one without the first; its own first one alone was scored as well."""
+    (group,) = beam_groups(scorer, pools[:1], shots=2, width=2, side=side)
+    known = {score.demos: score for score in group.scores}
+    pairs = [member for member in group.members if len(member.demos) == 2]
+    assert pairs
+    for evidence, member in zip(evidence_of(pairs, [known[m.demos] for m in pairs], known), pairs, strict=True):
+        grown_from = known[member.demos[1:] if side == "left" else member.demos[:-1]]
+        assert evidence.gain == pytest.approx(known[member.demos].gt_prob - grown_from.gt_prob)
