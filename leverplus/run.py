@@ -240,13 +240,11 @@ class Run:
 
     def affordable_calls(self) -> int:
         """What the budget leaves for training after every epoch was judged on dev."""
-        section = self.recipe.score
-        epochs = sum(stage.epochs + 1 for stage in self.recipe.stages.values())
-        reserve = section.dev_queries * len(section.dev_shots) * epochs
+        section, reserve = self.recipe.score, self.recipe.dev_reserve()
         left = section.budget - reserve
         if left < section.cost(self.recipe.pool.size):
             raise TrainingError(
-                f"score.budget = {section.budget}: judging {epochs} epochs on dev may take {reserve} calls, "
+                f"score.budget = {section.budget}: judging every epoch on dev may take {reserve} calls, "
                 "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
             )
         return left

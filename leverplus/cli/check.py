@@ -1,4 +1,4 @@
-"""`lever check`: all problems of a recipe at once, without importing torch."""
+"""`lever check`: all problems of a recipe at once, and every setting that has no effect, without importing torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import argparse
 import json
 
 from leverplus.errors import RecipeError
+from leverplus.recipe.advice import missing_here, recommendation
+from leverplus.recipe.idle import idle_given
 from leverplus.recipe.recipe import load_recipe
+from leverplus.recipe.schema import show_value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,20 +23,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(args.recipe, args.set)
+        if missing := missing_here(recipe):
+            raise RecipeError(args.recipe, missing)
     except RecipeError as error:
         if not args.json:
             raise
         print(json.dumps({"ok": False, "problems": error.problems}))
         return 1
-    cost = recipe.score.cost(recipe.pool.size)
+    idle, advice = idle_given(recipe), recommendation(recipe)
+    cost, reserve = recipe.score.cost(recipe.pool.size), recipe.dev_reserve()
     if args.json:
-        print(
-            json.dumps(
-                {"ok": True, "problems": [], "hash": recipe.hash, "sick": recipe.sick(), "calls_per_query": cost}
-            )
-        )
+        facts = {"hash": recipe.hash, "sick": recipe.sick(), "calls_per_query": cost, "dev_calls": reserve}
+        print(json.dumps({"ok": True, "problems": [], **facts, "idle": idle, "notes": advice}))
         return 0
-    print(f"{recipe.name}: no problems; hash {recipe.hash}; a training query costs {cost} calls")
+    print(
+        f"{recipe.name}: no problems; hash {recipe.hash}; a training query costs {cost} calls, judging on dev at most "
+        f"{reserve:,}, of {recipe.score.budget:,} in all"
+    )
     for line in recipe.sick():
         print(f"note: {line} reproduces a known mistake on purpose")
+    for entry in idle:
+        print(f"no effect: {entry['key']} = {show_value(entry['value'])}, because {entry['why']}")
+    for line in advice:
+        print(f"note: {line}")
     return 0

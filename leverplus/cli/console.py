@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import plain
 from leverplus.evaluation.names import arm_name
+from leverplus.recipe.idle import idle_given
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.store.location import default_store_path
 
@@ -112,6 +113,8 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     recipe = load_recipe(args.recipe, args.set)
     for line in recipe.sick():
         bars.say(f"note: {line} reproduces a known mistake on purpose")
+    if idle := [entry["key"] for entry in idle_given(recipe)]:
+        bars.say(f"note: without effect in this recipe: {', '.join(idle)}; `lever check {args.recipe}` says why")
     made = open_run(
         recipe,
         find_recipe(args.recipe),

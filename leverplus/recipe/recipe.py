@@ -6,21 +6,21 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leverplus import catalog
 from leverplus.errors import MissingFile, RecipeError, UnknownName
 from leverplus.parsing import parse_toml
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
+from leverplus.recipe.rules import contradictions, failures
 from leverplus.recipe.schema import hashed_settings, plain_settings, read_section, sick_settings
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
 from leverplus.recipe.selection import PolicyConfig, read_selection
-from leverplus.recipe.training import FREE, RewardConfig, StageConfig
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
+from leverplus.recipe.training import RewardConfig, StageConfig
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 GALLERY = "gallery"
@@ -61,6 +61,8 @@ class Recipe:
     eval: EvalSection
     mistakes: MistakesSection
     stages: Mapping[str, StageConfig]
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """The keys that somebody wrote (in the file, through extends, or by --set), such as `pool.size`."""
 
     def values(self) -> dict[str, Any]:
         """All settings as nested plain values, stages in the order they run."""
@@ -71,6 +73,11 @@ class Recipe:
         """Twelve digits that name the experiment; a setting that a later version added counts once it is changed."""
         covered = {key: hashed_settings(section) for key, section in self._sections().items()}
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]
+
+    def dev_reserve(self) -> int:
+        """Most calls that judging on dev takes: every stage before its first epoch and after each."""
+        epochs = sum(stage.epochs + 1 for stage in self.stages.values())
+        return self.score.dev_queries * len(self.score.dev_shots) * epochs
 
     def sick(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
@@ -182,22 +189,22 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     sections: dict[str, Any] = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in PLAIN.items()}
     sections["select"] = read_selection(tables["select"], problems)
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
-    problems.extend(_contradictions(sections))
-    problems.extend(_idle_rounds(sections, stages))
-    problems.extend(_late_labels(sections))
-    for key, stage in stages.items():
-        problems.extend(stage.problems(f"{key}.") if stage else [])
-    problems.extend(_adapter_problems(sections, stages))
+    problems.extend(contradictions(sections, stages))
     order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
     problems.extend(
         f"[{key}]: this stage is not in train.stages, so it has no effect"
         for key in STAGE_SECTIONS
         if key in values and key not in order
     )
+    chosen = {key: stage for key in order if (stage := stages[key]) is not None}
+    if len(chosen) < len(order) or None in sections.values():
+        raise RecipeError(source, problems)
+    given = frozenset(f"{section}.{key}" for section, table in tables.items() for key in table)
+    recipe = Recipe(name, texts["purpose"], texts["expected"], stages=chosen, given=given, **sections)
+    problems.extend(failures(recipe))
     if problems:
         raise RecipeError(source, problems)
-    chosen = {key: stage for key in order if (stage := stages[key]) is not None}
-    return Recipe(name, texts["purpose"], texts["expected"], stages=chosen, **sections)
+    return recipe
 
 
 def _table(values: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
@@ -206,107 +213,3 @@ def _table(values: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
         problems.append(f"{key}: must be a section, written [{key}]")
         return {}
     return table
-
-
-def _contradictions(sections: Mapping[str, Any]) -> list[str]:
-    """Values that are allowed one by one but not together."""
-    pool, score, evaluation, select = (sections[key] for key in ("pool", "score", "eval", "select"))
-    found = _list_problems(sections) + (pool.problems() if pool else [])
-    if sections["model"] and score:
-        found.extend(sections["model"].problems(score.backend))
-    found += sections["embed"].problems() if sections["embed"] else []
-    found += _world_for_others(sections)
-    eval_shots = max(evaluation.shots, default=0) if evaluation else 0
-    dev_shots = max(score.dev_shots, default=0) if score else 0
-    if pool and pool.size < eval_shots:
-        found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {eval_shots}")
-    if pool and score and pool.size < max(score.shots, dev_shots):
-        found.append(f"pool.size = {pool.size}: must be at least score.shots and every one of score.dev_shots")
-    if select and select.max_shots < eval_shots:
-        found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {eval_shots}")
-    if select and select.max_shots < dev_shots:
-        found.append(f"select.max_shots = {select.max_shots}: score.dev_shots asks for {dev_shots}")
-    train = sections["train"]
-    if score and train and score.draws_from_selector and len(train.stages) < 2:
-        found.append(
-            "score.samples, score.stochastic and score.selector_beams draw from the selector of the first stage: "
-            "train.stages must name a second one that learns from them"
-        )
-    if score and score.groups and (score.rounds or score.mine or score.draws_from_selector):
-        found.append(
-            "score.groups: nothing is searched then, so score.rounds, score.mine and draws of the selector idle"
-        )
-    if score and score.rounds and (score.mine or score.search == "mixed"):
-        found.append(f"score.rounds = {score.rounds}: needs score.search = dense or beam, and score.mine = 0")
-    if pool and score and score.budget < score.cost(pool.size):
-        found.append(
-            f"score.budget = {score.budget}: one training query costs {score.cost(pool.size)} calls; "
-            "raise the budget, or lower score.beam, score.shots or pool.size"
-        )
-    return found
-
-
-def _world_for_others(sections: Mapping[str, Any]) -> list[str]:
-    """The world's own model or embedder named for another task, whose items they cannot read."""
-    task, embed, score = (sections[key] for key in ("task", "embed", "score"))
-    if not task or task.name == "world":
-        return []
-    named = (
-        ("embed.name", embed and embed.name, catalog.EMBEDDERS),
-        ("score.backend", score and score.backend, catalog.BACKENDS),
-    )
-    return [
-        f'{key} = "world": reads the world alone; for task {task.name} use '
-        + " or ".join(other for other in known if other != "world")
-        for key, name, known in named
-        if name == "world"
-    ]
-
-
-def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
-    """Rounds of acquisition that no epoch would follow."""
-    score, train = sections["score"], sections["train"]
-    first = stages.get(train.asking) if train and train.asking else None
-    if score and first and score.rounds and score.rounds >= first.epochs:
-        return [
-            f"score.rounds = {score.rounds}: must be below {train.asking}.epochs = {first.epochs}, "
-            "since a round is asked before an epoch other than the first"
-        ]
-    return []
-
-
-def _late_labels(sections: Mapping[str, Any]) -> list[str]:
-    """Stages that learn from labels and have no stage behind them that learns from the model, or one before them."""
-    stages = sections["train"].stages if sections["train"] else ()
-    return [
-        f"train.stages: {name} learns from labels alone, so that a later stage knows what to ask the model about: name "
-        "one behind it that learns from answers, such as listwise, and none before it"
-        for place, name in enumerate(stages)
-        if name in FREE and (set(stages[:place]) - set(FREE) or not set(stages[place:]) - set(FREE))
-    ]
-
-
-def _adapter_problems(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
-    """Adapters where there is nothing to adapt, or that come after a stage that trained without them."""
-    embed, train, sft = sections["embed"], sections["train"], stages.get("sft")
-    rank = getattr(sft, "lora_rank", 0)
-    if not rank or not embed or not train or "sft" not in train.stages:
-        return []
-    found = []
-    if embed.name == "world":
-        found.append(f'sft.lora_rank = {rank}: needs embed.name = "clip", "siglip" or "sentence"')
-    if train.stages[0] != "sft":
-        found.append(f"sft.lora_rank = {rank}: sft must be the first of train.stages")
-    return found
-
-
-def _list_problems(sections: Mapping[str, Any]) -> list[str]:
-    """Lists of what is done that are empty or name something twice."""
-    found = []
-    for key, name in (("eval", "shots"), ("score", "dev_shots"), ("train", "stages")):
-        values = getattr(sections[key], name) if sections[key] else (None,)
-        if not values:
-            found.append(f"{key}.{name} = []: must name at least one")
-        elif len(set(values)) < len(values):
-            found.append(f"{key}.{name} = {list(values)}: names one twice; each is done once")
-    return found

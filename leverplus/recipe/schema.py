@@ -65,7 +65,7 @@ def read_section(cls: type[SectionT], values: Mapping[str, Any], prefix: str, pr
         try:
             kept[key] = check_value(value, hints[key], fields[key].metadata)
         except ValueError as error:
-            problems.append(f"{prefix}{key} = {_show(value)}: {error}")
+            problems.append(f"{prefix}{key} = {show_value(value)}: {error}")
     return cls(**kept) if len(problems) == before else None
 
 
@@ -81,7 +81,7 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         if allowed is not None and part not in allowed:
             near = difflib.get_close_matches(str(part), [str(a) for a in allowed], n=1)
             hint_text = f" (did you mean '{near[0]}'?)" if near else ""
-            raise ValueError(f"allowed: {', '.join(_show(a) for a in allowed)}{hint_text}")
+            raise ValueError(f"allowed: {', '.join(show_value(a) for a in allowed)}{hint_text}")
         _check_range(part, metadata)
     return value
 
@@ -150,11 +150,12 @@ def sick_settings(section: Any, prefix: str) -> list[str]:
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if value in field.metadata.get("sick", ()):
-            found.append(f"{prefix}{field.name} = {_show(value)}")
+            found.append(f"{prefix}{field.name} = {show_value(value)}")
     return found
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A value as it is written in a recipe."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -86,6 +86,21 @@ class PolicyConfig:
     )
     max_shots: int = setting(8, "the longest list it can choose", low=1, high=16)
 
+    def parts(self) -> tuple[str, ...]:
+        """The parts that have weights of their own: what `freeze` can name, adapters aside."""
+        if self.model != "pointer":
+            return ("embedding", "body", "output") if self.model == "lstm" else ("embedding", "body")
+        there = {
+            "projections": True,
+            "attention": self.trunk != "bi_encoder",
+            "state": self.state != "none" or self.step_embedding,
+            "head": self.head != "cosine" or self.learn_temperature,
+            "set_terms": self.mmr != "none" or self.topics > 0 or self.dpp != "none",
+            "decoder": self.decoder != "step",
+            "stop": self.stop != "never",
+        }
+        return tuple(part for part, present in there.items() if present)
+
     def problems(self, prefix: str = "select.") -> list[str]:
         """Values that are allowed one by one but not together."""
         found = []

@@ -127,7 +127,7 @@ class RceConfig(StageConfig):
     temperature_start: float = setting(0.3, "temperature of the weights at the first step", above=0.0)
     temperature_end: float = setting(0.05, "temperature of the weights at the last step", above=0.0)
     weights: str = setting("raw", "what the weights are made of", choices=("raw", "zscore", "clamped", "rank"))
-    centred: bool = setting(True, "subtract 1/G from the weights, so that the worse push away")
+    centred: bool = setting(True, "subtract 1/G from the weights, so that the worse push away", sick=(False,))
     top1: bool = setting(False, "learn from the first sequence of a group only, as it was stored")
     skip_flat: bool = setting(True, "leave out groups without any difference in reward")
 

@@ -1,0 +1,53 @@
+"""What `lever check` says beyond the recipe itself: what is missing on this machine, and what is recommended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
+
+if TYPE_CHECKING:
+    from leverplus.recipe.recipe import Recipe
+
+METHOD = ("train.stages", "score.search", "score.rounds")
+"""Settings that say how is learnt; a recipe that gives none of them learns by the bare defaults."""
+
+
+def missing_here(recipe: Recipe) -> list[str]:
+    """Files, folders and variables that the recipe names and that are not there: a run would end on the first."""
+    task, score, model = recipe.task, recipe.score, recipe.model
+    found = []
+    if task.name in ONE_FILE_TASKS:
+        if not task.file:
+            found.append("task.file: is not set; add --set task.file=FILE, see docs/own_data.md")
+        elif not Path(task.file).expanduser().is_file():
+            found.append(f'task.file = "{task.file}": there is no such file')
+    elif "task.folder" in recipe.given and not Path(task.folder).expanduser().is_dir():
+        found.append(f'task.folder = "{task.folder}": there is no such folder')
+    if task.images not in ("", "none") and not Path(task.images).expanduser().is_dir():
+        found.append(f'task.images = "{task.images}": there is no such folder')
+    if score.groups and not Path(score.groups).expanduser().exists():
+        found.append(f'score.groups = "{score.groups}": there is no such folder; `lever import` makes one')
+    if score.backend == "openai" and model.key_env and not os.environ.get(model.key_env):
+        found.append(
+            f'model.key_env = "{model.key_env}": this environment variable is not set; type `export '
+            f"{model.key_env}=...`"
+        )
+    return found
+
+
+def recommendation(recipe: Recipe) -> list[str]:
+    """The recipe that is recommended, where nobody said how to learn; the bare defaults are not the best method."""
+    if set(METHOD) & recipe.given:
+        return []
+    if recipe.task.name == "world":
+        name = "best_8k"
+    else:
+        name = "own_labels" if recipe.task.name in LABEL_TASKS or not shows_pictures(recipe) else "own_pictures"
+    return [
+        "train.stages, score.search and score.rounds are not given: the defaults (imitation of beam search, "
+        f'{recipe.score.budget:,} calls) are not the recommended method; start from it with `extends = "{name}"`, '
+        f"or read `lever recipes {name}`"
+    ]
