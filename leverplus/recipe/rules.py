@@ -141,7 +141,9 @@ def _stage_failures(recipe: Recipe, name: str, stage: StageConfig) -> list[str]:
     known = ("reward", *(f"reward@{shots}" for shots in recipe.score.dev_shots))
     found = []
     if stage.monitor not in (*known, "loss", "group_reward"):  # these two need held_out, which the stage checks
-        found.append(f"{name}.monitor = {show_value(stage.monitor)}: is not measured; allowed: {', '.join(known)}, loss")
+        found.append(
+            f"{name}.monitor = {show_value(stage.monitor)}: is not measured; allowed: {', '.join(known)}, loss"
+        )
     adapted = getattr(recipe.stages.get("sft"), "lora_rank", 0) > 0
     parts = (*recipe.select.parts(), *(("adapters",) if adapted else ()))
     for part in stage.freeze:

@@ -20,6 +20,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("idle") / "scores.db"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPREAD)
 def test_what_is_not_declared_idle_is_read_and_what_is_changes_nothing(name: str, tmp_path: Path, store: Path) -> None:
     recipe, read = spread_recipe(name), set[str]()
