@@ -18,6 +18,8 @@ WHAT = ("methods", "plans", "ablations", "curves")
 OURS = ("methods", "budgets", "worlds", "items", "jobs", "minutes", "runs", "commit")
 """Options that `plans` does not have."""
 
+SMOKE = "--quick is a smoke test: so few items and calls that the order of the rows means nothing"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -28,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="methods: ways to train at several call budgets (default); ablations, curves: of the recipe best; "
         "plans: all recipes of the plans against their baseline",
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a smoke test on a dozen items: does it run? its order of methods means nothing",
+    )
     parser.add_argument("--seeds", type=seed_count, metavar="N", help="seeds 0 .. N-1 (default 5, plans 3, quick 2)")
     parser.add_argument("--recipes", metavar="A,B,...", help="plans: only these, and the baseline")
     parser.add_argument("--methods", type=words, metavar="A,B,...", help="only these methods (or ablations)")
@@ -83,6 +89,8 @@ def _methods(args: argparse.Namespace, folder: Path) -> int:
         print(json.dumps(found))
         return 1 if found["failed"] else 0
     print(about(found))
+    if args.quick:
+        print(SMOKE)
     for name, lines in PARTS:
         _show(name, *lines(found))
     for name, why in found["failed"].items():
@@ -114,6 +122,8 @@ def _plans(args: argparse.Namespace, folder: Path) -> int:
     title = f"{found['n']} test items, {found['seeds']} seeds a recipe"
     _show(title, HEADER, [cells(row) for row in found["recipes"]])
     print(conclusion(found))
+    if args.quick:
+        print(SMOKE)
     for name, why in found["failed"].items():
         print(f"{name} failed: {why}")
     print(f"results in {folder}/bench.json, as Markdown in {folder}/bench.md")

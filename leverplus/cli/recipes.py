@@ -7,11 +7,18 @@ import json
 import tomllib
 
 from leverplus.cli.console import print_table
-from leverplus.recipe.recipe import find_recipe, recipe_names
+from leverplus.recipe.recipe import find_recipe, gallery_names, recipe_names
+
+USUAL = (
+    *("world", "best_8k", "best_32k", "best", "own_labels", "own_pictures"),
+    *("trec_few", "trec_smollm", "sst2_smollm", "okvqa_captions_smollm", "coco_small", "baseline"),
+)
+"""What a user wants first; `--all` shows the plans of the earlier code and the gallery of sick runs as well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="print this recipe")
+    parser.add_argument("--all", action="store_true", help="also the plans of the earlier code and the sick gallery")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -20,11 +27,19 @@ def run(args: argparse.Namespace) -> int:
         text = find_recipe(args.name).read_text(encoding="utf-8")
         print(json.dumps(tomllib.loads(text)) if args.json else text, end="" if not args.json else "\n")
         return 0
-    rows = {name: tomllib.loads(find_recipe(name).read_text(encoding="utf-8")) for name in recipe_names()}
+    known = recipe_names()
+    names = [*known, *gallery_names()] if args.all else [name for name in USUAL if name in known]
+    rows = {name: tomllib.loads(find_recipe(name).read_text(encoding="utf-8")) for name in names}
     if args.json:
         print(
             json.dumps({name: {key: row.get(key, "") for key in ("purpose", "expected")} for name, row in rows.items()})
         )
+        return 0
+    if not args.all:
+        width = max(map(len, names))
+        for name, row in rows.items():
+            print(f"{name:{width}}  {row.get('purpose', '')}")
+        print(f"`lever recipes NAME` prints one; `lever recipes --all` lists all {len(known) + len(gallery_names())}")
         return 0
     from rich.table import Table
 

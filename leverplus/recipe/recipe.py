@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import tomllib
@@ -180,7 +181,9 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     known = (*PLAIN, "select", *STAGE_SECTIONS, *TEXTS)
     for key in values:
         if key not in known:
-            problems.append(f"{key}: there is no such section; known: {', '.join(known)}")
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean [{near[0]}]?" if near else f"known: {', '.join(known)}"
+            problems.append(f"{key}: there is no such section; {hint}")
     texts = {key: values.get(key, "") for key in TEXTS}
     for key, text in texts.items():
         if not isinstance(text, str):

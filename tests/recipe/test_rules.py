@@ -110,3 +110,24 @@ def test_a_recipe_by_bare_defaults_is_told_which_one_is_recommended() -> None:
     bare = build_recipe("bare", {"task": {"name": "world"}}, "test")
     assert "best_8k" in recommendation(bare)[0]
     assert recommendation(load_recipe("world")) == []
+
+
+def test_an_unknown_section_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(RecipeError, match=r"pools: there is no such section; did you mean \[pool\]\?"):
+        build_recipe("test", {"pools": {"size": 8}}, "test")
+
+
+@pytest.mark.parametrize("name", ["own_labels", "own_pictures"])
+def test_the_recipes_for_own_data_are_cheap_and_want_a_file(name: str) -> None:
+    from leverplus.recipe.advice import missing_here
+
+    recipe = load_recipe(name)
+    assert recipe.score.budget <= 2000
+    assert [problem.partition(":")[0] for problem in missing_here(recipe)] == ["task.file"]
+
+
+def test_recipes_lists_a_dozen_unless_all_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 13
+    assert main(["recipes", "--all", "--json"]) == 0
+    assert {"plan7", "own_labels", "gallery/healthy"} <= set(json.loads(capsys.readouterr().out))
