@@ -76,13 +76,17 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a run log; a half-written last line is left out."""
     lines = []
-    text = path.read_text(encoding="utf-8").splitlines()
+    text = path.read_bytes().splitlines()
     for number, line in enumerate(text, start=1):
         try:
-            lines.append(parse_json(line))
+            value = parse_json(line)
         except json.JSONDecodeError as error:
-            if number < len(text):
+            if number < len(text) or number == 1:
                 raise DataError(f"{path}, line {number} is not JSON ({error}); restore the log") from error
+            continue
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {number} is no JSON object; is this the log of a training?")
+        lines.append(value)
     return lines
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leverplus.errors import CheckpointError, MissingFile
+from leverplus.errors import CheckpointError
+from leverplus.interop.weights import check_tensors, is_small, open_file
 from leverplus.policies import presets
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import PolicyConfig
-from leverplus.training.checkpoint import load_weights, tensors_of
+from leverplus.training.checkpoint import check_sizes, load_weights, tensors_of
 
 PREFIX = "lever_lm.pointer_selector."
 PREFIXES = (PREFIX, "pointer_selector.", "")
@@ -112,11 +112,16 @@ def read_legacy(path: Path) -> Legacy:
     layout, state = _state(value, path)
     prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in state)), "")
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    check_tensors(own, path)
     single = any(name.startswith(tuple(SINGLE)) for name in own)
     tensors = {_renamed(name, SINGLE): tensor.float() for name, tensor in own.items()}
     hyper = value.get("hyper_parameters") if isinstance(value.get("hyper_parameters"), Mapping) else {}
     unused = {name: tensors.pop(name) for name in list(tensors) if name.startswith(NEVER_USED)}
-    preset, config, dims = _form(tensors, hyper or {}, path)
+    try:
+        preset, config, dims = _form(tensors, hyper or {}, path)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise CheckpointError(f"{path} describes a selector with sizes that make no sense ({error})") from error
+    check_sizes(config, dims, None, {name: tensor.numel() for name, tensor in tensors.items()}, str(path))
     policy = build_policy(config, dims)
     _fill(policy, tensors, path)
     facts = {"layout": layout, "prefix": prefix, "single": single, "meta": _plain_meta(value)}
@@ -128,21 +133,6 @@ def read_legacy(path: Path) -> Legacy:
     if len(own) < len(state):
         notes.append(f"{len(state) - len(own)} tensors of other parts (frozen encoders) were left out")
     return Legacy(policy.eval(), preset, facts, tuple(notes))
-
-
-def open_file(path: Path) -> Any:
-    """What `torch.load` finds in a file, tensors and plain values only."""
-    if not path.is_file():
-        raise MissingFile(f"there is no file {path}")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds objects beside tensors and plain values, which are not loaded because they can run code; "
-            "in the earlier environment save torch.load(path)['state_dict'] alone and import that"
-        ) from error
-    except (OSError, RuntimeError, EOFError) as error:
-        raise CheckpointError(f"{path} cannot be read as a checkpoint ({error})") from error
 
 
 def _state(value: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
@@ -249,8 +239,9 @@ def _plain_meta(value: Any) -> dict[str, Any]:
     kept = {}
     for key, part in value.items():
         try:
-            kept[str(key)] = json.loads(json.dumps(part))
-        except (TypeError, ValueError):
+            if is_small(part):
+                kept[str(key)] = json.loads(json.dumps(part))
+        except (TypeError, ValueError, RecursionError):
             continue  # tensors, and the states of optimisers and loops
     return {key: part for key, part in kept.items() if key not in ("state_dict", "model_state_dict")}
 

@@ -78,7 +78,10 @@ def builder_hash(section: PoolSection, fingerprint: Mapping[str, str], seed: int
 
 
 def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[Positions]:
-    """For each query the positions of itself and of every demonstration on its picture, ascending."""
+    """For each query the positions of itself and of every demonstration on its picture, ascending.
+
+    Queries on one picture share one array, so that many questions on a picture take memory once and not each.
+    """
     by_picture: dict[str, list[int]] = {}
     by_id: dict[str, int] = {}
     for position, item in enumerate(items):
@@ -86,13 +89,15 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
             raise DataError(f"demonstration id {item.id} occurs twice; give every item of the task its own id")
         if (picture := picture_of(item)) is not None:
             by_picture.setdefault(picture, []).append(position)
+    nothing: Positions = np.empty(0, dtype=np.int64)
+    on_picture = {picture: np.array(positions, dtype=np.int64) for picture, positions in by_picture.items()}
     found = []
     for query in queries:
-        picture = picture_of(query)
-        closed = set() if picture is None else set(by_picture.get(picture, ()))
-        if query.id in by_id:
-            closed.add(by_id[query.id])
-        found.append(np.array(sorted(closed), dtype=np.int64))
+        picture, own = picture_of(query), by_id.get(query.id)
+        closed = nothing if picture is None else on_picture.get(picture, nothing)
+        if (own is not None and picture_of(items[own]) != picture) or (own is not None and picture is None):
+            closed = np.union1d(closed, np.array([own], dtype=np.int64))
+        found.append(closed)
     return found
 
 

@@ -40,7 +40,9 @@ class Search:
 
     def draw(self, row: int, count: int, taken: Positions) -> Positions:
         """`count` distinct positions at random for one query, none of them forbidden or taken."""
-        closed = np.unique(np.concatenate([self.forbidden[row], taken]))
+        closed = self.forbidden[row]  # ascending, each once
+        if len(taken):
+            closed = np.unique(np.concatenate([closed, taken]))
         digest = blake2b(f"{self.seed}\x1f{self.ids[row]}".encode(), digest_size=16, person=b"pool").digest()
         rng = np.random.default_rng(int.from_bytes(digest, "big"))
         drawn = rng.choice(len(self.items) - len(closed), size=count, replace=False)

@@ -63,15 +63,50 @@ def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
         raise CheckpointError(
             f"{folder}: config.json is not understood ({'; '.join(problems) or 'other format'}); train it again"
         )
-    policy = build_policy(config, description["dims"], items=description["items"])
-    if type(policy).__name__ != description["class"]:
+    dims, items = _widths(folder, description)
+    tensors = read_tensors(folder / "model.safetensors")
+    check_sizes(config, dims, items, {name: tensor.numel() for name, tensor in tensors.items()}, str(folder))
+    policy = build_policy(config, dims, items=items)
+    if type(policy).__name__ != description.get("class"):
         raise CheckpointError(
-            f"{folder}: holds a {description['class']}, but its config builds {type(policy).__name__}"
+            f"{folder}: holds a {description.get('class')}, but its config builds {type(policy).__name__}"
         )
     if description.get("adapters") is not None:
         policy.adapters = Adapters(**description["adapters"])
-    load_weights(policy, read_tensors(folder / "model.safetensors"), str(folder))
+    load_weights(policy, tensors, str(folder))
     return policy.eval(), description
+
+
+def _widths(folder: Path, description: Mapping[str, Any]) -> tuple[dict[str, int], int | None]:
+    """The widths of the feature blocks and the size of the index, as `config.json` gives them."""
+    dims, items = description.get("dims"), description.get("items")
+    known = isinstance(dims, dict) and all(type(width) is int and width > 0 for width in dims.values())
+    if not isinstance(dims, dict) or not known or not (items is None or (type(items) is int and items >= 0)):
+        raise CheckpointError(f"{folder}: config.json gives widths {dims} and {items} items; train it again")
+    return dims, items
+
+
+def check_sizes(
+    config: PolicyConfig, dims: Mapping[str, int], items: int | None, held: Mapping[str, int], source: str
+) -> None:
+    """Refuse a description of a selector far larger than its weights, before anything of that size is made.
+
+    `held` gives the number of weights by tensor. The selector is built without memory (torch's meta device) to count.
+    """
+    layers = {"layers": config.layers, "pool_layers": config.pool_layers, "slot_layers": config.slot_layers}
+    for name, count in layers.items():
+        if count > max(64, len(held)):
+            raise CheckpointError(f"{source} describes a selector of {count:,} {name} with {len(held)} tensors")
+    try:
+        with torch.device("meta"):
+            wanted = sum(tensor.numel() for tensor in build_policy(config, dims, items=items).state_dict().values())
+    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # numbers that no tensor can count
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise CheckpointError(f"{source} describes a selector that cannot be built ({reason})") from error
+    if wanted > 10 * sum(held.values()) + 10_000_000:
+        raise CheckpointError(
+            f"{source} describes a selector of {wanted:,} weights and holds {sum(held.values()):,}, so it is not loaded"
+        )
 
 
 def load_weights(policy: Policy, tensors: Mapping[str, Tensor], source: str) -> None:

@@ -102,3 +102,19 @@ def test_the_gallery_is_listed_with_what_each_run_shows(capsys):
 def test_asking_for_nothing_is_wrong_usage(capsys):
     assert main(["doctor"]) == 2
     assert "say what to look at" in capsys.readouterr().err
+
+
+STRANGE = {
+    "log.jsonl": (b"PAR1\xa0\xff", b"null\n", b"[1, 2]\n", b'{"stage"', b'{"stage": "sft"}\n3\n'),
+    "eval.json": (b'{"arms": 3, "comparisons": 4}', b'{"arms": {"a": 1}, "comparisons": [1]}', b'{"arms": {"a"'),
+    "rl.json": (b'{"1": ' * 90_000, b'{"1": {"pointer_candidates": [{"poin', b'{"a": ' + b"9" * 5_000 + b"}"),
+    "scores.db": (b"SQLite format 3\x00", b"SQLite format 3\x00" + b"\x10\x00" * 2_000),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_cut_or_strange_file_is_one_sentence(tmp_path, capsys, name) -> None:
+    for content in STRANGE[name]:
+        (tmp_path / name).write_bytes(content)
+        assert main(["doctor", str(tmp_path / name)]) == 1
+        assert capsys.readouterr().err.startswith("lever: ")

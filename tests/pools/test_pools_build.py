@@ -245,3 +245,14 @@ def test_settings_that_cannot_be_met_are_refused_before_anything_is_searched(mak
         build(PoolSection(kind="two_stage", size=5, first_stage=4), items, vectors, items, vectors)
     with pytest.raises(UnknownName, match="did you mean 'nearest_text'"):
         build(PoolSection(kind="nearest_txt", size=5), items, vectors, items, vectors)
+
+
+def test_many_questions_on_one_picture_share_one_list_of_what_is_forbidden() -> None:
+    items = [Item(ItemId(f"i{n}"), "what", ("a",), "train", "one.png", "one") for n in range(300)]
+    apart = Item(ItemId("i5"), "what", ("a",), "train", "two.png", "two")  # same id, shown on another picture
+    found = forbidden_positions([*items, apart], items)
+    assert len({id(positions) for positions in found[:-1]}) == 1
+    assert found[0].tolist() == list(range(300))
+    assert found[-1].tolist() == [5]
+    without = [Item(ItemId(f"i{n}"), "what", ("a",), "train") for n in range(3)]
+    assert [positions.tolist() for positions in forbidden_positions(without, without)] == [[0], [1], [2]]
