@@ -17,6 +17,7 @@ from PIL import Image
 from leverplus.backends.api.backend import OpenAIBackend
 from leverplus.backends.api.prompts import data_url
 from leverplus.backends.base import Request
+from leverplus.backends.prompts import render_prompt
 from leverplus.engine.local import LocalEngine
 from leverplus.errors import LeverError, NotMeasured, ScoringError
 from leverplus.recipe.model import ModelSection
@@ -407,3 +408,13 @@ def test_without_its_package_the_backend_says_what_to_type(served, capitals, mon
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(LeverError, match=r"pip install 'leverplus\[api\]'"):
         OpenAIBackend(capitals, section_of(served))
+
+
+@pytest.mark.parametrize("prompt", ["plain", "chat"])
+def test_the_public_function_renders_what_is_sent(served, capitals, paintings, prompt) -> None:
+    task = capitals if prompt == "plain" else paintings
+    section = section_of(served, prompt=prompt, instruction="Answer with one word.", logprobs="never")
+    query, demos = task.items("dev")[0], tuple(task.items("train")[:2])
+    OpenAIBackend(task, section).answer([Request(query, demos, (query.answer,))])
+    body = served.asked[-1][1]
+    assert body["prompt" if prompt == "plain" else "messages"] == render_prompt("openai", section, task, query, demos)

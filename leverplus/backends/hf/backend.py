@@ -13,9 +13,8 @@ from leverplus.backends.base import Reply, Request
 from leverplus.backends.hf.files import find_model
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.load import load_model
-from leverplus.backends.hf.prompts import Prompts
 from leverplus.backends.hf.reader import Reader, Reading
-from leverplus.backends.hf.sight import Sight
+from leverplus.backends.hf.sight import Sight, prompts_for
 from leverplus.backends.hf.tree import Codes, Prompt
 from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
@@ -41,8 +40,7 @@ class HfBackend:
         model, processor = self.loaded.model, self.loaded.processor
         self.sight = Sight(task, processor, model, section) if processor is not None else None
         self.language = self.sight.language if self.sight else Language(model)
-        marker = self.sight.marker if self.sight else ""
-        self.prompts = Prompts(self.loaded.tokenizer, section, renderer=processor, picture=marker)
+        self.prompts = prompts_for(self.loaded.tokenizer, processor, section)
         default = 65536 if self.language.device.type == "cuda" else 2048
         self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default)
         self.stops = self.prompts.stops(self.loaded.model)

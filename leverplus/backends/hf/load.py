@@ -52,23 +52,37 @@ def load_model(folder: Path, section: ModelSection) -> Loaded:
 
 
 def _load(folder: Path, device: str, dtype: str) -> Loaded:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = AutoConfig.from_pretrained(folder, **NO_CODE)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if sees_pictures(folder) else AutoModelForCausalLM
     try:
         model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa", **NO_CODE)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
         model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager", **NO_CODE)
-    processor = load_processor(folder) if sees else None
-    tokenizer = processor.tokenizer if processor is not None else AutoTokenizer.from_pretrained(folder, **NO_CODE)
+    tokenizer, processor = load_words(folder)
     return Loaded(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
+
+
+def sees_pictures(folder: Path) -> bool:
+    """Whether the model in a folder is a vision-language model."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    return type(AutoConfig.from_pretrained(folder, **NO_CODE)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def load_words(folder: Path) -> tuple[Any, Any | None]:
+    """The tokenizer of the model in a folder, and its processor if it sees pictures."""
+    from transformers import AutoTokenizer
+
+    if sees_pictures(folder):
+        processor = load_processor(folder)
+        return processor.tokenizer, processor
+    return AutoTokenizer.from_pretrained(folder, **NO_CODE), None
 
 
 def pick_device(wanted: str) -> str:

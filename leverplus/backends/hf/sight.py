@@ -11,7 +11,7 @@ from PIL import Image
 
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.pictures import Pictures, Unfolded, counts_in_three, vision_encoder
-from leverplus.backends.hf.prompts import MARK
+from leverplus.backends.hf.prompts import MARK, Prompts
 from leverplus.errors import DataError
 from leverplus.recipe.model import ModelSection
 from leverplus.tasks.base import Task
@@ -27,7 +27,6 @@ class Sight:
         self.task, self.processor, self.section = task, processor, section
         self.token: str = str(processor.image_token)
         self.token_id = int(processor.tokenizer.convert_tokens_to_ids(self.token))
-        self.marker = picture_marker(processor, self.token)
         self.language = Language(model)
         self.pictures = Pictures(
             self.token_id,
@@ -100,3 +99,9 @@ def picture_marker(processor: Any, token: str) -> str:
     start = next((at for at, (a, b) in enumerate(zip(bare, shown, strict=False)) if a != b), len(bare))
     marker = shown[start : start + len(shown) - len(bare)]
     return marker if token in marker else token
+
+
+def prompts_for(tokenizer: Any, processor: Any | None, section: ModelSection) -> Prompts:
+    """How prompts are written for a model with this tokenizer, and this processor if it sees pictures."""
+    marker = picture_marker(processor, str(processor.image_token)) if processor is not None else ""
+    return Prompts(tokenizer, section, renderer=processor, picture=marker)
