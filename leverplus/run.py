@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class Run:
     """Whether an error of the preflight stops the training."""
     at_work: bool = True
     """Whether progress is noted in the run folder; not where a finished selector only serves."""
-    _spent_before: dict[str, float] | None = None
+    _unlabelled: int = 0
 
     @cached_property
     def task(self) -> Task:
@@ -99,13 +99,19 @@ class Run:
     def backend(self) -> Backend:
         from leverplus.engine.open import build_backend
 
-        return build_backend(self.recipe.score.backend, self.task, self.recipe.model)
+        recipe, paid, earlier = self.recipe, None, None
+        if self.at_work and (self.folder / "run.json").is_file():
+            paid, earlier = self.folder / "paid.jsonl", read_json(self.folder / "run.json").get("spent")
+        backend = build_backend(recipe.score.backend, self.task, recipe.model, paid, earlier)
+        if hasattr(backend, "say"):
+            backend.say = self.say
+        return backend
 
     @cached_property
     def scorer(self) -> Scorer:
         from leverplus.engine.open import BackendFactory, open_engine
         from leverplus.scoring.scorer import Scorer
-        from leverplus.scoring.selftest import self_test
+        from leverplus.scoring.trust import require_offered, require_trust
         from leverplus.store.db import ScoreStore
 
         section = self.recipe.score
@@ -115,14 +121,15 @@ class Run:
         scorer = Scorer(self.task, self.backend, store, engine, progress=self._scored, chunk=section.chunk)
         if notice := getattr(self.backend, "notice", ""):
             self.say(notice)
-        if store.count(scorer.context) == 0:
-            # nothing of this model was believed before
-            found = self_test(self.task, self.backend, trained=not self.recipe.model.untrained)
-            if found.note:
-                self.say(found.note)
-            if self.at_work:
-                manifest = read_json(self.folder / "run.json")
-                write_json(self.folder / "run.json", {**manifest, "self_test": asdict(found)})
+        reward = self.recipe.reward
+        if not section.groups:  # imported groups bring their own measurements
+            require_offered(self.backend, reward.components or (reward.mode,), reward.quality)
+        trained = not self.recipe.model.untrained
+        passed = require_trust(scorer, self.store_path.parent, trained=trained, progress=self._scored)
+        if passed is not None and passed.note:
+            self.say(passed.note)
+        if passed is not None and self.at_work:
+            self.remember({"self_test": passed.found})
         return scorer
 
     def require_model(self) -> None:
@@ -225,14 +232,17 @@ class Run:
         return self.scorer.meter.calls("training")
 
     def _scored(self, what: str, done: int, total: int) -> None:
-        """Scores were committed: tell it, and write to run.json what a server was asked so far."""
+        """Replies came: tell it, and write to run.json what a server was asked so far, over all takes."""
         self.tell(what, done, total)
-        if not hasattr(self.backend, "usage"):
-            return
-        if self._spent_before is None:
-            self._spent_before = dict(read_json(self.folder / "run.json").get("spent", {}))
-        spent = {key: value + self._spent_before.get(key, 0) for key, value in self.backend.usage().items()}
-        self.remember({"spent": spent})
+        if self.at_work and hasattr(self.backend, "usage"):
+            self.remember({"spent": self.backend.usage()})
+        scorer = self.__dict__.get("scorer")  # not there yet while the self-test runs
+        if scorer is not None and done >= total and scorer.meter.unlabelled > self._unlabelled:
+            self._unlabelled = scorer.meter.unlabelled
+            self.say(
+                f"note: {self._unlabelled:,} of {scorer.meter.fresh:,} answers were empty where a label was asked for, "
+                "and count as wrong; name the labels in model.instruction, or raise model.max_new_tokens"
+            )
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Write facts to run.json beside what it says already."""

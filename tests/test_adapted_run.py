@@ -14,7 +14,7 @@ from leverplus import Selector
 from leverplus.cli.main import main
 
 pytest.importorskip("transformers", reason="the extra `embed` is not installed")
-pytest.importorskip("openai", reason="the extra `api` is not installed")
+pytest.importorskip("httpcore", reason="the extra `api` is not installed")
 sys.path += [str(Path(__file__).parent / room) for room in ("backends", "embedders")]
 from speaking_server import COLOURS, speaking
 from tiny_networks import save_dual_model

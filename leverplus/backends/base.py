@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from leverplus.types import Item
 
@@ -45,3 +45,22 @@ class Backend(Protocol):
     def fingerprint(self) -> Mapping[str, str]: ...
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]: ...
+
+
+class Answered(NamedTuple):
+    """The reply to the request at `place` in what was asked, and the seconds it took."""
+
+    place: int
+    reply: Reply
+    seconds: float
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A backend whose replies come one by one, and are paid for one by one.
+
+    `stream` yields what has come since the last time, in any order; the caller commits it before it asks for more. A
+    failure is raised after everything that was under way has come and was yielded.
+    """
+
+    def stream(self, requests: Sequence[Request]) -> Generator[list[Answered], None, None]: ...

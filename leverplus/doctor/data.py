@@ -174,8 +174,25 @@ def flat_groups(record: Record) -> list[Finding]:
     title = f"{flat:.0%} of the groups carry no signal (no member right in {zero:.0%}, all right in {one:.0%})"
     evidence = {"flat": flat, "all_wrong": zero, "all_right": one, "tied": max(flat - zero - one, 0.0)}
     dense = record.setting("reward.mode") in {"gt_prob", None}
-    fix = None if dense else {"reward.mode": "gt_prob"}
-    return TEXTS["flat_groups"].found(title, evidence, fix=fix, severity=ERROR if flat > 0.8 else None)
+    fix = None if dense or _unweighed(record) else {"reward.mode": "gt_prob"}
+    severity = ERROR if flat > 0.8 else None
+    return TEXTS["flat_groups"].found(title, evidence, fix=fix, severity=severity, cure=_cure_unweighed(record))
+
+
+def _unweighed(record: Record) -> bool:
+    """A server answered and offered no log-probabilities: what needs them must not be advised."""
+    groups = record.groups
+    return record.setting("score.backend") == "openai" and groups is not None and groups.gt_prob is None
+
+
+def _cure_unweighed(record: Record) -> str | None:
+    if not _unweighed(record):
+        return None
+    return (
+        "This server gives no log-probabilities, so gt_prob cannot be the reward: measure more varied members for "
+        "these queries (score.mine, larger pools), or use a server that echoes prompts with log-probabilities, such "
+        "as vLLM."
+    )
 
 
 def _flat_shares(record: Record) -> tuple[float, float, float] | None:
@@ -298,7 +315,7 @@ def two_level_reward(record: Record) -> list[Finding]:
     ):
         return []
     title = f"Rewards take {groups.levels:.1f} different values in a group on average, and gt_prob was not measured"
-    return TEXTS["two_level_reward"].found(title, {"levels": groups.levels})
+    return TEXTS["two_level_reward"].found(title, {"levels": groups.levels}, cure=_cure_unweighed(record))
 
 
 def components_duplicate(record: Record) -> list[Finding]:

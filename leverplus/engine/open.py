@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from leverplus import catalog
 from leverplus.backends.base import Backend
@@ -25,9 +26,19 @@ class BackendFactory:
         return build_backend(self.backend, build_task(self.task), self.model)
 
 
-def build_backend(name: str, task: Task, model: ModelSection) -> Backend:
-    """The backend of that name; the world brings its own model, the others read the `[model]` section."""
+def build_backend(
+    name: str, task: Task, model: ModelSection, paid: Path | None = None, earlier: Mapping[str, float] | None = None
+) -> Backend:
+    """The backend of that name; the world brings its own model, the others read the `[model]` section.
+
+    `paid` is where a backend that costs money keeps its account, `earlier` what was spent before that file existed.
+    """
     factory = catalog.load(catalog.BACKENDS, name, "backend")
+    if name == "openai" and paid is not None:
+        from leverplus.backends.api.account import Account
+
+        charged: Backend = factory(task, model, Account(paid, earlier))
+        return charged
     backend: Backend = factory(task) if name == "world" else factory(task, model)
     return backend
 
@@ -44,7 +55,14 @@ def open_engine(section: ScoreSection, backend: Backend, factory: Callable[[], B
     if section.engine == "ray":
         from leverplus.engine.ray import RayEngine
 
-        return RayEngine(factory, backend.fingerprint(), workers=section.workers)
+        return RayEngine(
+            factory,
+            backend.fingerprint(),
+            workers=section.workers,
+            hung_after=section.worker_timeout,
+            most=getattr(backend, "most_by_worker", 0),
+            charged=getattr(backend, "charged_elsewhere", lambda _values: None),
+        )
     from leverplus.engine.local import LocalEngine
 
     return LocalEngine(backend)

@@ -89,6 +89,9 @@ class ScoreSection:
     backend: str = setting("world", "the frozen model", choices=_backends)
     engine: str = setting("local", "where it runs: this process, or a Ray cluster", choices=("local", "ray"))
     workers: int = setting(0, "model copies on a Ray cluster; 0: one a GPU, or one a CPU where there is none", low=0)
+    worker_timeout: float = setting(
+        1800.0, "ray: seconds a worker may take for a chunk before another one is asked", above=0.0, since="0.2"
+    )
     chunk: int = setting(512, "prompts asked and committed together: the most a crash costs a worker", low=1)
     budget: int = setting(32000, "calls that training and dev selection may ask for", low=1)
     groups: str = setting("", "learn from groups that `lever import` took over, in this folder, instead of searching")

@@ -1,4 +1,4 @@
-"""The scorer: what was measured once is never asked again, and every answer is committed before the next is asked for.
+"""The scorer: what was measured once is never asked again, and every answer is committed when it comes.
 
 A call is one prompt (query, ordered demonstrations). Calls are counted as distinct prompts asked for, whether or not
 the store already held them, apart for training (with dev selection) and for evaluation.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from leverplus.backends.base import Backend, Reply, Request
+from leverplus.backends.base import Answered, Backend, Reply, Request
 from leverplus.engine.base import Engine
 from leverplus.errors import ScoringError
 from leverplus.metrics import edit_similarity, metric_named, normalise_answer, postprocess_named, token_f1
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import Context, Role, item_digest, score_key
+from leverplus.store.records import Row, seal
 from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 
@@ -27,7 +29,8 @@ Progress = Callable[[str, int, int], None]
 """(what, done, total), called as scoring goes on."""
 
 CHUNK = 512
-"""Prompts asked and committed together: what a crash can cost at most."""
+"""Prompts that a model in this process is asked together: what a crash can cost at most. A server's replies are
+committed one by one."""
 
 TRAINING, EVALUATION, ADVICE = "training", "evaluation", "advice"
 
@@ -38,6 +41,8 @@ class Meter:
 
     asked: dict[str, set[bytes]] = field(default_factory=lambda: {TRAINING: set(), EVALUATION: set(), ADVICE: set()})
     fresh: int = 0
+    unlabelled: int = 0
+    """Empty answers to a task with labels, which a model that weighs labels never gives."""
     tokens: int = 0
     seconds: float = 0.0
 
@@ -98,7 +103,7 @@ class Scorer:
         return score_key(self.context.digest, self.digest(query, "query"), digests)
 
     def score(self, prompts: Sequence[Prompt], purpose: str = TRAINING, what: str = "scoring") -> list[Score]:
-        """The scores of prompts, in order; what the store does not hold is measured and committed chunk by chunk."""
+        """The scores of prompts, in order; what the store does not hold is measured and committed as it comes."""
         keys = [self.key(prompt) for prompt in prompts]
         self.meter.asked[purpose].update(keys)
         known = self.store.get(keys)
@@ -109,22 +114,44 @@ class Scorer:
 
     def _measure(self, wanted: dict[bytes, Prompt], what: str) -> dict[bytes, Score]:
         ordered = sorted(wanted, key=lambda key: (len(wanted[key][1]), wanted[key][1], wanted[key][0]))
-        chunks = [ordered[start : start + self.chunk] for start in range(0, len(ordered), self.chunk)]
-        requests = [[self.request(wanted[key]) for key in chunk] for chunk in chunks]
+        requests = [self.request(wanted[key]) for key in ordered]
         found: dict[bytes, Score] = {}
         self._tell(what, 0, len(ordered))
-        for number, replies, seconds in self.engine.run(requests):
-            scores = self._judge_all(requests[number], replies, seconds)
-            records = list(zip(chunks[number], scores, strict=True))
-            self.store.put(self.context, records)
-            found.update(records)
-            self.meter.fresh += len(scores)
-            self.meter.tokens += sum(score.tokens for score in scores)
-            self.meter.seconds += seconds
-            self._tell(what, len(found), len(ordered))
+        # closed at once when something fails here: what is under way at a server is waited for, not left to a collector
+        try:
+            with closing(self.engine.run(requests, self.chunk)) as coming:
+                for answered in coming:
+                    found.update(self._commit(ordered, requests, answered))
+                    self._tell(what, len(found), len(ordered))
+        except BaseException:
+            self._tell(what, len(found), len(ordered))  # what was spent on others meanwhile is noted
+            raise
         if len(found) != len(ordered):
             raise ScoringError(f"{len(ordered) - len(found)} of {len(ordered)} prompts were not answered; run it again")
         return found
+
+    def _commit(
+        self, keys: Sequence[bytes], requests: Sequence[Request], answered: Sequence[Answered]
+    ) -> list[tuple[bytes, Score]]:
+        """Store what came in one transaction; a reply that must not be stored raises after all others are stored."""
+        records: list[tuple[bytes, Score]] = []
+        rows: list[Row] = []
+        problem: ScoringError | None = None
+        for place, reply, seconds in answered:
+            try:
+                score = self.judge(requests[place], reply, seconds)
+                rows.append(seal(self.context.digest, keys[place], score))
+                records.append((keys[place], score))
+            except ScoringError as error:
+                problem = problem or error
+        self.store.put_rows(self.context, rows)
+        self.meter.fresh += len(records)
+        self.meter.unlabelled += sum(not score.answer for _, score in records) if self.labels else 0
+        self.meter.tokens += sum(score.tokens for _, score in records)
+        self.meter.seconds += sum(score.seconds for _, score in records)
+        if problem is not None:
+            raise problem
+        return records
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -151,12 +178,6 @@ class Scorer:
         query = self.task.item(prompt[0])
         demos = tuple(self.task.item(demo) for demo in prompt[1])
         return Request(query, demos, tuple(self.weighed(query)), choose=bool(self.labels))
-
-    def _judge_all(self, requests: Sequence[Request], replies: Sequence[Reply], seconds: float) -> list[Score]:
-        if len(replies) != len(requests):
-            raise ScoringError(f"the backend answered {len(replies)} of {len(requests)} prompts; a backend answers all")
-        share = seconds / max(1, len(replies))
-        return [self.judge(request, reply, share) for request, reply in zip(requests, replies, strict=True)]
 
     def judge(self, request: Request, reply: Reply, seconds: float) -> Score:
         """A score from a reply: the answer cut out, the official metric, the references weighed.

@@ -30,7 +30,7 @@ from leverplus.tasks.files import FileTask
 from leverplus.tasks.jsonl import jsonl
 from leverplus.types import Item, ItemId, Reference, Score
 
-pytest.importorskip("openai", reason="the extra `api` is not installed")
+pytest.importorskip("httpcore", reason="the extra `api` is not installed")
 from speaking_server import CAPITALS, COLOURS, MODEL, Served, speaking, weight
 
 KEY = "sk-test-9f8e7d6c5b4a"
@@ -402,12 +402,14 @@ def test_settings_of_the_other_kind_of_backend_are_refused() -> None:
     assert ModelSection(name="m", url=url, max_cost=1.0).problems("openai") != []
 
 
-def test_without_its_package_the_backend_says_what_to_type(served, capitals, monkeypatch) -> None:
+def test_without_its_package_the_backend_says_what_to_type(monkeypatch) -> None:
+    import importlib
     import sys
 
-    monkeypatch.setitem(sys.modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "httpcore", None)
+    monkeypatch.delitem(sys.modules, "leverplus.backends.api.wire")
     with pytest.raises(LeverError, match=r"pip install 'leverplus\[api\]'"):
-        OpenAIBackend(capitals, section_of(served))
+        importlib.import_module("leverplus.backends.api.wire")
 
 
 @pytest.mark.parametrize("prompt", ["plain", "chat"])

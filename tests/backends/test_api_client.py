@@ -15,7 +15,7 @@ from leverplus.backends.api.client import Client, Pace, Refused, _retry_after, u
 from leverplus.errors import LeverError, ScoringError
 from leverplus.recipe.model import ModelSection
 
-pytest.importorskip("openai", reason="the extra `api` is not installed")
+pytest.importorskip("httpcore", reason="the extra `api` is not installed")
 from speaking_server import MODEL, Served, speaking
 
 BODY = {"model": MODEL, "prompt": "Question: the capital of peru?\nAnswer:", "max_tokens": 3}
@@ -51,9 +51,9 @@ def client_of(served: Served, **settings) -> tuple[Client, Clock]:
 def test_what_may_be_better_next_time_is_asked_again(served, kind) -> None:
     client, clock = client_of(served)
     served.faults = [(kind, {}), (kind, {})]
-    assert client.post("/completions", BODY)["choices"][0]["text"] == " lima"
-    assert client.spent.requests == len(served.asked) == 3
-    assert client.spent.repeated == 2
+    assert client.post("/completions", BODY).value["choices"][0]["text"] == " lima"
+    assert client.account.take.requests == len(served.asked) == 3
+    assert client.account.take.repeated == 2
     assert 0.25 <= clock.slept[0] <= 0.5
     assert 0.5 <= clock.slept[1] <= 1.0
 
@@ -61,8 +61,8 @@ def test_what_may_be_better_next_time_is_asked_again(served, kind) -> None:
 def test_a_server_that_is_too_slow_is_asked_again(served) -> None:
     client, _ = client_of(served, timeout=0.3)
     served.faults = [("slow", {})]
-    assert client.post("/completions", BODY)["choices"][0]["text"] == " lima"
-    assert client.spent.repeated == 1
+    assert client.post("/completions", BODY).value["choices"][0]["text"] == " lima"
+    assert client.account.take.repeated == 1
 
 
 def test_pauses_double_up_to_a_minute_and_are_drawn_at_random(served) -> None:
@@ -180,10 +180,11 @@ def test_a_real_server_sees_no_more_requests_than_the_rate_allows(served) -> Non
 
 def test_tokens_and_money_are_counted_and_end_where_the_user_said(served) -> None:
     client, _ = client_of(served, price_in=1000.0, price_out=50_000.0, max_cost=0.1)
-    reply = client.post("/completions", BODY)
-    asked, written = usage_of(reply)
+    part = client.post("/completions", BODY)
+    asked, written = usage_of(part.value)
+    assert part.tokens == 12
     assert (asked, written) == (11, 1)
-    assert client.spent.cost == pytest.approx((11 * 1000 + 1 * 50_000) / 1e6)
+    assert client.account.take.cost == pytest.approx((11 * 1000 + 1 * 50_000) / 1e6)
     client.post("/completions", BODY)
     with pytest.raises(ScoringError, match=r"model\.max_cost = 0\.1 is spent \(0\.12\)"):
         client.post("/completions", BODY)
@@ -196,10 +197,14 @@ def test_a_server_that_does_not_count_tokens_is_taken_as_it_is(reply) -> None:
 
 
 def test_a_price_is_no_use_where_the_server_counts_no_tokens(served, monkeypatch) -> None:
+    """The reply that shows it is kept: it may have been charged for. Nothing further is asked."""
     monkeypatch.setattr("leverplus.backends.api.client.usage_of", lambda reply: usage_of({**reply, "usage": None}))
     free, _ = client_of(served)
-    assert free.post("/completions", BODY)["choices"]
+    assert free.post("/completions", BODY).value["choices"]
     priced, _ = client_of(served, price_out=1.0, max_cost=0.1)
     assert priced.models()
+    assert priced.post("/completions", BODY).value["choices"]
+    assert priced.account.take.unpriced == 1
     with pytest.raises(ScoringError, match=r"does not count tokens.* take out model\.price_in"):
         priced.post("/completions", BODY)
+    assert len(served.asked) == 2

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from leverplus.backends.base import Reply, Request
+from leverplus.backends.base import Answered, Reply, Request
 from leverplus.backends.world import WorldBackend
 from leverplus.engine.local import LocalEngine
 from leverplus.engine.open import BackendFactory, open_engine
@@ -28,17 +28,27 @@ class Echo:
         return [Reply(request.query.question, None, 1) for request in requests]
 
 
-def chunks(*questions: str) -> list[list[Request]]:
-    return [[Request(Item(ItemId(q), q, ("x",), "dev"), (), ("x",)) for q in part] for part in questions]
+def requests_for(questions: str) -> list[Request]:
+    return [Request(Item(ItemId(q), q, ("x",), "dev"), (), ("x",)) for q in questions]
 
 
 def test_the_local_engine_answers_chunk_by_chunk_and_only_when_the_next_is_wanted() -> None:
     backend = Echo()
-    run = LocalEngine(backend).run(chunks("ab", "c"))
-    number, replies, seconds = next(run)
-    assert (number, [reply.raw for reply in replies]) == (0, ["a", "b"])
-    assert 0.01 <= seconds < 5.0
-    assert [(number, replies[0].raw) for number, replies, _ in run] == [(1, "c")]
+    run = LocalEngine(backend).run(requests_for("abc"), 2)
+    answered = next(run)
+    assert [(one.place, one.reply.raw) for one in answered] == [(0, "a"), (1, "b")]
+    assert 0.005 <= answered[0].seconds < 5.0
+    assert [[(one.place, one.reply.raw) for one in part] for part in run] == [[(2, "c")]]
+
+
+def test_a_backend_that_streams_is_asked_once_for_all_and_handed_on_as_it_comes() -> None:
+    class Streaming(Echo):
+        def stream(self, requests: Sequence[Request]) -> Iterator[list[Answered]]:
+            for place in reversed(range(len(requests))):
+                yield [Answered(place, Reply(requests[place].query.question, None, 1), 0.5)]
+
+    run = LocalEngine(Streaming()).run(requests_for("abc"), 2)
+    assert [[(one.place, one.reply.raw) for one in part] for part in run] == [[(2, "c")], [(1, "b")], [(0, "a")]]
 
 
 def test_a_section_names_its_engine() -> None:
@@ -62,5 +72,5 @@ def test_without_ray_the_error_says_what_to_type(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     engine = RayEngine(Echo, {"model": "echo"})
     with pytest.raises(ScoringError, match=r"pip install 'ray>=2\.50'"):
-        list(engine.run(chunks("a")))
-    assert list(engine.run([])) == []
+        list(engine.run(requests_for("a"), 1))
+    assert list(engine.run([], 1)) == []

@@ -101,15 +101,15 @@ def test_killed_workers_and_nodes_cost_nothing_but_time(cluster, task, tmp_path:
 
 def test_other_weights_and_failing_models_are_refused(cluster, task, tmp_path: Path) -> None:
     backend = WorldBackend(task)
-    chunks = [[Request(task.items("dev")[0], (), ())]]
+    requests = [Request(task.items("dev")[0], (), ())]
     stranger = RayEngine(BackendFactory(TaskSection(), "world"), {"model": "another"}, workers=1)
     with pytest.raises(ScoringError, match="is not the one on this machine"):
-        list(stranger.run(chunks))
+        list(stranger.run(requests, 1))
     stranger.close()
     failing = RayEngine(BackendFactory(TaskSection(), "world"), backend.fingerprint(), workers=1)
     with pytest.raises(ScoringError, match="no reference answers to weigh"):
-        list(failing.run(chunks))
+        list(failing.run(requests, 1))
     failing.close()
     missing = RayEngine(BackendFactory(TaskSection(), "worlt"), backend.fingerprint(), workers=1)
     with pytest.raises(ScoringError, match="did you mean 'world'"):
-        list(missing.run(chunks))
+        list(missing.run(requests, 1))

@@ -177,7 +177,7 @@ class TestBadInput:
         monkeypatch.setattr(backend, "answer", spoiled)
         with pytest.raises(ScoringError, match=sentence):
             scorer.score(prompts)
-        assert scorer.store.count() == 16
+        assert scorer.store.count() == (16 if "answered 15" in sentence else 31), "the others of its chunk are kept"
         assert verify(scorer.store).clean
 
     def test_a_model_that_says_nothing_is_wrong_and_a_model_without_probabilities_says_so(

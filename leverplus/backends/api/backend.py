@@ -7,16 +7,20 @@ others that echo a completion's prompt. Where it offers none, replies say so and
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlsplit
 
-from leverplus.backends.api.client import Client, Refused, usage_of
+from leverplus.backends.api.account import Account, Part
+from leverplus.backends.api.client import Client, Reader, Refused
 from leverplus.backends.api.prompts import Prompts
-from leverplus.backends.api.weighing import Span, chat_span, plain_span, prompt_tokens
-from leverplus.backends.base import Reply, Request
+from leverplus.backends.api.threads import in_threads
+from leverplus.backends.api.weighing import Span, chat_span, plain_span, prompt_tokens, whole_text
+from leverplus.backends.base import Answered, Reply, Request
 from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.tasks.base import Task
@@ -37,9 +41,11 @@ class OpenAIBackend:
 
     tolerance = 0.5
 
-    def __init__(self, task: Task, section: ModelSection) -> None:
+    def __init__(self, task: Task, section: ModelSection, account: Account | None = None) -> None:
         self.task, self.section = task, section
-        self.client = Client(section)
+        self.say: Callable[[str], None] = lambda _line: None
+        self.heard: Callable[[int], None] = lambda _count: None
+        self.client = Client(section, account=account)
         self.prompts = Prompts(section, task)
         self.chat = section.prompt == "chat"
         self.served = self._served()
@@ -50,12 +56,19 @@ class OpenAIBackend:
     @property
     def notice(self) -> str:
         """What the user must know before anything is scored; "" when there is nothing."""
-        if self.weighs:
-            return ""
-        return (
-            f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: search goes "
-            'by accuracy, and rewards must too, such as reward.mode = "soft_only"'
-        )
+        lines = []
+        address = urlsplit(self.section.url)
+        if self.section.key_env and address.scheme == "http" and not _is_loopback(address.hostname or ""):
+            lines.append(
+                f"warning: the key in {self.section.key_env} goes to {self.section.url} unencrypted, where everybody "
+                "on the way can read it; use https if the server offers it"
+            )
+        if not self.weighs:
+            lines.append(
+                f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: search "
+                'goes by accuracy, and rewards must too, such as reward.mode = "soft_only"'
+            )
+        return "\n".join(lines)
 
     def fingerprint(self) -> Mapping[str, str]:
         section = self.section
@@ -69,18 +82,38 @@ class OpenAIBackend:
         }
 
     def usage(self) -> Mapping[str, float]:
-        """Requests, tokens and money so far, those of the self-test included."""
-        return asdict(self.client.spent)
+        """Requests, tokens and money so far over all takes of a run, those of the self-test included."""
+        return asdict(self.client.account.total)
+
+    def stream(self, requests: Sequence[Request]) -> Generator[list[Answered], None, None]:
+        yield from in_threads(self._reply, requests, self.section.concurrency, self.client.halt, self._say_waiting)
+        self.client.account.stored()  # the caller asked for more than all, so it has committed all
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        with ThreadPoolExecutor(min(self.section.concurrency, max(1, len(requests)))) as pool:
-            tasks = [pool.submit(self._reply, request) for request in requests]
-            try:
-                return [task.result() for task in tasks]
-            except BaseException:
-                for task in tasks:
-                    task.cancel()  # what was not asked yet is not paid for
-                raise
+        """All replies; `heard` is told of them as they come."""
+        parts = in_threads(self._reply, requests, self.section.concurrency, self.client.halt, self._say_waiting)
+        replies: dict[int, Reply] = {}
+        with closing(parts):
+            for part in parts:
+                replies |= {place: reply for place, reply, _ in part}
+                self.heard(len(part))
+        return [replies[place] for place in range(len(requests))]
+
+    @property
+    def most_by_worker(self) -> int:
+        """Prompts that a worker on a cluster is given at a time: its replies reach the store only with the last one."""
+        return 4 * self.section.concurrency
+
+    def charged_elsewhere(self, values: Mapping[str, float]) -> None:
+        """Count what a copy of this backend in another process spent."""
+        self.client.account.settled(**{**values, "settled": values["requests"]})
+
+    def judged(self) -> None:
+        """The replies to a self-test were judged: they are of no further use."""
+        self.client.account.stored()
+
+    def _say_waiting(self, count: int) -> None:
+        self.say(f"waiting for {count} replies that are under way and paid for; stop again to leave at once")
 
     def _reply(self, request: Request) -> Reply:
         if not request.references:
@@ -101,16 +134,23 @@ class OpenAIBackend:
     def _generate(self, request: Request) -> tuple[str, int]:
         body = {**self._common(), "max_tokens": self.section.max_new_tokens}
         if self.chat:
-            reply = self.client.post("/chat/completions", {**body, "messages": self.prompts.turns(request)})
+            part = self.client.post(
+                "/chat/completions", {**body, "messages": self.prompts.turns(request)}, self._written
+            )
         else:
             text = self.prompts.text(request)
-            reply = self.client.post("/completions", {**body, "prompt": text, "stop": [self.prompts.ending]})
+            part = self.client.post(
+                "/completions", {**body, "prompt": text, "stop": [self.prompts.ending]}, self._written
+            )
+        return str(part.value), part.tokens
+
+    def _written(self, reply: Mapping[str, Any]) -> str:
         (choice,) = _choices(reply, 1)
         message = choice.get("message")
         written = message.get("content") if isinstance(message, Mapping) else choice.get("text")
         if written is not None and not isinstance(written, str):
             raise ScoringError(f"{self.section.url} wrote {type(written).__name__} where an answer is a text")
-        return written or "", sum(usage_of(reply))
+        return whole_text(written or "")
 
     def _common(self) -> dict[str, Any]:
         return {"model": self.section.name, "temperature": 0}
@@ -124,44 +164,53 @@ class OpenAIBackend:
         prompts = self.prompts
         answers = [prompts.lead + reference for reference in references]
         texts = [prompts.text(request) + answer + prompts.ending for answer in answers]
-        reply = self._echo(texts)
-        choices = sorted(_choices(reply, len(texts)), key=lambda choice: int(choice.get("index") or 0))
         before = None if all(answer.isascii() for answer in answers) else self._length(request)
-        spans = [
-            plain_span(self._tokens(choice, reply), answer, prompts.ending, None if answer.isascii() else before)
-            for choice, answer in zip(choices, answers, strict=True)
-        ]
-        return spans, sum(usage_of(reply))
+
+        def spans_of(reply: Mapping[str, Any]) -> list[list[Any]]:
+            spans = [
+                plain_span(self._tokens(choice, reply), answer, prompts.ending, None if answer.isascii() else before)
+                for choice, answer in zip(_choices(reply, len(texts)), answers, strict=True)
+            ]
+            return [[span.text, span.logprob] for span in spans]
+
+        part = self._echo(texts, spans_of)
+        return [Span(*span) for span in part.value], part.tokens
 
     def _weigh_chat(self, request: Request, references: Sequence[str]) -> tuple[list[Span], int]:
         spans, tokens = [], 0
         turns = self.prompts.turns(request)
         before = None if all(reference.isascii() for reference in references) else self._length(request)
         for reference in references:
-            reply = self._read([*turns, {"role": "assistant", "content": reference}], generate=False)
-            (choice,) = _choices(reply, 1)
-            known = None if reference.isascii() else before
-            spans.append(chat_span(self._tokens(choice, reply), reference, known))
-            tokens += sum(usage_of(reply))
+
+            def span_of(reply: Mapping[str, Any], reference: str = reference) -> list[Any]:
+                known = None if reference.isascii() else before
+                span = chat_span(self._tokens(_choices(reply, 1)[0], reply), reference, known)
+                return [span.text, span.logprob]
+
+            part = self._read([*turns, {"role": "assistant", "content": reference}], span_of, generate=False)
+            spans.append(Span(*part.value))
+            tokens += part.tokens
         return spans, tokens
 
-    def _read(self, messages: Sequence[Mapping[str, Any]], *, generate: bool) -> dict[str, Any]:
+    def _read(self, messages: Sequence[Mapping[str, Any]], read: Reader, *, generate: bool) -> Part:
         """A chat with the log-probabilities of all its tokens; `generate` opens a turn for the model."""
         options = {"add_generation_prompt": generate, "prompt_logprobs": 0, "max_tokens": 1}
-        return self.client.post("/chat/completions", {**self._common(), **options, "messages": list(messages)})
+        return self.client.post("/chat/completions", {**self._common(), **options, "messages": list(messages)}, read)
 
-    def _echo(self, texts: Sequence[str]) -> dict[str, Any]:
+    def _echo(self, texts: Sequence[str], read: Reader) -> Part:
         """Texts with the log-probabilities of all their tokens."""
         options = {"echo": True, "max_tokens": 0, "logprobs": 1}
-        return self.client.post("/completions", {**self._common(), **options, "prompt": list(texts)})
+        return self.client.post("/completions", {**self._common(), **options, "prompt": list(texts)}, read)
 
     def _length(self, request: Request) -> int:
         """How many tokens a prompt has before its answer."""
+
+        def length_of(reply: Mapping[str, Any]) -> int:
+            return len(self._tokens(_choices(reply, 1)[0], reply))
+
         if self.chat:
-            reply = self._read(self.prompts.turns(request), generate=True)
-        else:
-            reply = self._echo([self.prompts.text(request)])
-        return len(self._tokens(_choices(reply, 1)[0], reply))
+            return int(self._read(self.prompts.turns(request), length_of, generate=True).value)
+        return int(self._echo([self.prompts.text(request)], length_of).value)
 
     def _tokens(self, choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, float | None]]:
         tokens = prompt_tokens(choice, reply)
@@ -190,30 +239,59 @@ class OpenAIBackend:
         return {}
 
     def _offers(self) -> bool:
-        """Whether the server weighs given answers: it is asked once, with one short prompt."""
+        """Whether the server weighs given answers: it is asked once, with one short prompt.
+
+        That it does is kept for later takes of a run; that it does not may have been mended meanwhile.
+        """
+        known = f"weighs {self.section.prompt} {self.section.name}"
+        if self.client.account.fact(known):
+            return True
         try:
             if self.chat:
                 question, answer = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
-                reply = self._read([question, answer], generate=False)
+                offers = self._read([question, answer], _weighs_two, generate=False).value
             else:
-                reply = self._echo(["1 + 1 = 2"])
+                offers = self._echo(["1 + 1 = 2"], _weighs_two).value
         except Refused as error:
             if error.status not in UNKNOWN:
                 raise
             return False
-        choices = reply.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-        tokens = prompt_tokens(first, reply) or []
-        return any("2" in text and value is not None for text, value in tokens)
+        if offers:
+            self.client.account.learn(known, True)
+        return bool(offers)
+
+
+def _weighs_two(reply: Mapping[str, Any]) -> bool:
+    """Whether the reply to the first question has a log-probability for its answer, 2."""
+    choices = reply.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    tokens = prompt_tokens(first, reply) or []
+    return any("2" in text and value is not None for text, value in tokens)
 
 
 def _choices(reply: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """The choices of a reply in the order of what was asked; servers may send them in another."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or len(choices) != count or not all(isinstance(c, Mapping) for c in choices):
         raise ScoringError(
             f"the server's reply has no list of {count} choices; is model.url the address of an /v1 API?"
         )
-    return choices
+    if count == 1:
+        return choices
+    places = {choice.get("index"): choice for choice in choices if isinstance(choice.get("index"), int)}
+    if set(places) != set(range(count)):
+        raise ScoringError(
+            f"the server numbers its {count} choices by {str([c.get('index') for c in choices])[:80]} instead of 0 to "
+            f'{count - 1}, so nobody knows which answer is which; set model.logprobs = "never" to go without'
+        )
+    return [places[place] for place in range(count)]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _digest(value: Any) -> str:

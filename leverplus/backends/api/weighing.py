@@ -33,7 +33,12 @@ class Span:
     logprob: float
 
 
-Token = tuple[str, float | None]
+Token = tuple[str, Any]
+"""A token's text, and what the server sent as its log-probability: a number, None, or anything."""
+
+ROUNDING = 1e-5
+"""How far above 0 rounding may lift a log-probability. It is a logit less the log of a sum, each rounded to float32:
+two roundings at logits of up to 64 make 8e-6. What is further above 0 is no log-probability."""
 
 
 def prompt_tokens(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[Token] | None:
@@ -42,7 +47,7 @@ def prompt_tokens(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[T
     if isinstance(echoed, Mapping) and isinstance(echoed.get("tokens"), list):
         values = echoed.get("token_logprobs")
         if isinstance(values, list) and len(values) == len(echoed["tokens"]):
-            return [(str(token), value) for token, value in zip(echoed["tokens"], values, strict=True)]
+            return [(_token_text(token), value) for token, value in zip(echoed["tokens"], values, strict=True)]
     rows = choice.get("prompt_logprobs") or reply.get("prompt_logprobs")
     if isinstance(rows, list) and any(rows):
         return [_chosen(row) for row in rows]
@@ -54,7 +59,17 @@ def _chosen(row: Any) -> Token:
     if not isinstance(row, Mapping) or not row:
         return "", None
     entry = next(iter(row.values()))
-    return str(entry.get("decoded_token") or ""), entry.get("logprob")
+    return (_token_text(entry.get("decoded_token")), entry.get("logprob")) if isinstance(entry, Mapping) else ("", None)
+
+
+def _token_text(token: Any) -> str:
+    """What a server says a token is; "" for what is no text. Halves of characters become replacement characters."""
+    return whole_text(token) if isinstance(token, str) else ""
+
+
+def whole_text(text: str) -> str:
+    """A text that Unicode allows: a server may send half of a character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def plain_span(tokens: Sequence[Token], answer: str, ending: str, before: int | None = None) -> Span:
@@ -106,11 +121,25 @@ def _span(tokens: Sequence[Token], answer: str, start: int, end: int, ending: st
             f"the server's tokens end in {tail!r}, where the answer {answer!r} does not stand by itself; "
             'change model.template, or set model.logprobs = "never" to go without log-probabilities'
         )
-    numbers = [float(value) for value in values if value is not None]
-    if len(numbers) != len(values) or not all(math.isfinite(number) for number in numbers):
-        raise ScoringError(f"the server gave no log-probability for a token of the answer {answer!r}: {values}")
+    total = sum(_logprob(value, answer) for value in values)
     text = _text(tokens[start:end])
-    return Span(text.removesuffix(ending) if ending else text, min(0.0, sum(numbers)))
+    return Span(text.removesuffix(ending) if ending else text, total)
+
+
+def _logprob(value: Any, answer: str) -> float:
+    """The log-probability of one token; what is none is refused."""
+    number = float(value) if isinstance(value, float) or _small(value) else math.nan
+    if not math.isfinite(number) or number > ROUNDING:
+        raise ScoringError(
+            f"the server gave {str(value)[:40]!r} as the log-probability of a token of the answer {answer!r}, which "
+            'must be a finite number of at most 0; set model.logprobs = "never" to go without log-probabilities'
+        )
+    return min(0.0, number)
+
+
+def _small(value: Any) -> bool:
+    """A whole number that a float holds; the length of an integer has no limit in JSON."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53
 
 
 def _text(tokens: Sequence[Token]) -> str:

@@ -1,0 +1,172 @@
+"""The account of a run with a server, `paid.jsonl`: what every request cost, and replies that are not stored yet.
+
+One line is appended when a request leaves and one when it is settled, in the thread that asked. A killed process thus
+leaves the exact sum of what the server charged for, the number of requests whose price nobody will ever know, and the
+replies that were paid for: the next take uses those instead of asking again. Once scores are stored, only sums stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import LeverError
+
+FILE = "paid.jsonl"
+
+
+@dataclass
+class Spent:
+    """What was asked of a server: requests (repeated ones too), tokens, and money where prices are given.
+
+    `lost` are replies with a price that could not be used; their tokens and money are in the sums. `unpriced`
+    are requests that may have been charged for though no price came back: cut replies, timeouts, a killed process.
+    """
+
+    requests: int = 0
+    repeated: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    lost: int = 0
+    unpriced: int = 0
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + values.get(field.name, 0))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was read from one reply, and the tokens it took."""
+
+    value: Any
+    tokens: int
+
+
+class Account:
+    """Sums over all takes in `total`, over this one in `take`; without a file it remembers nothing after the process.
+
+    `earlier` are sums that were kept elsewhere before the file existed.
+    """
+
+    def __init__(self, path: Path | None = None, earlier: Mapping[str, float] | None = None) -> None:
+        self.path, self.take, self.total = path, Spent(), Spent()
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._parts: dict[str, deque[Part]] = defaultdict(deque)
+        self._facts: dict[str, Any] = {}
+        known = path is not None and path.is_file()
+        if known:
+            self._read()
+        elif earlier:
+            self.total.add(earlier)
+        if path is not None:
+            self._compact(keep_parts=True)
+
+    # -- money
+
+    def sent(self, *, again: bool) -> None:
+        """A request leaves."""
+        self._note({"requests": 1, "repeated": int(again)})
+
+    def settled(self, **values: Any) -> None:
+        """A request is over: what it cost, or `unpriced`, or nothing; with `key` and `value` what was read from it."""
+        self._note({"settled": 1} | values)
+
+    # -- replies whose scores are not stored yet
+
+    def earlier_part(self, key: str) -> Part | None:
+        """A reply to the same request that an earlier take paid for and could not store; each is given once."""
+        with self._lock:
+            parts = self._parts.get(key)
+            return parts.popleft() if parts else None
+
+    def stored(self) -> None:
+        """Everything that was answered is stored, or was judged: only sums and facts stay."""
+        with self._lock:
+            self._parts.clear()
+            if self.path is not None:
+                self._compact(keep_parts=False)
+
+    # -- what was found out about the server
+
+    def fact(self, key: str) -> Any:
+        return self._facts.get(key)
+
+    def learn(self, key: str, value: Any) -> None:
+        """Keep what need not be asked again by a later take."""
+        self._facts[key] = value
+        self._note({"fact": key, "value": value})
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.take.add(line)
+            self.total.add(line)
+            if self._file is not None:
+                try:
+                    os.write(self._file, json.dumps(line).encode() + b"\n")
+                except OSError as error:
+                    raise LeverError(
+                        f"cannot write to {self.path} ({error.strerror}), so what a server charges would not be "
+                        "counted; make room, then type the same command to go on"
+                    ) from error
+
+    def _read(self) -> None:
+        assert self.path is not None
+        settled = 0
+        lines = self.path.read_bytes().splitlines()
+        for number, text in enumerate(lines, start=1):
+            try:
+                line = json.loads(text)
+                self.total.add(line)
+                settled += line.get("settled", 0)
+            except (ValueError, TypeError, AttributeError) as error:
+                if number == len(lines):
+                    break  # a process was killed while it wrote: its request stays unsettled
+                raise LeverError(
+                    f"line {number} of {self.path} is damaged ({error}); delete the line if what was spent before does "
+                    "not matter"
+                ) from error
+            if "fact" in line:
+                self._facts[line["fact"]] = line["value"]
+            elif "key" in line:
+                self._parts[line["key"]].append(Part(line["value"], line["tokens"]))
+        self.total.unpriced += self.total.requests - settled
+
+    def _compact(self, *, keep_parts: bool) -> None:
+        """Write the file anew: sums, facts and the parts that are still needed."""
+        assert self.path is not None
+        lines: list[Mapping[str, Any]] = [{**asdict(self.total), "settled": self.total.requests}]
+        lines += [{"fact": key, "value": value} for key, value in self._facts.items()]
+        if keep_parts:
+            # their tokens are in the sums already
+            parts = [(key, part) for key, parts in self._parts.items() for part in parts]
+            lines += [{"key": key, "value": part.value, "tokens": part.tokens} for key, part in parts]
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            draft.replace(self.path)
+            if self._file is not None:
+                os.close(self._file)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise LeverError(
+                f"cannot write to {self.path} ({error.strerror}); choose another folder with --out DIR"
+            ) from error
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def part_key(path: str, body: Mapping[str, Any]) -> str:
+    """What tells requests apart: their address and every word of them."""
+    return hashlib.sha256(json.dumps([path, body], sort_keys=True).encode()).hexdigest()[:32]

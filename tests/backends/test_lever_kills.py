@@ -1,0 +1,63 @@
+"""The command itself against a server, killed with -9 again and again: it repeats at most what was under way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpcore", reason="the extra `api` is not installed")
+pytest.importorskip("transformers", reason="the extra `embed` is not installed")
+import paying_scorer
+from faulty_server import faulty
+from test_api_backend import RECIPE
+
+from leverplus.recipe.model import ModelSection
+
+KILLS, THREADS = 20, 2
+
+
+@pytest.mark.slow
+def test_lever_killed_twenty_times_pays_for_nothing_twice_but_what_was_under_way(tmp_path: Path) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "embedders"))
+    from tiny_networks import save_sentence_model
+
+    weights = save_sentence_model(tmp_path / "weights")
+    rng, posts = random.Random(11), list[int]()
+    for name, kills in (("killed", KILLS), ("alone", 0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with faulty(delay=0.02) as served:
+            section = ModelSection(name="speaker-1", url=served.url)
+            paying_scorer.open_scorer(folder, section)  # writes the items
+            served.tokens.clear()
+            (folder / "own.toml").write_text(RECIPE.format(folder=folder, weights=weights, url=served.url))
+            command = [sys.executable, "-m", "leverplus.cli.main", "run", str(folder / "own.toml")]
+            command += ["--out", str(folder / "run"), "--store", str(folder / "scores.db")]
+            command += ["--set", f"model.concurrency={THREADS}"]
+            environment = {**os.environ, "LEVER_TEST_KEY": "sk-test"}
+            for _ in range(kills):
+                before = served.posts
+                process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+                while process.poll() is None and served.posts == before:
+                    time.sleep(0.005)
+                time.sleep(rng.uniform(0.0, 0.4))
+                process.send_signal(signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+            posts.append(len(served.tokens))
+            spent = json.loads((folder / "run" / "run.json").read_text())["spent"]
+            charged = served.cost(2.0, 8.0)
+            if not kills:
+                assert spent["cost"] == pytest.approx(charged, abs=1e-12)
+                assert spent["unpriced"] == 0
+    asked, needed = posts
+    assert asked - needed <= KILLS * THREADS
+    print(f"{asked} requests with {KILLS} kills, {needed} without")
