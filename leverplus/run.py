@@ -61,10 +61,22 @@ class Run:
     @cached_property
     def task_section(self) -> TaskSection:
         """`[task]` by the rules the folder was made with: one from before task.rules existed keeps its splits."""
-        resolved = self.folder / "resolved.toml"
+        resolved, section = self.folder / "resolved.toml", self.recipe.task
         if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
-            return replace(self.recipe.task, rules="0.1")
-        return self.recipe.task
+            section = replace(section, rules="0.1")
+        return replace(section, **self._moved_paths(section))
+
+    def _moved_paths(self, section: TaskSection) -> dict[str, Any]:
+        """Relative paths of `[task]` that are not here, but in the folder where the run was started from."""
+        manifest = self.folder / "run.json"
+        home = read_json(manifest).get("started_in") if manifest.is_file() else None
+        named = {key: getattr(section, key) for key in ("folder", "file", "images", "captions")}
+        relative = {key: path for key, path in named.items() if path and not Path(path).expanduser().is_absolute()}
+        return {
+            key: str(Path(home) / path)
+            for key, path in relative.items()
+            if isinstance(home, str) and not Path(path).exists() and (Path(home) / path).exists()
+        }
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -324,7 +336,12 @@ def open_run(
             shutil.copyfile(source, folder / "recipe.toml")
             resolved = tomli_w.dumps(_without_none(recipe.values()))
             write_text(folder / "resolved.toml", resolved)
-            facts = {"versions": versions(), "commit": commit(), "platform": platform.platform()}
+            facts = {
+                "versions": versions(),
+                "commit": commit(),
+                "platform": platform.platform(),
+                "started_in": str(Path.cwd()),
+            }
             write_json(manifest, {**identity, "resolved_digest": digest_of(resolved), **facts})
         except OSError as error:
             raise LeverError(

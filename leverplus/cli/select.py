@@ -9,7 +9,7 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, or one made by Selector.save")
-    parser.add_argument("--image", type=Path, metavar="FILE", help="the query's picture")
+    parser.add_argument("--image", metavar="FILE", help="the query's picture")
     parser.add_argument("--question", required=True, metavar="Q", help="the query's question")
     parser.add_argument("-k", "--shots", type=int, default=4, metavar="N", help="how many demonstrations (default 4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"question": args.question, "demos": demos}))
         return 0
     for item in chosen:
-        print(f"{item.id}  {item.question}? {item.answer}")
+        print(f"{item.id}  {item.question}  ->  {item.answer}")
     return 0

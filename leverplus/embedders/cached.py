@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -36,6 +36,16 @@ def open_embedder(
     return CachedEmbedder(factory(section), folder, batch=section.batch, mean=section.mean, progress=progress)
 
 
+class NoCache:
+    """Keeps nothing and finds nothing."""
+
+    def read(self, _keys: Iterable[bytes]) -> dict[bytes, Array]:
+        return {}
+
+    def write(self, _keys: Sequence[bytes], _vectors: Array) -> None:
+        return
+
+
 class CachedEmbedder:
     """Unit vectors of items from an encoder. With `mean`, picture and question become one vector, kept as text."""
 
@@ -49,6 +59,12 @@ class CachedEmbedder:
         progress: Progress = lambda _what, _done, _total: None,
     ) -> None:
         self.encoder, self.folder, self.batch, self.mean, self.progress = encoder, folder, batch, mean, progress
+
+    def uncached(self) -> CachedEmbedder:
+        """The same encoder for single queries: reading all kept vectors to find one takes longer than encoding."""
+        alone = CachedEmbedder(self.encoder, self.folder, batch=self.batch, mean=self.mean, progress=self.progress)
+        alone.__dict__["_cache"] = NoCache()
+        return alone
 
     @cached_property
     def _fingerprint(self) -> Mapping[str, str]:

@@ -16,15 +16,13 @@ from PIL import Image
 from leverplus.errors import DataError
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
+from leverplus.tasks.pictures import MOST_PIXELS, PICTURE_ERRORS, as_rgb, picture_reason
 from leverplus.tasks.reading import LISTED, Problems
 from leverplus.tasks.splits import assign_splits, group_of, limited
 from leverplus.types import Item, ItemId
 
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 4096
-
-PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, MemoryError, Image.DecompressionBombError)
-"""What Pillow raises for files that are no pictures: SyntaxError for broken PNG chunks, ValueError for odd headers."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,10 @@ class FileTask:
             return None
         try:
             with Image.open(item.image) as picture:
-                return picture.convert("RGB")
+                return as_rgb(picture)
         except PICTURE_ERRORS as error:
             raise DataError(
-                f"item {item.id}: {item.image} cannot be read as a picture ({error}); "
+                f"item {item.id}: {item.image} cannot be read as a picture ({picture_reason(error)}); "
                 f"`lever task check {self.name}` names all such files"
             ) from error
 
@@ -196,20 +194,16 @@ def picture_fault(path: Path, *, decode: bool) -> str | None:
         if not path.is_file():
             return "is not there"
         with Image.open(path) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                return (
+                    f"has {picture.width * picture.height:,} pixels; at most {MOST_PIXELS:,} are taken: scale it down"
+                )
             ending = _ENDINGS.get(picture.format or "")
             if decode or ending is None or ending not in _tail(path):
                 picture.load()
     except PICTURE_ERRORS as error:
         return f"cannot be read as a picture ({picture_reason(error)})"
     return None
-
-
-def picture_reason(error: Exception) -> str:
-    """What Pillow says of a picture, without the path, which stands before it."""
-    if isinstance(error, Image.DecompressionBombError):
-        return "it has too many pixels; the most are about 178 million"
-    reason = str(error.strerror or error) if isinstance(error, OSError) else str(error)
-    return reason.split(" '/")[0].split(" PosixPath(")[0] or type(error).__name__
 
 
 def _tail(path: Path) -> bytes:

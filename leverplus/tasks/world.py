@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leverplus.errors import DataError
 from leverplus.tasks.base import SPLITS
+from leverplus.tasks.pictures import PICTURE_ERRORS, as_rgb, picture_reason
 from leverplus.types import Item, ItemId
 from leverplus.world import questions as generator
 from leverplus.world.questions import NONE, Questions, draw_questions
@@ -104,9 +105,9 @@ def read_picture(path: Path) -> Tensor:
     """An image file as (3, 32, 32) uint8."""
     try:
         with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error})") from error
+            pixels = np.asarray(as_rgb(image).resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    except PICTURE_ERRORS as error:
+        raise DataError(f"{path} cannot be read as an image ({picture_reason(error)})") from error
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
 

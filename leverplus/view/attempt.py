@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leverplus.errors import LeverError
+from leverplus.serving.query import query_item
 from leverplus.types import Item
-from leverplus.view.choice import Choice, explain
+from leverplus.view.choice import Choice, explain, explain_served
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -56,8 +57,9 @@ def attempt(
         elif not asked:
             raise LeverError("the question is empty; type what you want to ask about your picture")
         else:
-            query = selector.query(asked, _image(selector, item, picture, Path(folder)), Path(folder))
-        choice = explain(selector, query, shots)
+            query = query_item(asked, _image(selector, item, picture, Path(folder)), Path(folder))
+        # a query of the task as it is: shown as it was evaluated; any other: as `lever select` serves it
+        choice = (explain if query is item else explain_served)(selector, query, shots)
         chosen, alone = _ask(selector, query, choice)
     return Attempt(query, choice, chosen, alone)
 

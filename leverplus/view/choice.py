@@ -13,6 +13,7 @@ from leverplus.report.tables import Table
 from leverplus.types import Demos, Item, ItemId
 
 if TYPE_CHECKING:
+    from leverplus.policies.base import Encoded, Policy
     from leverplus.serving.selector import Selector
 
 SHOWN = 6
@@ -54,18 +55,31 @@ class Choice:
 
 def explain(selector: Selector, query: Item, shots: int) -> Choice:
     """How a selector chooses `shots` demonstrations for a query, by the same pools and decoding as in evaluation."""
+    most = min(selector.policy.config.max_shots, selector.run.recipe.pool.size)
+    if not 1 <= shots <= most:
+        raise LeverError(f"this selector chooses 1 to {most} demonstrations, not {shots}")
+    pools, table = selector.run.pools([query])
+    candidates = pools[0].candidates
+    encoded = selector.policy.eval().prepare(table.features([query.id], [candidates]))
+    return _laid_open(selector.policy, encoded, candidates, shots)
+
+
+def explain_served(selector: Selector, query: Item, shots: int) -> Choice:
+    """The same for the candidates that `Selector.select` serves a query from."""
+    if selector.check_shots(shots) == 0:
+        raise LeverError("choose at least 1 demonstration")
+    encoded, rows = selector.read(query)
+    candidates = tuple(selector.run.demonstrations[row].id for row in rows)
+    return _laid_open(selector.policy, encoded, candidates, selector.check_shots(shots, len(candidates)))
+
+
+def _laid_open(policy: Policy, encoded: Encoded, candidates: Demos, shots: int) -> Choice:
     import torch
 
     from leverplus.policies.base import sequence_logprobs
     from leverplus.policies.decode import beam, greedy
 
-    most = min(selector.policy.config.max_shots, selector.run.recipe.pool.size)
-    if not 1 <= shots <= most:
-        raise LeverError(f"this selector chooses 1 to {most} demonstrations, not {shots}")
-    pools, table = selector.run.pools([query])
-    policy, candidates = selector.policy.eval(), pools[0].candidates
     with torch.no_grad():
-        encoded = policy.prepare(table.features([query.id], [candidates]))
         positions = greedy(policy, encoded, shots).positions
         found = sequence_logprobs(policy, encoded, positions, allow_stop=False).table[0, 0].exp().tolist()
         picks = beam(policy, encoded, shots, WIDTH)

@@ -12,7 +12,7 @@ from miniatures import write_picture
 from leverplus.errors import DataError
 from leverplus.metrics import vqa_accuracy
 from leverplus.recipe.recipe import build_recipe
-from leverplus.run import Run
+from leverplus.run import Run, load_run, open_run
 from leverplus.tasks.base import SPLITS, Task
 from leverplus.tasks.jsonl import LONGEST_LINE, jsonl
 from leverplus.tasks.splits import share_of
@@ -264,3 +264,18 @@ def test_a_run_folder_of_before_there_were_rules_keeps_its_splits(tmp_path, sect
     assert homes(before.task) == homes(jsonl(section(file=path, rules="0.1")))
     fresh = Run(recipe, tmp_path / "fresh", 0, tmp_path / "scores.db")
     assert homes(fresh.task) == homes(jsonl(section(file=path))) != homes(before.task)
+
+
+def test_a_run_finds_its_relative_files_from_another_folder(tmp_path, monkeypatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    write(home / "a.jsonl", rows(60))
+    values = {"task": {"name": "jsonl", "file": "a.jsonl"}, "embed": {"name": "sentence"}, "score": {"backend": "hf"}}
+    values |= {"model": {"name": "any"}, "pool": {"kind": "nearest_text", "size": 8}}
+    recipe, source = build_recipe("own", values, "a test"), tmp_path / "own.toml"
+    source.write_text("")
+    monkeypatch.chdir(home)
+    made = open_run(recipe, source, tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    expected = homes(made.task)
+    monkeypatch.chdir(tmp_path)
+    assert homes(load_run(tmp_path / "run", tmp_path / "scores.db").task) == expected
