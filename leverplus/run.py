@@ -154,7 +154,14 @@ class Run:
 
     @cached_property
     def demonstration_vectors(self) -> Vectors:
-        return self.embedder.embed(self.demonstrations, self.task)
+        vectors = self.embedder.embed(self.demonstrations, self.task)
+        with_pictures = any(item.image is not None for item in self.demonstrations)
+        if with_pictures and vectors.image is None and not self.recipe.embed.mean:
+            self.say(
+                f"pictures are not seen by the selector: embed.name = {self.recipe.embed.name} reads texts alone, and "
+                "demonstrations are told apart by their questions and answers; clip and siglip see pictures"
+            )
+        return vectors
 
     def expects(self) -> bool:
         """Whether the reward asks what labels let answers expect; refused where the task's metric does not allow it."""

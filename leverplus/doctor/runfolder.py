@@ -78,6 +78,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     text = path.read_bytes().splitlines()
     for number, line in enumerate(text, start=1):
+        if not line.strip():
+            continue
         try:
             value = parse_json(line)
         except json.JSONDecodeError as error:
@@ -120,9 +122,13 @@ def read_picks(path: Path) -> list[Picks]:
     """What every arm chose, by number of shots."""
     if not path.is_file():
         return []
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path, columns=["arm", "shots", "demos"]).to_pydict()
+    try:
+        table = pq.read_table(path, columns=["arm", "shots", "demos"]).to_pydict()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read ({str(error)[:200]}); `lever eval` makes it again") from error
     chosen: dict[tuple[str, int], list[Sequence[str]]] = {}
     for arm, shots, demos in zip(table["arm"], table["shots"], table["demos"], strict=True):
         chosen.setdefault((arm, shots), []).append(demos)

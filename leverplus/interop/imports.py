@@ -32,10 +32,18 @@ class Imported:
 def import_file(path: Path, into: Path | None = None, names: Mapping[ItemId, ItemId] | None = None) -> Imported:
     """Read a file of the earlier code; with `into` also write it there. `names` gives items their ids in a task."""
     if not path.is_file():
-        raise MissingFile(f"there is no file {path}")
+        raise MissingFile(f"{path} is a folder; give a file" if path.is_dir() else f"there is no file {path}")
     if path.suffix in WEIGHTS:
         return _checkpoint(path, into)
     value = read_json(path)
+    try:
+        return _import_value(value, path, into, names)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path} has the outline of a file of the earlier code, but not its form ({said})") from error
+
+
+def _import_value(value: Any, path: Path, into: Path | None, names: Mapping[ItemId, ItemId] | None) -> Imported:
     kind = kind_of(value)
     if kind == "metrics":
         return _metrics(read_metrics(value, str(path)), into)

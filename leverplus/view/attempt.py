@@ -13,8 +13,6 @@ from leverplus.types import Item
 from leverplus.view.choice import Choice, explain, explain_served
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from leverplus.serving.selector import Selector
 
 MOST_WORDS = 2_000
@@ -44,7 +42,7 @@ def attempt(
 ) -> Attempt:
     """Ask one query: an item as it is, an item's picture with another question, or the file of a picture of one's own.
 
-    The file goes to the selector as it was sent, so that `lever select --image` on the same file chooses the same.
+    The file is read as `lever select --image` reads it, so that the same picture gives the same demonstrations.
     """
     asked = " ".join(question.split())
     if len(asked) > MOST_WORDS:
@@ -57,19 +55,12 @@ def attempt(
         elif not asked:
             raise LeverError("the question is empty; type what you want to ask about your picture")
         else:
-            query = query_item(asked, _image(selector, item, picture, Path(folder)), Path(folder))
+            image = picture if picture is not None or item is None else selector.run.task.image(item)
+            query = query_item(asked, image, Path(folder))
         # a query of the task as it is: shown as it was evaluated; any other: as `lever select` serves it
         choice = (explain if query is item else explain_served)(selector, query, shots)
         chosen, alone = _ask(selector, query, choice)
     return Attempt(query, choice, chosen, alone)
-
-
-def _image(selector: Selector, item: Item | None, picture: bytes | None, folder: Path) -> Image.Image | Path | None:
-    if picture is not None:
-        path = folder / "upload"
-        path.write_bytes(picture)
-        return path
-    return None if item is None else selector.run.task.image(item)
 
 
 def _ask(selector: Selector, query: Item, choice: Choice) -> tuple[Answer, Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -118,3 +119,60 @@ def test_a_cut_or_strange_file_is_one_sentence(tmp_path, capsys, name) -> None:
         (tmp_path / name).write_bytes(content)
         assert main(["doctor", str(tmp_path / name)]) == 1
         assert capsys.readouterr().err.startswith("lever: ")
+
+
+DATA = json.dumps({"id": 1, "question": "What?", "answers": ["a"]}) + "\n"
+LABELS = json.dumps({"text": "good", "label": "positive"}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("empty.json", b"", "is empty; the doctor reads a run folder"),
+        ("empty.md", b" \n ", "is empty"),
+        ("data.jsonl", DATA.encode() * 3, "is a data set of 3 items, no training; type `lever task check jsonl --set"),
+        ("data.json", f"[{DATA},{DATA}]".encode(), "is a data set of 2 items"),
+        ("data.txt", DATA.encode() * 2, "is a data set of 2 items"),
+        ("labels.jsonl", LABELS.encode() * 2, "type `lever task check labels --set"),
+        ("null.jsonl", b"null\nnull\n", "line 1 is no JSON object"),
+        ("words.jsonl", b'{"a": "b"}\n', "no line has a number of a training"),
+        ("latin.jsonl", b'{"a": "caf\xe9"}\n{"a": 1}\n', "line 1 is not JSON .byte 0xe9 is not UTF-8"),
+        ("list.json", b"[1, 2]", "holds a JSON list, not an object"),
+        ("cut.json", b'{"7": {"pointer_cand', "is not a JSON file, or was cut off"),
+        ("bomb.json", b'{"a": ' + b"[" * 50_000, "nested more than 64 deep"),
+        ("odd.json", b'{"7": {"pointer_candidates": 3}}', "is not RL data of a form this version knows"),
+        ("odd2.json", b'{"7": {"id_list": 3, "score_list": [[]]}}', "is not RL data of a form this version knows"),
+        ("odd3.json", b'{"7": {"id_list": [[1, 7]], "score_list": [null]}}', "is not RL data of a form"),
+        ("scores.parquet", b"PAR1xxxxPAR1", "is a Parquet file; `lever store merge`"),
+        ("photo.log", b"\x89PNG\r\n\x1a\n", "is a picture"),
+        ("store.db", b"SQLite format 3\x00" + b"x" * 50, "store.db"),
+    ],
+)
+def test_what_is_no_training_is_named_with_what_to_type(tmp_path, capsys, name, content, what):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["doctor", str(path)]) == 1
+    assert re.search(what, capsys.readouterr().err)
+
+
+def test_a_log_with_blank_lines_a_mark_and_a_half_last_line_is_read(tmp_path, capsys):
+    path = tmp_path / "log.jsonl"
+    line = json.dumps({"stage": "sft", "epoch": 1, "train/reward": 0.5})
+    path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\r\n{line}\r\n{line[:20]}".encode())
+    assert main(["doctor", str(path)]) == 0
+    assert "sft (2 epochs)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"7", b"{}", b'{"7": {"pointer_candidates": 3}}', b'{"7": {"id_list": 3, "score_list": 3}}',
+     b'{"7": {"pointer_candidates": [7]}}', b"[" * 50_000, b"\xff\xfe", b'{"7": ' + b"1" * 5000 + b"}",
+     b'{"a-test_data_num=' + b"1" * 5000 + b'-x": {}}', b'{"a": "\\ud800"}'],
+)  # fmt: skip
+def test_importing_an_odd_file_ends_with_a_sentence(tmp_path, capsys, content):
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    assert main(["import", str(path), "--into", str(tmp_path / "into")]) == 1
+    assert capsys.readouterr().err.startswith("lever: ")
+    assert main(["import", str(tmp_path)]) == 1
+    assert "is a folder; give a file" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_the_command_prints_questions_as_they_are(
 
 
 def test_the_page_tries_what_the_command_chooses(selector: Selector, picture: Image.Image) -> None:
-    made = attempt(selector, question=f" {QUESTION}  ", shots=3, picture=picture)
+    made = attempt(selector, question=f" {QUESTION}  ", shots=3, picture=in_format(picture, "PNG"))
     chosen = selector.select(image=in_format(picture, "BMP"), question=QUESTION, shots=3)
     assert made.choice.demos == tuple(item.id for item in chosen)
 

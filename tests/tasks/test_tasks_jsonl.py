@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from miniatures import write_picture
 
+from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
 from leverplus.metrics import vqa_accuracy
 from leverplus.recipe.recipe import build_recipe
@@ -16,7 +19,7 @@ from leverplus.run import Run, load_run, open_run
 from leverplus.tasks.base import SPLITS, Task
 from leverplus.tasks.jsonl import LONGEST_LINE, jsonl
 from leverplus.tasks.splits import share_of
-from leverplus.types import ItemId
+from leverplus.types import Item, ItemId
 
 
 def write(path: Path, rows: list[object]) -> Path:
@@ -279,3 +282,28 @@ def test_a_run_finds_its_relative_files_from_another_folder(tmp_path, monkeypatc
     expected = homes(made.task)
     monkeypatch.chdir(tmp_path)
     assert homes(load_run(tmp_path / "run", tmp_path / "scores.db").task) == expected
+
+
+class Blind:
+    """An embedder that reads texts alone."""
+
+    def fingerprint(self) -> dict[str, str]:
+        return {"embedder": "blind"}
+
+    def embed(self, items: Sequence[Item], _task: Task) -> Vectors:
+        unit = np.ones((len(items), 1), dtype=np.float32)
+        return Vectors(None, unit, unit)
+
+
+@pytest.mark.parametrize("with_pictures", [True, False])
+def test_a_run_says_that_pictures_are_not_seen(tmp_path, with_pictures: bool) -> None:
+    write_picture(tmp_path / "x.png", 1)
+    lines = [{**row, "image": "x.png" if with_pictures else None, "image_id": row["id"]} for row in rows(60)]
+    values = {"task": {"name": "jsonl", "file": str(write(tmp_path / "a.jsonl", lines))}}
+    values |= {"embed": {"name": "sentence"}, "score": {"backend": "hf"}, "model": {"name": "any"}}
+    values |= {"pool": {"kind": "nearest_text", "size": 8}}
+    said: list[str] = []
+    run = Run(build_recipe("own", values, "a test"), tmp_path / "run", 0, tmp_path / "scores.db", say=said.append)
+    run.__dict__["embedder"] = Blind()
+    assert len(run.demonstration_vectors) == len(run.demonstrations)
+    assert [line.startswith("pictures are not seen by the selector") for line in said] == [True] * with_pictures
