@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a file at once."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise LeverError(
+            f"cannot write {path} ({error.strerror}); make room, or make {path.parent} writable"
+        ) from error
 
 
 def make_private_folder(folder: Path) -> None:
@@ -49,6 +55,37 @@ def make_private_folder(folder: Path) -> None:
         if folder.parent != folder:
             make_private_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+
+
+LOCK = "run.lock"
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One process at a time works on a run folder; another one is told by which. A killed one leaves nothing behind:
+    the lock is the system's, and the file only says whose it is.
+    """
+    import fcntl
+
+    path = folder / LOCK
+    try:
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise LeverError(f"cannot write to {folder} ({error.strerror}); make it writable, or make room") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            other = file.read().strip() or "unknown"
+            raise LeverError(
+                f"{folder} is being worked on by another process (pid {other}); wait until it has ended, or choose "
+                "another folder with --out DIR"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 MANIFEST = "run.json"

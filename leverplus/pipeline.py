@@ -82,6 +82,7 @@ def train_run(run: Run) -> Policy:
     from leverplus.training.seeds import derive_seed
 
     recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
+    run.require_same_task()
     queries = run.training_queries()
     run.expects()  # a metric that does not suit the reward is refused before the model is loaded
     run.require_model()

@@ -144,6 +144,21 @@ class Run:
             self.remember({"self_test": passed.found})
         return scorer
 
+    def require_same_task(self, *, force: bool = False) -> None:
+        """Refuse data other than that the run was trained on, unless forced; a run without any notes what it has."""
+        trained = read_json(self.folder / "run.json").get("task_version")
+        if trained is None or (force and trained != self.task.version):
+            if trained is not None:
+                self.say(f"note: the data changed since this run was trained ({trained}, now {self.task.version})")
+                self.remember({"trained_on": trained})
+            self.remember({"task_version": self.task.version})
+        elif trained != self.task.version:
+            raise LeverError(
+                f"the data of task {self.task.name} changed since {self.folder} was trained (version {trained}, now "
+                f"{self.task.version}), and items may stand in other splits; train a new run with --out DIR, bring the "
+                "old data back, or evaluate all the same with `lever eval RUN --force`"
+            )
+
     def require_model(self) -> None:
         """Open and test the model: one that is missing or broken is named before anything is embedded."""
         _ = self.scorer
@@ -324,14 +339,13 @@ def open_run(
 
     identity = {"recipe": recipe.name, "recipe_hash": recipe.hash, "seed": seed}
     manifest = folder / "run.json"
-    if manifest.is_file():
-        stored = read_json(manifest)
-        if {key: stored.get(key) for key in identity} != identity:
+    stored = read_json(manifest) if manifest.is_file() else {}
+    if {key: stored.get(key) for key in identity} != identity:
+        if stored and has_results(folder):
             raise LeverError(
                 f"{folder} holds another run (recipe {stored.get('recipe')}, hash {stored.get('recipe_hash')}, seed "
                 f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
             )
-    else:
         leftovers = [name for name in ("checkpoints", "state", "acquired") if (folder / name).exists()]
         if leftovers:
             raise LeverError(
@@ -343,18 +357,27 @@ def open_run(
             shutil.copyfile(source, folder / "recipe.toml")
             resolved = tomli_w.dumps(_without_none(recipe.values()))
             write_text(folder / "resolved.toml", resolved)
-            facts = {
+            facts: dict[str, Any] = {
                 "versions": versions(),
                 "commit": commit(),
                 "platform": platform.platform(),
                 "started_in": str(Path.cwd()),
             }
+            facts |= {"spent": stored["spent"]} if "spent" in stored else {}
             write_json(manifest, {**identity, "resolved_digest": digest_of(resolved), **facts})
         except OSError as error:
             raise LeverError(
                 f"cannot write to {folder} ({error.strerror}); choose another folder with --out DIR"
             ) from error
     return Run(recipe, folder, seed, store_path, say, progress)
+
+
+RESULTS = ("checkpoints", "state", "acquired", "log.jsonl", "eval.json", "predictions.parquet", "probe.json")
+"""What a run has once something was trained or evaluated; before that a corrected recipe may take its folder over."""
+
+
+def has_results(folder: Path) -> bool:
+    return any((folder / name).exists() for name in RESULTS)
 
 
 def load_run(

@@ -18,6 +18,7 @@ from leverplus.cli.console import (
     results_table,
     whole_number,
 )
+from leverplus.folder import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="NAME", help="a checkpoint of the run instead of its last, or `all` for a sweep"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--force", action="store_true", help="choose on test all the same; the result is marked")
+    parser.add_argument("--force", action="store_true", help="choose on test, or use changed data, all the same")
     add_store_option(parser)
 
 
@@ -55,10 +56,14 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.training.checkpoint import load_checkpoint
 
     made = open_from_folder(args.run, args.store, bars)
-    policy = train_run(made)
-    if args.checkpoint is not None:
-        policy = load_checkpoint(checkpoint_folder(made.folder / "checkpoints", args.checkpoint, made.recipe.stages))[0]
-    return evaluate_run(made, policy, args.split, args.items, checkpoint=args.checkpoint, force=args.force)
+    named = None
+    if args.checkpoint is not None:  # a name that is not there is refused before the model is asked anything
+        named = checkpoint_folder(made.folder / "checkpoints", args.checkpoint, made.recipe.stages)
+    with held(made.folder):
+        made.require_same_task(force=args.force)
+        policy = train_run(made)
+        policy = policy if named is None else load_checkpoint(named)[0]
+        return evaluate_run(made, policy, args.split, args.items, checkpoint=args.checkpoint, force=args.force)
 
 
 def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from leverplus.cli.console import (
     print_table,
     results_table,
 )
+from leverplus.folder import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
         bars.say(f"run folder {made.folder}, recipe hash {made.recipe.hash}, seed {made.seed}")
         for note in getattr(made.task, "notes", ()):
             bars.say(f"{made.task.name}: {note}")
-        report = run_all(made)
+        with held(made.folder):
+            report = run_all(made)
     if args.json:
         print(json.dumps(report))
         return 0

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from leverplus.cli.console import Bars, add_ignore_option, add_store_option, open_from_folder
+from leverplus.folder import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
     with Bars() as bars:
         made = open_from_folder(args.run, args.store, bars)
         made.strict = not args.ignore_findings
-        train_run(made)
+        with held(made.folder):
+            train_run(made)
     checkpoint = made.folder / "checkpoints" / list(made.recipe.stages)[-1]
     facts = {"checkpoint": str(checkpoint), "model_calls": made.calls()}
     print(json.dumps(facts) if args.json else f"trained; checkpoint {checkpoint}, {made.calls():,} model calls")

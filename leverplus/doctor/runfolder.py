@@ -13,7 +13,7 @@ from typing import Any
 from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_json, parse_toml
-from leverplus.training.runlog import CONTEXT
+from leverplus.training.runlog import CONTEXT, read_log
 
 
 def read_run(folder: Path) -> Record:
@@ -74,21 +74,11 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run log; a half-written last line is left out."""
-    lines = []
-    text = path.read_bytes().splitlines()
-    for number, line in enumerate(text, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = parse_json(line)
-        except json.JSONDecodeError as error:
-            if number < len(text) or number == 1:
-                raise DataError(f"{path}, line {number} is not JSON ({error}); restore the log") from error
-            continue
-        if not isinstance(value, dict):
-            raise DataError(f"{path}, line {number} is no JSON object; is this the log of a training?")
-        lines.append(value)
+    """The lines of a run log; a half-written last line is left out, a damaged one before it is refused."""
+    lines, damaged = read_log(path)
+    inside = [number for number in damaged if number <= len(lines) or not lines]
+    if inside:
+        raise DataError(f"{path}, line {inside[0]} is not JSON or is no JSON object; is this the log of a training?")
     return lines
 
 

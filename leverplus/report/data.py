@@ -12,6 +12,7 @@ from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.parsing import parse_json
 from leverplus.report.form import is_number, is_results
+from leverplus.training.runlog import read_log
 
 UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
 """What a finding may leave out."""
@@ -92,19 +93,9 @@ def _read_log(path: Path, missing: dict[str, str]) -> list[dict[str, Any]]:
     if not path.is_file():
         missing[path.name] = f"There is no {path.name} in this run folder; `lever train` makes it."
         return []
-    lines: list[dict[str, Any]] = []
-    damaged = 0
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = parse_json(text)
-        except ValueError:
-            line = None
-        if isinstance(line, dict):
-            lines.append(line)
-        else:
-            damaged += bool(text.strip())
+    lines, damaged = read_log(path)
     if damaged:
-        missing[path.name] = f"{damaged} damaged line(s) of {path.name} were left out."
+        missing[path.name] = f"{len(damaged)} damaged line(s) of {path.name} were left out."
     return lines
 
 

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from leverplus.errors import TrainingError
 
@@ -86,6 +87,24 @@ METRICS: Mapping[str, str] = {
 """Every metric a stage may log under `train/`, with what it means."""
 
 
+def read_log(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines of a log and the numbers of those that are no JSON object, such as a last one that a kill cut short."""
+    lines: list[dict[str, Any]] = []
+    damaged: list[int] = []
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if isinstance(line, dict):
+            lines.append(line)
+        else:
+            damaged.append(number)
+    return lines, damaged
+
+
 class RunLog:
     """An append-only log file; lines of epochs that are run again after a resume are dropped first."""
 
@@ -106,10 +125,8 @@ class RunLog:
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def lines(self) -> list[dict[str, object]]:
-        if self.path is None or not self.path.is_file():
-            return []
-        return [json.loads(line) for line in self.path.read_text().splitlines() if line]
+    def lines(self) -> list[dict[str, Any]]:
+        return [] if self.path is None or not self.path.is_file() else read_log(self.path)[0]
 
     def rewind(self, stage: str, epochs: int) -> None:
         """Forget the lines of a stage after its first `epochs` epochs."""
