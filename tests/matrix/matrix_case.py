@@ -33,7 +33,7 @@ from leverplus.recipe.training import SECTIONS
 KEY = re.compile(rf"\b({'|'.join([*PLAIN, 'select', *SECTIONS])})\.[a-z_0-9]+|\[({'|'.join(SECTIONS)})\]")
 """How a message names a key of a recipe."""
 
-NAMES = re.compile(r"\b(data\.jsonl|p\d+\.(png|jpg)|split (train|dev|test)|--[a-z-]+)\b")
+NAMES = re.compile(r"\bdata\.jsonl\b|\bp\d+\.(png|jpg)\b|\bsplit (train|dev|test)\b|--[a-z-]+\b")
 """How a message names a file of the case, a split of it, or an option to type."""
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 KINDS = ("language", "vision", "sentence", "clip")
+WORLD_ITEMS = {"train": 60, "dev": 20, "test": 20}
+"""The world of the matrix is the first items of the embedded one, so that a run does not embed 8,000."""
 
 
 def make_models(folder: Path) -> dict[str, str]:
@@ -75,11 +77,11 @@ class Asked:
 
 @contextmanager
 def loaded_once() -> Iterator[Asked]:
-    """Models and encoders are loaded once while this holds, and prompts are counted."""
+    """Models are loaded once and the world is small while this holds, and prompts are counted."""
     from leverplus.backends.hf import backend as hf
     from leverplus.backends.world import WorldBackend
     from leverplus.embedders.sentence import SentenceEncoder
-    from leverplus.embedders.world import WorldEmbedder
+    from leverplus.tasks import world
 
     asked = Asked()
     load_model, find_model = hf.load_model, hf.find_model
@@ -105,15 +107,11 @@ def loaded_once() -> Iterator[Asked]:
 
         return ask
 
-    world_embed, encode = WorldEmbedder.embed, SentenceEncoder.__init__
+    draw_items, encode = world.draw_items, SentenceEncoder.__init__
 
-    def embed(self: Any, items: Any, task: Any) -> Any:
-        key = ("world", task.world_seed, len(items), items[0].id if items else "")
-        if len(items) < 1000:
-            return world_embed(self, items, task)
-        if key not in models:
-            models[key] = world_embed(self, items, task)
-        return models[key]
+    @functools.cache
+    def few_items(world_seed: int, split: str) -> Any:
+        return draw_items(world_seed, split)[: WORLD_ITEMS[split]]
 
     def open_encoder(self: Any, section: Any) -> None:
         key = ("encoder", section.model, section.device)
@@ -127,7 +125,7 @@ def loaded_once() -> Iterator[Asked]:
         mock.patch.object(hf, "find_model", find),
         mock.patch.object(hf.HfBackend, "answer", counted(hf.HfBackend.answer)),
         mock.patch.object(WorldBackend, "answer", counted(WorldBackend.answer)),
-        mock.patch.object(WorldEmbedder, "embed", embed),
+        mock.patch.object(world, "draw_items", few_items),
         mock.patch.object(SentenceEncoder, "__init__", open_encoder),
     ):
         yield asked

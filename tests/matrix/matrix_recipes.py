@@ -30,7 +30,7 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "pool.size": (1, 2, 3, 4, 6, 8),
     "pool.first_stage": (1, 4, 8, 200),
     "pool.ann_above": (0, 2, 1000000),
-    "score.budget": (1, 5, 20, 60, 150, 400),
+    "score.budget": (1, 5, 20, 60, 150),
     "score.queries": (0, 1, 2, 5),
     "score.beam": (1, 2, 3),
     "score.shots": (1, 2, 3, 8),
@@ -52,7 +52,7 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "eval.random_draws": (1, 2),
     "eval.dev_items": (1, 2, 5),
     "eval.vote_neighbours": (1, 2, 16),
-    "eval.exhaustive_calls": (0, 20, 200),
+    "eval.exhaustive_calls": (0, 20, 60),
     "eval.diagnostic_items": (2, 3, 100),
     "select.hidden": (4, 8, 12),
     "select.layers": (1, 2),
@@ -82,7 +82,9 @@ SMALL: Mapping[str, Sequence[Any]] = {
 """What a size may be, and lists of numbers; `stage` stands for every stage."""
 
 PINNED = {"score.backend", "score.engine", "score.workers", "score.groups", "select.preset", "train.stages"}
-SHOTS: Sequence[tuple[int, ...]] = ((1,), (2,), (1, 2), (1, 2, 3, 4), (1, 4), (3, 8), (8,), (5, 6, 7), ())
+SHOTS: Sequence[tuple[int, ...]] = ((1,), (1,), (2,), (1, 2), (2, 1), (1, 2, 3, 4), (1, 4), (3, 8), (8,), (5, 6, 7))
+TEXT_POOLS = ("random", "nearest_text", "nearest_both", "mmr", "corpus", "mix")
+"""Kinds of pools that items without pictures can have, some of them with pool.text_weight = 1."""
 
 
 def draw_recipe(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Values:
@@ -116,20 +118,23 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     if "agreement" in stages and rng.random() < 0.8:
         stages = ["agreement", *[name for name in stages if name != "agreement"]]
         stages += [] if len(stages) > 1 else ["listwise"]
-    pool = rng.choice((1, 2, 4, 6, 8))
-    shots = rng.choice([own for own in SHOTS if max(own, default=1) <= pool] or SHOTS) if rng.random() < 0.9 else (9,)
+    held = sum(row.get("split") == "train" for row in task.rows)
+    pool = rng.choice([size for size in (1, 2, 2, 3, 4, 4, 6, 8) if world or size < held or rng.random() < 0.05] or [1])
+    kinds = [kind for kind in catalog.SAMPLERS if task.has_pictures or kind in TEXT_POOLS or rng.random() < 0.05]
+    fitting = [own for own in SHOTS if max(own) <= pool]
+    shots = rng.choice(fitting if rng.random() < 0.97 else SHOTS)
     values: Values = {
         "task": dict(task.section),
         "embed": {"name": "world"},
-        "pool": {"kind": rng.choice(list(catalog.SAMPLERS)), "size": pool},
+        "pool": {"kind": rng.choice(kinds), "size": pool},
         "score": {
             "backend": "world",
-            "budget": rng.choice((1, 20, 60, 120, 250, 250, 400, 400)),
+            "budget": rng.choice((1, 20, 60, 60, 120, 120, 200)),
             "search": rng.choice(("dense", "beam", "mixed")),
             "shots": rng.choice([n for n in (1, 2, 3, 8) if n <= pool]),
             "beam": 2,
             "dev_queries": rng.choice((1, 2)),
-            "dev_shots": list(rng.choice([own for own in SHOTS if 0 < max(own, default=0) <= pool] or [(1,)])),
+            "dev_shots": list(rng.choice(fitting)),
         },
         "select": {"preset": rng.choice([*presets, None]), "hidden": 8, "heads": rng.choice((1, 2))},
         "reward": {"mode": rng.choice(list(catalog.REWARDS))},
@@ -140,7 +145,7 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
             "shots": list(shots),
             "random_draws": rng.choice((1, 2)),
             "oracle": rng.random() < 0.6,
-            "exhaustive_calls": rng.choice((0, 60)),
+            "exhaustive_calls": rng.choice((0, 0, 60)),
             "diagnostics": rng.random() < 0.7,
             "diagnostic_items": rng.choice((2, 4)),
         },
@@ -155,7 +160,7 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
         "untrained": rng.random() < 0.8,
         "max_new_tokens": rng.choice((1, 2, 3)),
         "prompt": rng.choice(("plain", "plain", "chat")),
-        "batch_tokens": rng.choice((0, 0, 64)),
+        "batch_tokens": rng.choice((0,) * 9 + (64,)),
     }
     if task.has_pictures:
         values["model"] |= {"prompt": "chat", "image_pixels": PIXELS}
@@ -163,6 +168,9 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     values["embed"] = {"name": kind, "model": models[kind]}
     if kind == "clip" and rng.random() < 0.2:
         values["embed"]["mean"] = True
+    if not task.has_pictures and rng.random() < 0.9:
+        values["pool"] |= {"text_weight": 1.0} if values["pool"]["kind"] in ("nearest_both", "mmr", "corpus") else {}
+        values["pool"] |= {"mix_image": 0.0} if values["pool"]["kind"] == "mix" else {}
     if kind != "clip" or not task.has_pictures:
         fields = ("text", "answer") if rng.random() < 0.7 else ("text",)
         values["select"] |= {"query_fields": ["text"], "demo_fields": list(fields)}
@@ -215,7 +223,7 @@ def _mended(values: Values, problems: Sequence[str]) -> Values:
     for problem in problems:
         for section, key in re.findall(r"\b([a-z]+)\.([a-z_0-9]+)", problem):
             if (section, key) == ("score", "budget"):
-                kept["score"]["budget"] = 400
+                kept["score"]["budget"] = 300
                 break
             if key in kept.get(section, {}) and key not in needed.get(section, ()):
                 del kept[section][key]
