@@ -102,7 +102,10 @@ class CachedEmbedder:
             return None
         blind = [item.id for item in items if item.image is None]
         if blind:
-            raise DataError(f"{len(blind)} of {len(items)} items have no picture, {blind[0]} among them; give all one")
+            raise DataError(
+                f"{len(blind)} of {len(items)} items have no picture, {blind[0]} among them; give all one, or set "
+                'task.images = "none" and embed.name = "sentence"'
+            )
         keys = [content_key("image", task.image_digest(item)) for item in items]
         first = dict(zip(reversed(keys), reversed(items), strict=True))
         ordered = list(dict.fromkeys(keys))

@@ -161,7 +161,7 @@ class Scorer:
     def labels(self) -> tuple[str, ...]:
         """Every label of a classification task, normalised; empty where answers are free."""
         known = self.task.labels if isinstance(self.task, HasLabels) else ()
-        return tuple(dict.fromkeys(normalise_answer(label) for label in known))
+        return tuple(dict.fromkeys(normalise_answer(label) or label.strip() for label in known))
 
     def weighed(self, query: Item) -> Mapping[str, int]:
         """The answers whose log-probabilities are wanted: all labels, or the query's references, with their counts."""
@@ -226,12 +226,12 @@ def _verdict(postprocess: str, metric: str, raw: str, answers: tuple[str, ...]) 
 
 def reference_counts(item: Item) -> Mapping[str, int]:
     """Distinct normalised references of an item with how often they were given; those that normalise to nothing are
-    left out."""
+    left out, unless there are no others: then they stand as they are, as the label "A" does, which is an article."""
     counts = _reference_counts(item.answers)
     if not counts:
         raise ScoringError(
             f"item {item.id} has no usable reference answer, so nothing can be scored on it; "
-            "run `lever task check` to find such items"
+            "task.skip_empty = true leaves such items out, `lever task check` finds them"
         )
     return counts
 
@@ -240,7 +240,7 @@ def reference_counts(item: Item) -> Mapping[str, int]:
 def _reference_counts(answers: tuple[str, ...]) -> Mapping[str, int]:
     counts = Counter(normalise_answer(answer) for answer in answers)
     counts.pop("", None)
-    return MappingProxyType(dict(counts))
+    return MappingProxyType(dict(counts or Counter(answer.strip() for answer in answers if answer.strip())))
 
 
 def prefixes_of(prompts: Iterable[Prompt]) -> list[Prompt]:

@@ -7,7 +7,7 @@ note. The calls of a self-test are not stored and not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,6 @@ import numpy as np
 
 from leverplus.backends.base import Backend, Reply, Request
 from leverplus.errors import ScoringError
-from leverplus.metrics import normalise_answer
 from leverplus.scoring.copying import Copying, check_copying
 from leverplus.scoring.scorer import reference_counts
 from leverplus.tasks.base import Task
@@ -32,6 +31,15 @@ FEW_ITEMS = 8
 
 TIES = 8
 """Coarser numbers may decide one answer in so many otherwise in another batch: two words were equally likely."""
+
+
+NO_ANSWER = "something else entirely"
+"""A wrong answer for tasks whose items all have the same one."""
+
+LOOK_AT = (
+    "what to look at: model.template, model.prompt, model.max_new_tokens (long enough for an answer?), task.images; "
+    "random weights need model.untrained = true"
+)
 
 
 @runtime_checkable
@@ -107,20 +115,20 @@ def self_test(
     spans = check_spans(backend, requests, problems)
     gap = check_batches(backend, requests, batch, tolerance, problems)
     right = check_answers(requests, batch, problems)
-    picture = check_pictures(backend, requests, batch, tolerance, problems)
+    picture = check_pictures(backend, requests, batch, tolerance, problems, digest=task.image_digest)
     # replies that are missing or no numbers were named above; there is nothing to subtract then
     sound = len(batch) == len(requests) and (right[0] is not None or batch[0].logprobs is None)
     copying = check_copying(backend, requests, tolerance, problems) if trained and sound else None
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise ScoringError(f"the backend failed its self-test, so nothing was scored with it:{listed}")
+        raise ScoringError(f"the backend failed its self-test, so nothing was scored with it:{listed}\n  {LOOK_AT}")
     return SelfTest(len(requests), gap, *right, picture, spans, copying)
 
 
 def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
     """Dev queries with 0, 1 and 3 demonstrations, some of them shared; two references each: its own, another's.
 
-    Where dev is small, questions of train are asked too.
+    Where dev is small, questions of train are asked too; where all answers are the same, the other one is made up.
     """
     rng = np.random.default_rng([seed, 41])
     items, shown = task.items("dev"), [item for item in task.items("train") if shows_answer(item)]
@@ -131,26 +139,21 @@ def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
     requests = []
     for place, item in enumerate(chosen):
         wrong = _other_answer(item, [*chosen[place + 1 :], *chosen[:place], *order])
-        if wrong is not None:
-            prefix = tuple(demos[: SHOTS[place % len(SHOTS)]])
-            requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong)))
-    if len(requests) < 2:
-        raise ScoringError(
-            f"the items of {task.name} have too few different answers for a self-test: there is nothing to tell apart"
-        )
+        prefix = tuple(demos[: SHOTS[place % len(SHOTS)]])
+        requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong)))
     return requests
 
 
 def shows_answer(item: Item) -> bool:
     """Whether an item can be a demonstration; those with empty answers cannot."""
-    return bool(item.answers) and bool(normalise_answer(item.answer))
+    return bool(item.answers) and bool(item.answer.strip())
 
 
-def _other_answer(item: Item, others: Sequence[Item]) -> str | None:
-    """The first answer of another item that nobody gave for this one."""
+def _other_answer(item: Item, others: Sequence[Item]) -> str:
+    """The first answer of another item that nobody gave for this one, or one that nobody gave at all."""
     own = reference_counts(item)
     others = [other for other in others if shows_answer(other)]
-    return next((answer for other in others for answer in reference_counts(other) if answer not in own), None)
+    return next((answer for other in others for answer in reference_counts(other) if answer not in own), NO_ANSWER)
 
 
 def check_spans(backend: Backend, requests: Sequence[Request], problems: list[str]) -> int | None:
@@ -208,17 +211,28 @@ def check_answers(
         problems.append("some log-probabilities are missing, not finite or above 0")
         return None, None
     margins = np.array([right - wrong for right, wrong in pairs])
+    if len(margins) == 1:
+        return float(margins[0]), None  # one question says nothing about its own noise
     return float(margins.mean()), float(margins.std(ddof=1) / math.sqrt(len(margins)))
 
 
 def check_pictures(
-    backend: Backend, requests: Sequence[Request], batch: Sequence[Reply], tolerance: float, problems: list[str]
+    backend: Backend,
+    requests: Sequence[Request],
+    batch: Sequence[Reply],
+    tolerance: float,
+    problems: list[str],
+    *,
+    digest: Callable[[Item], str],
 ) -> float | None:
-    """Another picture under the same question changes what the model says."""
-    seen = [(request, reply) for request, reply in zip(requests, batch, strict=True) if request.query.image is not None]
-    swapped = []
-    for (request, _), (other, _) in pairwise([*seen, *seen[:1]]):
+    """Another picture under the same question changes what the model says; None where there is only one picture."""
+    shown = [pair for pair in zip(requests, batch, strict=True) if pair[0].query.image is not None]
+    seen, swapped = [], []
+    for (request, reply), (other, _) in pairwise([*shown, *shown[:1]]):
         query, donor = request.query, other.query
+        if digest(query) == digest(donor):
+            continue
+        seen.append((request, reply))
         changed = replace(query, id=ItemId(f"{query.id}~{donor.id}"), image=donor.image, image_id=donor.image_id)
         swapped.append(replace(request, query=changed))
     if not swapped:

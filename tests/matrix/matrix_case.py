@@ -76,8 +76,13 @@ def draw_case(seed: int, folder: Path, models: Mapping[str, str]) -> Case:
     """The case of a seed; the same seed gives the same case."""
     rng = random.Random(seed)
     task = draw_task(rng, folder)
-    case = Case(seed, folder, task, draw_recipe(rng, task, models))
+    return write_case(seed, folder, task, draw_recipe(rng, task, models))
+
+
+def write_case(seed: int, folder: Path, task: DrawnTask, values: Values) -> Case:
+    """A case whose recipe is written into its folder, where the data is."""
     folder.mkdir(parents=True, exist_ok=True)
+    case = Case(seed, folder, task, values)
     case.recipe.write_text(tomli_w.dumps(case.values), encoding="utf-8")
     return case
 
@@ -147,7 +152,8 @@ def _judge_evaluated(case: Case, shown: str) -> Outcome:
         found = read_evaluated(folder, lambda _split: ())
     except Exception:
         return Outcome(case.seed, "failed", f"eval.json is not accepted\n{traceback.format_exc()}\n{shown}")
-    problems = [f"{folder}/{name} is missing" for name in ("report.html", "findings.json") if not (folder / name).is_file()]
+    written = ("report.html", "findings.json")
+    problems = [f"{folder}/{name} is missing" for name in written if not (folder / name).is_file()]
     problems += _report_problems(found.report, case.values["eval"]["shots"])
     if problems:
         return Outcome(case.seed, "failed", "\n".join(problems) + f"\n{shown}")

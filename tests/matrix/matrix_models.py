@@ -6,6 +6,7 @@ is made once; opening a second run reuses what the first one loaded, since nothi
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,8 +118,9 @@ def loaded_once() -> Iterator[Asked]:
         key = ("encoder", section.model, section.device)
         if key not in models:
             encode(self, section)
-            models[key] = dict(vars(self))
-        vars(self).update(models[key])
+            models[key] = dict(vars(self), tokenizer=copy.deepcopy(self.tokenizer))
+        # a tokenizer remembers how it was called last, and that counts in the fingerprint: each run gets a fresh one
+        vars(self).update(models[key], tokenizer=copy.deepcopy(models[key]["tokenizer"]))
 
     with (
         mock.patch.object(hf, "load_model", load),

@@ -107,7 +107,7 @@ def draw_recipe(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) 
         values.setdefault(name, {})[field.name] = draw_value(rng, name, field, sections[name])
     if rng.random() < 0.85:
         values = repaired(values)
-    return {name: {key: value for key, value in section.items() if value is not None} for name, section in values.items()}
+    return _without_none(values)
 
 
 def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Values:
@@ -157,7 +157,7 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     values["score"]["backend"] = "hf"
     values["model"] = {
         "name": models["vision" if task.has_pictures or rng.random() < 0.05 else "language"],
-        "untrained": rng.random() < 0.8,
+        "untrained": rng.random() < 0.97,
         "max_new_tokens": rng.choice((1, 2, 3)),
         "prompt": rng.choice(("plain", "plain", "chat")),
         "batch_tokens": rng.choice((0,) * 9 + (64,)),

@@ -14,8 +14,8 @@ from typing import Any
 SPLITS = ("train", "dev", "test")
 SIZES = {"train": (1, 2, 3, 5, 8, 8, 12, 30), "dev": (1, 1, 2, 3, 6, 30), "test": (1, 1, 2, 3, 6, 30)}
 
-WORDS = "what who is the red small dog river moon of in on plays costs grows left seven paper why does it".split()
-LABELS = ("yes", "no", "red", "a place", "person", "7", "blue green", "übel", "да", "naïve", "O", "x-y")
+WORDS = ("what", "who", "is", "the", "red", "small", "dog", "river", "moon", "of", "in", "plays", "seven", "why")
+LABELS = ("yes", "no", "red", "a place", "person", "7", "blue green", "übel", "да", "naïve", "A", "B", "x-y")
 ODD = (
     "naïve café ☕ — “quoted”",
     "日本語の質問です",
@@ -157,7 +157,7 @@ def _answer_rows(rng: random.Random, traits: list[str]) -> list[dict[str, Any]]:
             "the same": ("yes",),
             "odd": (*ODD[:-1], "...", "the", "a", "!?"),
             "each its own": (f"answer {number}", f"reply {number}"),
-            "long": (" ".join(WORDS * 3), "short"),
+            "long": (" ".join(WORDS * 4), "short"),
             "empty": ("yes",) * 20 + ("", " "),
         }[shape]
         rows.append(
