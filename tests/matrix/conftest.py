@@ -19,7 +19,8 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return make_models(tmp_path_factory.mktemp("matrix-models"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked() -> Iterator[Asked]:
+    """For one module, since the world is small while it holds."""
     with loaded_once() as count:
         yield count

