@@ -115,6 +115,8 @@ class Watched:
         # only what the backend has: the self-test asks who offers it
         if hasattr(backend, "tolerance"):
             self.tolerance: float = backend.tolerance
+        if hasattr(backend, "fixed_answers"):
+            self.fixed_answers: bool = backend.fixed_answers
         if hasattr(backend, "answer_span"):
             self.answer_span = self._answer_span
         if hasattr(backend, "heard"):

@@ -9,8 +9,9 @@ from tiny_task import TinyBackend, TinyTask
 from leverplus.backends.base import Reply
 from leverplus.backends.world import WorldBackend
 from leverplus.errors import ScoringError
-from leverplus.scoring.copying import Copying
+from leverplus.scoring.copying import Copying, KnowsFewAnswers
 from leverplus.scoring.selftest import self_test
+from leverplus.scoring.trust import Watched
 from leverplus.tasks.world import WorldTask
 
 
@@ -163,3 +164,11 @@ def test_all_problems_are_told_at_once(task, world, monkeypatch) -> None:
     with pytest.raises(ScoringError) as caught:
         self_test(task, world)
     assert str(caught.value).count("\n  - ") == 4  # words, pictures, nothing repeated, not where they should be
+
+
+def test_a_watched_backend_offers_what_the_self_test_asks_for() -> None:
+    """The world's model weighs a fixed set of answers; the self-test must know it behind the progress bar as well."""
+    world = WorldBackend(WorldTask())
+    watched = Watched(world, lambda *_: None)
+    assert isinstance(watched, KnowsFewAnswers)
+    assert watched.fixed_answers is world.fixed_answers
