@@ -26,6 +26,9 @@ FILE = "selftests.jsonl"
 TEST_VERSION = 2
 """Raised when the self-test asks or judges differently: what an older one found does not count then."""
 
+TRAITS = ("tolerance", "fixed_answers")
+"""What a backend may say of itself to the self-test (the protocols Rounds and KnowsFewAnswers)."""
+
 ROUNDS = 6
 """About how often a self-test asks each of its prompts: together, backwards, alone, for its words, answers shown."""
 
@@ -113,10 +116,9 @@ class Watched:
         self.failed, self.done, self.total = False, 0, 0
         self.judged: Callable[[], None] = getattr(backend, "judged", lambda: None)
         # only what the backend has: the self-test asks who offers it
-        if hasattr(backend, "tolerance"):
-            self.tolerance: float = backend.tolerance
-        if hasattr(backend, "fixed_answers"):
-            self.fixed_answers: bool = backend.fixed_answers
+        for name in TRAITS:
+            if hasattr(backend, name):
+                setattr(self, name, getattr(backend, name))
         if hasattr(backend, "answer_span"):
             self.answer_span = self._answer_span
         if hasattr(backend, "heard"):

@@ -113,3 +113,43 @@ def test_other_weights_and_failing_models_are_refused(cluster, task, tmp_path: P
     missing = RayEngine(BackendFactory(TaskSection(), "worlt"), backend.fingerprint(), workers=1)
     with pytest.raises(ScoringError, match="did you mean 'world'"):
         list(missing.run(requests, 1))
+
+
+def hanging_once(mark: str) -> Callable[[], Backend]:
+    """Builds the world's backend; the first one that is asked hangs for ever."""
+
+    def build() -> Backend:
+        import os
+        import time
+
+        from leverplus.engine.open import BackendFactory
+        from leverplus.recipe.sections import TaskSection
+
+        backend = BackendFactory(TaskSection(), "world")()
+        answer = backend.answer
+
+        def answer_or_hang(requests: Any) -> Any:
+            try:
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return answer(requests)
+            time.sleep(3600)
+            return None
+
+        backend.answer = answer_or_hang  # type: ignore[method-assign]
+        return backend
+
+    return build
+
+
+def test_a_worker_that_hangs_is_given_up_and_another_one_asked(cluster, task, tmp_path: Path) -> None:
+    backend = WorldBackend(task)
+    engine = RayEngine(
+        hanging_once(str(tmp_path / "hung")), backend.fingerprint(), workers=1, patience=120, hung_after=5.0
+    )
+    with ScoreStore(tmp_path / "ray.db") as store:
+        scorer = Scorer(task, backend, store, engine, chunk=CHUNK)
+        scores = scorer.score(prompts_of(task, 2 * CHUNK))
+        assert len(scores) == store.count() == 2 * CHUNK
+    assert engine.repeated == 1
+    engine.close()

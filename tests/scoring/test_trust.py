@@ -11,7 +11,8 @@ from tiny_task import TinyBackend, open_scorer
 
 from leverplus import catalog
 from leverplus.errors import ScoringError
-from leverplus.scoring.trust import FILE, require_offered, require_trust
+from leverplus.scoring import copying, selftest
+from leverplus.scoring.trust import FILE, TRAITS, Watched, require_offered, require_trust
 
 NEED = {"gt_prob", "choice_prob", "hard_plus_gtprob", "hard01_plus_gtprob", "hard01_plus_gtprob_separated"}
 
@@ -98,3 +99,27 @@ def test_a_self_test_that_the_server_cut_short_keeps_its_replies(tmp_path: Path)
     with pytest.raises(ScoringError, match="stays away"):
         require_trust(scorer, tmp_path, trained=False, progress=lambda *_: None)
     assert scorer.backend.judgements == 0
+
+
+def test_what_a_backend_says_of_itself_reaches_the_self_test() -> None:
+    class Open(TinyBackend):
+        tolerance, fixed_answers = 0.25, True
+
+        def answer_span(self, request, reference):
+            return reference
+
+    def ignore(*_: object) -> None: ...
+
+    protocols = [
+        value
+        for module in (selftest, copying)
+        for value in vars(module).values()
+        if getattr(value, "_is_protocol", False) and value.__module__ == module.__name__
+    ]
+    assert protocols
+    for protocol in protocols:
+        assert isinstance(Open(), protocol), f"{protocol.__name__} is new: add it here and to TRAITS"
+        assert isinstance(Watched(Open(), ignore), protocol)
+        assert not isinstance(Watched(TinyBackend(), ignore), protocol)
+    assert Watched(Open(), ignore).tolerance == 0.25
+    assert set(TRAITS) <= set(vars(Watched(Open(), ignore)))
