@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import LeverError, MissingFile
-from leverplus.parsing import parse_json
+from leverplus.parsing import parse_own_json
 
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_own_json(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
     except json.JSONDecodeError as error:

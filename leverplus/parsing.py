@@ -24,6 +24,25 @@ _HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 def parse_json(content: str | bytes) -> Any:
     """The value of a JSON text, or of a file's bytes in UTF-8 with or without a byte order mark."""
+    text, value = _bounded(content)
+    if (half := _HALF_ESCAPE.search(text)) is not None:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise json.JSONDecodeError("it holds half of a character (a lone surrogate)", text, half.start()) from None
+    return value
+
+
+def parse_own_json(content: str | bytes) -> Any:
+    """The same of a file that this package wrote: half characters pass, because a model may have written one.
+
+    Our writer escapes them, so the file is whole; whoever shows such a text replaces the half.
+    """
+    return _bounded(content)[1]
+
+
+def _bounded(content: str | bytes) -> tuple[str, Any]:
+    """A JSON text and its value, bounded in size and depth."""
     text = content if isinstance(content, str) else _decoded(content)
     if len(text) > LARGEST:
         raise json.JSONDecodeError(f"it has {len(text):,} characters, more than {LARGEST:,}", "", 0)
@@ -40,12 +59,7 @@ def parse_json(content: str | bytes) -> Any:
         raise json.JSONDecodeError(f"a number cannot be read ({error})", text, found.start() if found else 0) from error
     if is_deeper(value, DEEPEST):
         raise json.JSONDecodeError(_too_deep(), text, 0)
-    if (half := _HALF_ESCAPE.search(text)) is not None:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise json.JSONDecodeError("it holds half of a character (a lone surrogate)", text, half.start()) from None
-    return value
+    return text, value
 
 
 def parse_toml(content: str | bytes) -> dict[str, Any]:

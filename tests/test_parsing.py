@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from leverplus.parsing import DEEPEST, is_deeper, parse_json, parse_toml
+from leverplus.folder import read_json, write_json
+from leverplus.parsing import DEEPEST, is_deeper, parse_json, parse_own_json, parse_toml
 
 
 def nested(depth: int) -> str:
@@ -63,3 +64,16 @@ def test_broken_json_is_the_parsers_own_error(text: str | bytes, reason: str) ->
 def test_broken_toml_is_the_parsers_own_error(text: str | bytes, reason: str) -> None:
     with pytest.raises(tomllib.TOMLDecodeError, match=reason):
         parse_toml(text)
+
+
+def test_what_we_wrote_ourselves_may_hold_half_a_character(tmp_path) -> None:
+    """A model wrote it; the writer escapes it, so the reader of run files must take it back."""
+    write_json(tmp_path / "eval.json", {"answer": "cat \ud83d"})
+    assert read_json(tmp_path / "eval.json") == {"answer": "cat \ud83d"}
+    with pytest.raises(json.JSONDecodeError, match="half of a character"):
+        parse_json((tmp_path / "eval.json").read_bytes())
+
+
+def test_our_own_files_are_bounded_in_depth_too() -> None:
+    with pytest.raises(json.JSONDecodeError, match="nested more than"):
+        parse_own_json(nested(100))

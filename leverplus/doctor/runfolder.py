@@ -12,7 +12,7 @@ from typing import Any
 
 from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
-from leverplus.parsing import parse_json, parse_toml
+from leverplus.parsing import parse_own_json, parse_toml
 from leverplus.training.runlog import CONTEXT, read_log
 
 
@@ -146,7 +146,7 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        value: dict[str, Any] = parse_json(path.read_bytes())
+        value: dict[str, Any] = parse_own_json(path.read_bytes())
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is damaged ({error}); make it again, or delete it") from error
     return value

@@ -16,7 +16,7 @@ from leverplus.evaluation.behaviour import agreement, help_and_harm
 from leverplus.evaluation.conditions import items_hash, require_same
 from leverplus.evaluation.evaluate import MEAN_SHOTS
 from leverplus.evaluation.predictions import Results, check_items, read_predictions
-from leverplus.parsing import parse_json
+from leverplus.parsing import parse_own_json
 from leverplus.stats import compare, compare_seeds, holm
 from leverplus.stats.comparison import LEVEL
 from leverplus.types import ItemId
@@ -77,7 +77,7 @@ def read_evaluated(
 
 def _read_json(path: Path, folder: Path) -> dict[str, Any]:
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_own_json(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"{path} is not there; type `lever eval {folder}` if it is a run folder") from error
     except json.JSONDecodeError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
-from leverplus.parsing import parse_json
+from leverplus.parsing import parse_own_json
 from leverplus.report.form import is_number, is_results
 from leverplus.training.runlog import read_log
 
@@ -69,7 +69,7 @@ def _read_json(path: Path, missing: dict[str, str], maker: str) -> dict[str, Any
         missing[path.name] = f"There is no {path.name} in this run folder; {maker}."
         return None
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_own_json(path.read_bytes())
     except (ValueError, OSError) as error:
         missing[path.name] = f"{path.name} cannot be read ({error}); {maker} again."
         return None

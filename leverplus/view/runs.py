@@ -11,7 +11,7 @@ from typing import Any
 
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.folder import PULSE
-from leverplus.parsing import parse_json
+from leverplus.parsing import parse_own_json
 from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
 
@@ -144,7 +144,7 @@ def state_of(folder: Path, *, finished: bool) -> str:
 def _pace(path: Path) -> float:
     """Seconds the last piece of work took; 0 where the run does not say."""
     try:
-        seconds = parse_json(path.read_bytes())["seconds"]
+        seconds = parse_own_json(path.read_bytes())["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
     return float(seconds) if isinstance(seconds, (int, float)) else 0.0
