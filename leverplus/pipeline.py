@@ -75,6 +75,7 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
 def train_run(run: Run) -> Policy:
     """Every stage of the recipe in order, each going on where it was stopped."""
     from leverplus.evaluation.sweep import checkpoint_names
+    from leverplus.interop.given import fill_from
     from leverplus.policies.build import build_policy
     from leverplus.training.checkpoint import load_checkpoint
     from leverplus.training.loop import StageRun, run_stage
@@ -83,6 +84,7 @@ def train_run(run: Run) -> Policy:
 
     recipe, checkpoints, asking = run.recipe, run.folder / "checkpoints", run.recipe.train.asking
     run.require_same_task()
+    start = run.starting_policy()
     queries = run.training_queries()
     run.expects()  # a metric that does not suit the reward is refused before the model is loaded
     run.require_model()
@@ -91,13 +93,15 @@ def train_run(run: Run) -> Policy:
     _, table = run.pools(queries if recipe.mistakes.any else queries[:1])
     policy = build_policy(recipe.select, table.dims, items=len(table), seed=derive_seed(run.seed, "init"))
     run.add_adapters(policy)
+    if start is not None:
+        fill_from(policy, start, recipe.train.start)
     judge = dev_judge(run)
     judge(policy)
     for name in checkpoint_names(checkpoints, recipe.stages):
         judge(load_checkpoint(checkpoints / name)[0])  # asks the store only; counts the calls of epochs run before
     groups: Sequence[Group] = ()
     acquisition: Acquisition | None = None
-    anchors: dict[str, Policy] = {}
+    anchors: dict[str, Policy] = {} if start is None else {"sft": start}
     for number, (name, config) in enumerate(recipe.stages.items()):
         done = checkpoints / name
         if name == asking or (number == 1 and recipe.score.draws_from_selector):
@@ -216,7 +220,8 @@ def evaluate_run(
     chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
     run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
     bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
-    require_unseen(bench.queries, run.demonstrations)
+    if split != "train":  # items of the training split are asked with pools that leave out their own picture
+        require_unseen(bench.queries, run.demonstrations)
     share = choose_text_share(run)
     results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
     found = first_record(bench, results, split=split)

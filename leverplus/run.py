@@ -95,6 +95,30 @@ class Run:
         assert isinstance(self.embedder, CachedEmbedder), "the recipe was checked"
         return LiveEmbedder(self.embedder, self.task)
 
+    def given_policy(self, text: str) -> Policy:
+        """A selector from outside this run, refused where it does not fit the task's vectors."""
+        from leverplus.interop.given import given_policy, require_widths
+
+        policy = given_policy(text)
+        _, table = self.pools(self.demonstrations[:1])
+        require_widths(policy, table.dims, len(table), text)
+        if (policy.adapters is None) != (self.live is None):
+            which = "has no adapters, and" if policy.adapters is None else "has adapters in the embedder, and not"
+            raise LeverError(f"{text} {which} this recipe (sft.lora_rank); use a run of the same kind")
+        return policy
+
+    def starting_policy(self) -> Policy | None:
+        """What `train.start` names, kept in the run folder once read; None where training begins from scratch."""
+        from leverplus.training.checkpoint import load_checkpoint, save_checkpoint
+
+        kept = self.folder / "checkpoints" / "start"
+        if not self.recipe.train.start:
+            return None
+        if not kept.is_dir():
+            given = self.given_policy(self.recipe.train.start)
+            save_checkpoint(kept, given, self.recipe.hash, {"from": self.recipe.train.start})
+        return load_checkpoint(kept)[0]
+
     def add_adapters(self, policy: Policy) -> None:
         """Give a fresh policy the adapters that the recipe asks for."""
         if self.live is None:
@@ -352,6 +376,10 @@ def open_run(
                 f"{folder} has {', '.join(leftovers)} but no run.json, so nobody knows which run they belong to; "
                 f"choose a new folder with --out DIR, or delete {folder}"
             )
+        if recipe.train.start:
+            from leverplus.interop.given import find_given
+
+            find_given(recipe.train.start)  # one that is missing is refused before there is a folder
         try:
             make_private_folder(folder)
             shutil.copyfile(source, folder / "recipe.toml")

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="NAME", help="a run, a recipe or an arm such as nearest_both (default: first)"
     )
     parser.add_argument("--arm", default="learned", metavar="ARM", help="the arm of the runs (default learned)")
-    parser.add_argument("--split", choices=("dev", "test"), default="test", help="which evaluation (default test)")
+    parser.add_argument(
+        "--split", choices=("train", "dev", "test"), default="test", help="which evaluation (default test)"
+    )
     parser.add_argument("--from-summary", type=Path, metavar="FILE", help="a published table (JSON) instead of runs")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

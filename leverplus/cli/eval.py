@@ -23,12 +23,15 @@ from leverplus.folder import held
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--split", choices=("dev", "test"), default="test", help="which items (default test)")
+    parser.add_argument("--split", choices=("train", "dev", "test"), default="test", help="which items (default test)")
     parser.add_argument(
         "--items", type=whole_number, metavar="N", help="how many items, 0 for all (default: the recipe's)"
     )
     parser.add_argument(
-        "--checkpoint", metavar="NAME", help="a checkpoint of the run instead of its last, or `all` for a sweep"
+        "--checkpoint",
+        metavar="NAME",
+        help="a checkpoint of the run instead of its last, `all` for a sweep, or one from elsewhere: a folder, RUN, "
+        "RUN:NAME, or a .pt or .ckpt file of the earlier code",
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--force", action="store_true", help="choose on test, or use changed data, all the same")
@@ -52,17 +55,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.evaluation.sweep import checkpoint_folder
+    from leverplus.interop.given import names_elsewhere
     from leverplus.pipeline import evaluate_run, train_run
     from leverplus.training.checkpoint import load_checkpoint
 
     made = open_from_folder(args.run, args.store, bars)
+    elsewhere = args.checkpoint is not None and names_elsewhere(args.checkpoint)
     named = None
-    if args.checkpoint is not None:  # a name that is not there is refused before the model is asked anything
+    if args.checkpoint is not None and not elsewhere:  # a name that is not there is refused before the model is asked
         named = checkpoint_folder(made.folder / "checkpoints", args.checkpoint, made.recipe.stages)
     with held(made.folder):
         made.require_same_task(force=args.force)
-        policy = train_run(made)
-        policy = policy if named is None else load_checkpoint(named)[0]
+        if elsewhere:
+            policy = made.given_policy(args.checkpoint)  # somebody else trained it: nothing is trained here
+        else:
+            policy = train_run(made)
+            policy = policy if named is None else load_checkpoint(named)[0]
         return evaluate_run(made, policy, args.split, args.items, checkpoint=args.checkpoint, force=args.force)
 
 

@@ -12,13 +12,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="FILE", help="the query's picture")
     parser.add_argument("--question", required=True, metavar="Q", help="the query's question")
     parser.add_argument("-k", "--shots", type=int, default=4, metavar="N", help="how many demonstrations (default 4)")
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", help="choose by this selector: a folder, RUN, RUN:NAME, or a .pt or .ckpt file"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     from leverplus.serving.selector import Selector
 
-    chosen = Selector.load(args.run).select(image=args.image, question=args.question, shots=args.shots)
+    chosen = Selector.load(args.run, args.checkpoint).select(image=args.image, question=args.question, shots=args.shots)
     if args.json:
         demos = [
             {"id": item.id, "question": item.question, "answer": item.answer, "image": item.image} for item in chosen

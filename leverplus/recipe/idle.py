@@ -328,10 +328,10 @@ def _stage(recipe: Recipe, name: str) -> Reasons:
     found: Reasons = {}
     if stage.schedule == "constant":
         found |= _off(name, ["final_lr"], f'{name}.schedule = "constant" ends where it began')
-    if stage.keep == "last":
+    if stage.keep == "last" and not (stage.easy_best and stage.easy_epochs):
         found |= _off(name, ["monitor"], f'{name}.keep = "last" takes the last epoch, whatever it is worth')
     if not stage.easy_epochs:
-        found |= _off(name, ["easy_gap", "easy_count"], f"{name}.easy_epochs = 0 has no easy epochs")
+        found |= _off(name, ["easy_gap", "easy_count", "easy_best"], f"{name}.easy_epochs = 0 has no easy epochs")
         if not stage.min_positive_ratio:
             why = f"{name}.min_positive_ratio = 0 and {name}.easy_epochs = 0 ask for no positives"
             found |= _off(name, ["positive_threshold"], why)

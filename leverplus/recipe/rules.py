@@ -154,7 +154,7 @@ def _stage_failures(recipe: Recipe, name: str, stage: StageConfig) -> list[str]:
     if isinstance(stage, GrpoConfig):
         before = recipe.train.stages[: recipe.train.stages.index(name)]
         for key in ("behaviour", "reference"):
-            if getattr(stage, key) == "sft" and "sft" not in before:
+            if getattr(stage, key) == "sft" and "sft" not in before and not recipe.train.start:
                 found.append(f'{name}.{key} = "sft": no stage before {name} is sft; add one, or use another {key}')
     return found
 

@@ -160,6 +160,11 @@ class TrainSection:
 
     stages: tuple[str, ...] = setting(("sft",), "stages in order", choices=_stages)
     imitate: int = setting(1, "best sequences of every length that sft imitates", low=1)
+    start: str = setting(
+        "",
+        "what the first stage begins with: a checkpoint folder, a run, RUN:NAME, or a file of the earlier code",
+        since="0.2",
+    )
 
     @property
     def asking(self) -> str:

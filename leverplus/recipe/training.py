@@ -79,6 +79,11 @@ class StageConfig:
     easy_epochs: int = setting(0, "first epochs on easy queries only (curriculum)", low=0)
     easy_gap: float = setting(1.0, "an easy query has this much between its best and worst reward", low=0.0)
     easy_count: int = setting(2, "... and at least so many positives and negatives", low=0)
+    easy_best: bool = setting(
+        False,
+        "after the easy epochs begin anew from the best of them, which is also what ratio and KL then refer to",
+        since="0.2",
+    )
     held_out: float = setting(
         0.0,
         "share of the queries that are not learnt from but judged after every epoch (val/loss, val/group_reward)",

@@ -32,17 +32,19 @@ class Selector:
         self.policy = policy
 
     @classmethod
-    def load(cls, folder: str | Path) -> Selector:
-        """From a run folder, or one made by `save`."""
+    def load(cls, folder: str | Path, checkpoint: str | None = None) -> Selector:
+        """From a run folder, or one made by `save`; `checkpoint` names a selector from elsewhere, or RUN:NAME."""
         from leverplus.pipeline import load_run
         from leverplus.training.checkpoint import load_checkpoint
 
         run = load_run(Path(folder))
         run.at_work = False
-        checkpoint = run.folder / "checkpoints" / list(run.recipe.stages)[-1]
-        if not checkpoint.is_dir():
+        if checkpoint is not None:
+            return cls(run, run.given_policy(checkpoint))
+        last = run.folder / "checkpoints" / list(run.recipe.stages)[-1]
+        if not last.is_dir():
             raise MissingFile(f"{folder} holds no trained selector yet; type `lever train {folder}`")
-        return cls(run, load_checkpoint(checkpoint)[0])
+        return cls(run, load_checkpoint(last)[0])
 
     def save(self, folder: str | Path) -> Path:
         """A small folder that `load` reads: recipe, manifest and the last checkpoint."""

@@ -6,6 +6,7 @@ with the same weights as one that was not. Only the model, the optimiser, the st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from leverplus.training.heldout import judge_rows, split_rows
 from leverplus.training.measures import compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed
-from leverplus.training.stages import Stage
+from leverplus.training.stages import Stage, frozen_copy
 from leverplus.training.steps import Steps
 
 Evaluate = Callable[[Policy], Mapping[str, float]]
@@ -101,6 +102,8 @@ class _Trainer:
         self.epoch, self.best_epoch = 0, 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}
+        self.easy_weights: dict[str, Tensor] = {}
+        self.easy_value = -math.inf
         self.kept_out: list[Row] = []
         self.history: list[Mapping[str, float]] = []
 
@@ -118,6 +121,8 @@ class _Trainer:
                 f"stage {name}: none of {len(rows)} groups is left for epoch {self.epoch + 1}; lower "
                 f"{name}.min_positive_ratio, {name}.easy_gap or {name}.easy_count"
             )
+        if config.easy_best and self.epoch == config.easy_epochs > 0:
+            self._begin_anew()
         self.steps.plan(len(kept), self.epoch)
         if self.epoch == 0 and self.best_value is None:
             self._judge_start()
@@ -138,6 +143,21 @@ class _Trainer:
             metrics |= {f"fit/{measure}": value for measure, value in judged.items()}
         self.epoch += 1
         self._close_epoch(metrics)
+
+    def _begin_anew(self) -> None:
+        """Go on from the best easy epoch as from another training's checkpoint: fresh optimiser, fresh references."""
+        checkpoint.load_weights(self.policy, self.easy_weights, "the best easy epoch")
+        self._refer_to_easy(self.easy_weights)
+        taken = self.steps.taken
+        self.steps = Steps(self.policy, self.stage, self.run.table, name=self.run.name, seed=self.run.seed)
+        self.steps.taken = taken
+
+    def _refer_to_easy(self, weights: Mapping[str, Tensor]) -> None:
+        """The stage made again, as if this were the policy that it was given and that came from imitation."""
+        anchor = frozen_copy(self.policy)
+        checkpoint.load_weights(anchor, weights, "the best easy epoch")
+        made = catalog.load(catalog.STAGES, self.run.name, "stage")
+        self.stage = made(self.config, anchor, {**self.run.anchors, "sft": anchor})
 
     def _picks(self, probe: GroupBatch) -> Tensor:
         self.policy.eval()
@@ -177,14 +197,21 @@ class _Trainer:
             if self.best_value is None or value > self.best_value or self.config.keep == "last":
                 self.best_value, self.best_epoch = value, self.epoch
                 self.best_weights = checkpoint.tensors_of(self.policy)
+            self._keep_easy(value)
         else:
             self.best_epoch = self.epoch
+            self._keep_easy(float(self.epoch))  # nothing is judged: the last easy epoch
         context: dict[str, object] = {"stage": self.run.name, "epoch": self.epoch, "step": self.steps.taken}
         if self.run.calls is not None:
             context["lvlm_calls"] = self.run.calls()
         self.history.append({**metrics, **{f"val/{name}": value for name, value in held_out.items()}})
         self.log.write(context, metrics, held_out)
         self.save()
+
+    def _keep_easy(self, value: float) -> None:
+        """Remember the best of the easy epochs, where the others begin from it."""
+        if self.config.easy_best and self.epoch <= self.config.easy_epochs and value > self.easy_value:
+            self.easy_value, self.easy_weights = value, checkpoint.tensors_of(self.policy)
 
     def save(self) -> None:
         """The epoch's checkpoint, and everything needed to go on from here."""
@@ -195,6 +222,7 @@ class _Trainer:
         checkpoint.save_checkpoint(self.run.folder / "checkpoints" / name, self.policy, self.run.recipe_hash, extra)
         tensors = {f"model.{key}": value for key, value in checkpoint.tensors_of(self.policy).items()}
         tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
+        tensors |= {f"easy.{key}": value for key, value in self.easy_weights.items()}
         for role, copy in self.stage.copies.items():
             tensors |= {f"copy.{role}.{key}": value for key, value in checkpoint.tensors_of(copy).items()}
         tensors |= checkpoint.flatten_optimizer(self.steps.optimizer)
@@ -205,6 +233,7 @@ class _Trainer:
             "best_value": self.best_value,
             "numbers": self.stage.numbers,
             "history": self.history,
+            "easy_value": self.easy_value if self.easy_weights else None,
             "identity": self.identity(),
         }
         checkpoint.save_state(self.run.folder / "state" / self.run.name, tensors, numbers)
@@ -228,6 +257,12 @@ class _Trainer:
             )
         checkpoint.load_weights(self.policy, under(tensors, "model."), str(folder))
         self.best_weights = under(tensors, "best.")
+        self.easy_weights = under(tensors, "easy.")
+        if self.easy_weights:
+            self.easy_value = float(numbers["easy_value"])
+            if int(numbers["epoch"]) > self.config.easy_epochs:
+                self._refer_to_easy(self.easy_weights)
+                self.steps.stage = self.stage
         for role, copy in self.stage.copies.items():
             checkpoint.load_weights(copy, under(tensors, f"copy.{role}."), str(folder))
         checkpoint.restore_optimizer(self.steps.optimizer, tensors)

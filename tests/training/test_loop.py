@@ -15,9 +15,9 @@ from leverplus.errors import TrainingError
 from leverplus.policies.base import Policy
 from leverplus.recipe.schema import sick_settings
 from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, SftConfig, StageConfig
-from leverplus.training.checkpoint import load_checkpoint
+from leverplus.training.checkpoint import load_checkpoint, load_state, tensors_of
 from leverplus.training.groups import Row, collate, rows_from_groups, rows_of_epoch
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageRun, run_stage, under
 from leverplus.training.stages import Progress, Rce, frozen_copy
 
 STAGES = sorted(catalog.STAGES)
@@ -287,6 +287,7 @@ ALTERED: dict[str, Any] = {
     "topk_before_advantage": True,
     "clip_low": 0.001,
     "clip_high": 0.001,
+    "easy_best": True,
     "clip_level": "sequence",
     "clip_only": True,
     "behaviour": "sft",
@@ -312,6 +313,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "easy_epochs": {"easy_gap": 0.3, "easy_count": 1, "positive_threshold": 0.5},
     "easy_gap": {"easy_epochs": 3, "easy_count": 0, "easy_gap": 0.1},
     "easy_count": {"easy_epochs": 3, "easy_count": 1, "easy_gap": 0.0, "positive_threshold": 0.5},
+    "easy_best": {"easy_epochs": 1, "easy_count": 0, "easy_gap": 0.0},
     "warmup": {"epochs": 4},
     "std_floor": {"advantage": "zscore", "batch_scale": False},
     "topk_before_advantage": {"top_k": (3,)},
@@ -387,3 +389,33 @@ def test_no_default_is_sick_and_sick_ones_are_named() -> None:
     assert len(sick_settings(replace(legacy, beta_rule="batch"), "grpo.")) == 5
     assert set(SECTIONS) == set(catalog.STAGES)
     assert isinstance(SftConfig(), StageConfig)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_after_the_easy_epochs_a_stage_begins_anew_from_the_best_of_them(
+    planted: Any, tmp_path: Path, stopped: bool
+) -> None:
+    """Held-out values are planted: the second of three easy epochs is the best, whatever is kept at the end."""
+    values = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.5])
+    judged: list[dict[str, torch.Tensor]] = []
+
+    def evaluate(policy: Policy) -> dict[str, float]:
+        judged.append(tensors_of(policy))
+        return {"reward": next(values)}
+
+    config = GrpoConfig(
+        epochs=5, easy_epochs=3, easy_gap=0.0, easy_count=0, easy_best=True, keep="last", behaviour="sft",
+        reference="sft", lr=1e-3,
+    )  # fmt: skip
+    rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
+    run = StageRun("grpo", config, planted.table, 0, tmp_path, {"sft": planted.policy()}, evaluate)
+    if stopped:
+        run_stage(planted.policy(), rows, replace(run, config=replace(config, epochs=4)))
+        (tmp_path / "checkpoints" / "grpo").rename(tmp_path / "checkpoints" / "shorter")
+    result = run_stage(planted.policy(), rows, run)
+    assert result.best_epoch == 5
+    tensors, _ = load_state(tmp_path / "state" / "grpo")
+    second = under(tensors, "easy.")
+    assert all(torch.equal(second[name], judged[2][name]) for name in second), "start, first, second"
+    assert all(torch.equal(under(tensors, "copy.reference.")[name], second[name]) for name in second)
+    assert result.history[3]["ratio/mean"] == pytest.approx(1.0, abs=0.05), "the ratio refers to the new start"

@@ -1,0 +1,113 @@
+"""A selector that somebody names: a checkpoint of any run, an imported one, or a file of the earlier code."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leverplus.errors import CheckpointError, MissingFile
+from leverplus.parsing import parse_toml
+from leverplus.policies.base import Policy
+from leverplus.recipe.schema import show_value
+from leverplus.training.checkpoint import load_checkpoint, load_weights, tensors_of
+
+FILES = (".pt", ".pth", ".ckpt")
+FREE_TO_DIFFER = ("preset", "dropout", "attention_dropout", "max_shots")
+"""Settings of a selector that change no weight and no score; the shapes below say whether max_shots does."""
+
+
+def names_elsewhere(text: str) -> bool:
+    """Whether a name is a path or RUN:NAME, and not a checkpoint of the run at hand."""
+    return "/" in text or "\\" in text or ":" in text or text.endswith(FILES) or Path(text).is_dir()
+
+
+def find_given(text: str) -> Path:
+    """The checkpoint folder or file that `text` names; one that is missing is refused with what could be meant.
+
+    `text` is a checkpoint folder; a run folder (its last checkpoint); RUN:NAME; an import with one checkpoint; or a
+    .pt or .ckpt file of the earlier code.
+    """
+    path = Path(text).expanduser()
+    if path.is_file():
+        if path.suffix not in FILES:
+            raise CheckpointError(f"{path} is no checkpoint; give a checkpoint folder, or a .pt or .ckpt file")
+        return path
+    if (path / "model.safetensors").is_file():
+        return path
+    if path.is_dir():
+        return _of_run(path, _last_stage(path))
+    folder, colon, name = text.rpartition(":")
+    if colon and Path(folder).expanduser().is_dir():
+        return _of_run(Path(folder).expanduser(), name)
+    raise MissingFile(
+        f"there is no checkpoint {text}; give a checkpoint folder, a run folder, RUN:NAME, or a .pt or .ckpt file"
+    )
+
+
+def _last_stage(run: Path) -> str | None:
+    """The name of a run's last stage; None where the folder is no run (an import)."""
+    resolved = run / "resolved.toml"
+    if not resolved.is_file():
+        return None
+    stages: list[str] = parse_toml(resolved.read_bytes()).get("train", {}).get("stages", ["sft"])
+    return stages[-1]
+
+
+def _of_run(run: Path, name: str | None) -> Path:
+    """The checkpoint of that name in a run or an import; without a name the only one there."""
+    inside = run / "checkpoints"
+    known = sorted(path.parent.name for path in inside.glob("*/model.safetensors"))
+    chosen = name if name is not None else known[0] if len(known) == 1 else None
+    if chosen not in known:
+        wanted = f"no checkpoint '{name}'" if name is not None else "more than one checkpoint, or none"
+        said = f"known: {', '.join(known)} (write {run}:{known[-1]})" if known else f"type `lever train {run}`"
+        raise MissingFile(f"{run} has {wanted}; {said}")
+    return inside / chosen
+
+
+def given_policy(text: str) -> Policy:
+    """The selector that `text` names, ready to use."""
+    path = find_given(text)
+    if path.is_dir():
+        return load_checkpoint(path)[0]
+    from leverplus.interop.checkpoints import read_legacy
+
+    return read_legacy(path).policy
+
+
+def require_widths(policy: Policy, dims: Mapping[str, int], items: int, source: str) -> None:
+    """Refuse a selector that reads other vectors than a task has; `items` is the size of the task's index."""
+    other = {name: (width, dims.get(name)) for name, width in policy.dims.items() if dims.get(name) != width}
+    if other:
+        said = ", ".join(f"{name} {theirs} (here {ours or 'none'})" for name, (theirs, ours) in other.items())
+        raise CheckpointError(
+            f"{source} reads vectors of other widths than [embed] gives: {said}; use the embedder it was trained with"
+        )
+    counted = getattr(policy, "items", None)
+    if counted is not None and counted != items:
+        raise CheckpointError(
+            f"{source} chooses among {counted:,} numbered items, and this task has {items:,}; a selector over ids "
+            "only serves the index that it was trained on"
+        )
+
+
+def fill_from(policy: Policy, given: Policy, source: str) -> None:
+    """Put the weights of a given selector into a fresh one of the same form; settings that differ are named."""
+    own, theirs = dataclasses.asdict(policy.config), dataclasses.asdict(given.config)
+    odd = [key for key in own if own[key] != theirs[key] and key not in FREE_TO_DIFFER]
+    shapes = {name: tensor.shape for name, tensor in policy.state_dict().items()}
+    if not odd and shapes != {name: tensor.shape for name, tensor in given.state_dict().items()}:
+        odd = ["max_shots"] if own["max_shots"] != theirs["max_shots"] else []
+    if odd:
+        said = " ".join(f"select.{key}={_value(theirs[key])}" for key in odd)
+        raise CheckpointError(f"{source} holds a selector of another form than [select] describes; add --set {said}")
+    load_weights(policy, tensors_of(given), source)
+
+
+def _value(value: Any) -> str:
+    """A value as `--set` takes it in a shell."""
+    if isinstance(value, (list, tuple)):
+        return "'[" + ", ".join(show_value(part) for part in value) + "]'"
+    return str(value) if isinstance(value, str) else show_value(value)
