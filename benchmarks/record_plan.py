@@ -80,7 +80,9 @@ def read_okvqa(data: Path) -> list[Item]:
     from leverplus.tasks.okvqa_captions import okvqa_captions
 
     task = okvqa_captions(TaskSection(name="okvqa_captions", folder=str(data), skip_empty=True))
-    return [item for split in ("train", "dev", "test") for item in task.items(split)]
+    items = [item for split in ("train", "dev", "test") for item in task.items(split)]
+    # two items have an empty answer among their ten
+    return [replace(item, answers=tuple(answer for answer in item.answers if answer.strip())) for item in items]
 
 
 def read_aokvqa(data: Path) -> list[Item]:

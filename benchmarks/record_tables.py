@@ -4,7 +4,8 @@
     python benchmarks/record_tables.py answer --plans plans --model NAME=PATH --out answers    ask a model (GPU or CPU)
     python benchmarks/record_tables.py tables --plans plans --answers answers --out tables     Parquet tables with cards
     python benchmarks/record_tables.py items TASK --data DATA --out FILE        the items of a table that ships none
-    python benchmarks/record_tables.py summary --plans plans --tables tables    first accuracies of every table
+    python benchmarks/record_tables.py vectors TASK --plans plans --out FILE    the vectors of a task's texts
+    python benchmarks/record_tables.py summary --tables tables                  first accuracies of every table
 
 `--tiny` (plan) makes everything small enough for a CPU. `answer` writes one file a shard, so that a stopped recording
 goes on where it was, and any number of processes may work on one folder. docs/recorded.md says what is asked and why.
@@ -26,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from record_plan import SOURCES, TINY, Plan, Planner, Sizes, Source, read_plan, write_plan
+from record_write import summary, write_items, write_stored, write_tables
 
 from leverplus.metrics import normalise_answer
 from leverplus.types import Item
@@ -33,6 +35,7 @@ from leverplus.types import Item
 PER_SHARD = 40_000
 CHUNK = 8192
 MAX_NEW_TOKENS = 6
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 
 
 def plan_tasks(args: argparse.Namespace) -> None:
@@ -185,6 +188,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     sub.add_argument("--per-shard", type=int, default=PER_SHARD)
     sub.add_argument("--batch-tokens", type=int, default=0)
     sub.set_defaults(run=answer)
+    sub = commands.add_parser("tables")
+    sub.add_argument("--plans", type=Path, required=True)
+    sub.add_argument("--answers", type=Path, required=True)
+    sub.add_argument("--out", type=Path, required=True)
+    sub.add_argument("--tasks", nargs="+", choices=tuple(SOURCES), default=list(SOURCES))
+    sub.add_argument("--models", nargs="+", default=list(MODELS))
+    sub.set_defaults(run=write_tables)
+    sub = commands.add_parser("items")
+    sub.add_argument("task", choices=tuple(SOURCES))
+    sub.add_argument("--data", type=Path, required=True)
+    sub.add_argument("--out", type=Path, required=True)
+    sub.set_defaults(run=write_items)
+    sub = commands.add_parser("vectors")
+    sub.add_argument("task", choices=tuple(SOURCES))
+    sub.add_argument("--plans", type=Path, required=True)
+    sub.add_argument("--cache", type=Path, default=Path("vectors"))
+    sub.add_argument("--out", type=Path, required=True)
+    sub.set_defaults(run=write_stored)
+    sub = commands.add_parser("summary")
+    sub.add_argument("--tables", type=Path, required=True)
+    sub.set_defaults(run=summary)
     args = parser.parse_args(argv)
     args.run(args)
 

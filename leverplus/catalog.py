@@ -93,11 +93,13 @@ EMBEDDERS: Table = {
     "sentence": "leverplus.embedders.sentence:SentenceEncoder",
     "clip": "leverplus.embedders.dual:clip",
     "siglip": "leverplus.embedders.dual:siglip",
+    "stored": "leverplus.embedders.stored:StoredVectors",
 }
 BACKENDS: Table = {
     "world": "leverplus.backends.world:WorldBackend",
     "openai": "leverplus.backends.api.backend:OpenAIBackend",
     "hf": "leverplus.backends.hf.backend:HfBackend",
+    "table": "leverplus.backends.table.backend:TableBackend",
 }
 TASKS: Table = {
     "world": "leverplus.tasks.world:WorldTask",

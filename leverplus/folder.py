@@ -131,3 +131,14 @@ def commit() -> str | None:
         return None
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
+
+
+SHIPPED = "tables:"
+"""What the name of a file begins with that travels in the package."""
+
+
+def shipped(name: str) -> Path:
+    """The path of a file; `tables:NAME` is one that travels in the package."""
+    if name.startswith(SHIPPED):
+        return Path(__file__).parent / "tables" / name.removeprefix(SHIPPED)
+    return Path(name).expanduser()

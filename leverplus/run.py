@@ -15,10 +15,11 @@ import numpy as np
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
 from leverplus.folder import Pulse, commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
 from leverplus.parsing import parse_toml
+from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from leverplus.backends.base import Backend
+    from leverplus.backends.base import Backend, Recorded
     from leverplus.embedders.base import Embedder, Vectors
     from leverplus.embedders.live import LiveEmbedder
     from leverplus.policies.base import Policy
@@ -145,6 +146,7 @@ class Run:
 
     @cached_property
     def scorer(self) -> Scorer:
+        from leverplus.backends.base import Recorded
         from leverplus.engine.open import BackendFactory, open_engine
         from leverplus.scoring.scorer import Scorer
         from leverplus.scoring.trust import require_offered, require_trust
@@ -157,6 +159,8 @@ class Run:
         scorer = Scorer(self.task, self.backend, store, engine, progress=self._scored, chunk=section.chunk)
         if notice := getattr(self.backend, "notice", ""):
             self.say(notice)
+        if isinstance(self.backend, Recorded):
+            return scorer  # there is no model to be tested
         reward = self.recipe.reward
         if not section.groups:  # imported groups bring their own measurements
             require_offered(self.backend, reward.components or (reward.mode,), reward.quality)
@@ -236,9 +240,25 @@ class Run:
             tell=partial(self.tell, "learning what labels let expect"),
         )
 
+    def _asked(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Those of some items that can be queries: with a recorded table, those it holds with some candidates."""
+        if self.recipe.pool.kind != RECORDED:
+            return items
+        held = self.recorded
+        return [item for item in items if len(held.candidates(item.id)) >= max(2, *self.recipe.eval.shots)]
+
+    @property
+    def recorded(self) -> Recorded:
+        """The recorded table that stands for the model; refused where there is none."""
+        from leverplus.backends.base import Recorded
+
+        if not isinstance(self.backend, Recorded):
+            raise LeverError('pool.kind = "recorded" takes what a recorded table holds: set score.backend = "table"')
+        return self.backend
+
     def chosen_items(self, split: str, count: int) -> list[Item]:
         """`count` items of a split, drawn at random once for all runs; 0: all of them."""
-        items = self.task.items(split)
+        items = self._asked(self.task.items(split))
         if count == 0 or count >= len(items):
             return list(items)
         rng = np.random.default_rng([POOL_SEED, len(items), sum(split.encode())])
@@ -246,7 +266,7 @@ class Run:
 
     def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]:
         """The pools of some queries, and the vectors of everything in them."""
-        from leverplus.pools.build import build_pools
+        from leverplus.pools.build import build_pools, recorded_pools
         from leverplus.pools.similarity import rows
         from leverplus.training.groups import ItemTable
 
@@ -255,15 +275,18 @@ class Run:
         strangers = [query for query in queries if query.id not in places]
         places |= {query.id: row for row, query in enumerate(strangers, start=len(demos))}
         every = vectors if not strangers else vectors.joined(self.embedder.embed(strangers, self.task))
-        pools = build_pools(
-            self.recipe.pool,
-            queries,
-            rows(every, [places[query.id] for query in queries]),
-            demos,
-            vectors,
-            seed=POOL_SEED,
-            fingerprint=self.embedder.fingerprint(),
-        )
+        if self.recipe.pool.kind == RECORDED:
+            pools = recorded_pools(self.recipe.pool, queries, self.recorded.candidates, self.backend.fingerprint())
+        else:
+            pools = build_pools(
+                self.recipe.pool,
+                queries,
+                rows(every, [places[query.id] for query in queries]),
+                demos,
+                vectors,
+                seed=POOL_SEED,
+                fingerprint=self.embedder.fingerprint(),
+            )
         if self.recipe.mistakes.any:
             from leverplus.training.mistakes import spoil_pools
 
@@ -319,7 +342,7 @@ class Run:
 
     def shuffled_queries(self) -> list[Item]:
         """Every training item in the order of the run's seed; training takes them from the front."""
-        items = self.task.items(self.recipe.mistakes.queries)
+        items = self._asked(self.task.items(self.recipe.mistakes.queries))
         return [items[int(row)] for row in np.random.default_rng([self.seed, 31]).permutation(len(items))]
 
     @cached_property

@@ -100,6 +100,8 @@ class Score:
     edit_similarity: float
     tokens: int
     seconds: float
+    recorded_gt_prob: float | None = None
+    """The probability of the truth as a recorded table gives it, where those of single references were not kept."""
 
     @property
     def relevance(self) -> float:
@@ -108,11 +110,15 @@ class Score:
     @property
     def weighed(self) -> bool:
         """Whether the log-probabilities of the references were measured, so that `gt_prob` is there."""
+        if self.recorded_gt_prob is not None:
+            return True
         return all(reference.logprob is not None for reference in self.references)
 
     @cached_property
     def gt_prob(self) -> float:
         """Sum over distinct references a of P(a | prompt) * min(count(a) / 3, 1); raises if not measured."""
+        if self.recorded_gt_prob is not None:
+            return self.recorded_gt_prob
         total = 0.0
         for reference in self.references:
             if reference.logprob is None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from leverplus.types import Item
+from leverplus.types import Demos, Item, ItemId, Score
 
 
 @dataclass(frozen=True)
@@ -64,3 +64,14 @@ class Streams(Protocol):
     """
 
     def stream(self, requests: Sequence[Request]) -> Generator[list[Answered], None, None]: ...
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """A backend that replays: it holds whole scores of some prompts and has no model. Nothing of it is stored again."""
+
+    def scores(self, prompts: Sequence[tuple[ItemId, Demos]]) -> list[Score]: ...
+
+    def holds(self, query: ItemId) -> bool: ...
+
+    def candidates(self, query: ItemId) -> Demos: ...

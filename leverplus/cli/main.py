@@ -35,6 +35,7 @@ COMMANDS = {
     "store": "look into the score store, export it, merge others into it, prove it whole",
     "task": "what a task found and what is missing",
     "import": "take over files of the earlier Lever-Plus code",
+    "record": "the scores of a recipe or run as a recorded table that replays anywhere",
     "export": "write a run or imported files in the formats of the earlier Lever-Plus code",
     "world": "the embedded world: its ladder of baselines, and a picture of it",
 }

@@ -33,6 +33,9 @@ def open_embedder(
     if section.name == "world":
         world: Embedder = factory()
         return world
+    if section.name == "stored":
+        stored: Embedder = factory(section)
+        return stored
     return CachedEmbedder(factory(section), folder, batch=section.batch, mean=section.mean, progress=progress)
 
 

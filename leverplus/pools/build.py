@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from leverplus.pools.index import open_index
 from leverplus.pools.samplers import Search
 from leverplus.pools.similarity import Positions, rows
 from leverplus.recipe.pools import PoolSection
-from leverplus.types import Item, Pool
+from leverplus.types import Demos, Item, ItemId, Pool
 
 QUERIES_AT_ONCE = 512
 
@@ -62,6 +62,23 @@ def build_pools(
         search = Search(ids, rows(query_vectors, block), item_vectors, tuple(forbidden[block]), seed, index)
         for query_id, positions in zip(ids, sampler(search, section).tolist(), strict=True):
             pools.append(Pool(query_id, tuple(items[position].id for position in positions), builder))
+    return pools
+
+
+def recorded_pools(
+    section: PoolSection,
+    queries: Sequence[Item],
+    candidates: Callable[[ItemId], Demos],
+    fingerprint: Mapping[str, str],
+) -> list[Pool]:
+    """The pools of a recorded table: what it holds for each query, in its order; sizes differ from query to query."""
+    builder = builder_hash(section, fingerprint, 0)
+    pools = [Pool(query.id, candidates(query.id), builder) for query in queries]
+    for pool in pools:
+        if not pool.candidates:
+            raise DataError(
+                f"the recorded table has no demonstration for query {pool.query}; ask about queries that it holds"
+            )
     return pools
 
 

@@ -17,6 +17,9 @@ from leverplus.errors import DataError, LeverError
 from leverplus.pools.similarity import Floats, Likeness, Positions, combine, cosine, mmr_order, rows, similarity, top
 from leverplus.types import Demos, Item, ItemId, Pool
 
+NOBODY = -1
+"""Fills up smaller pools where pools of several sizes are ranked together."""
+
 
 def rank_nearest(image: Floats | None, text: Floats | None, text_weight: float, shots: int) -> Positions:
     """The largest text_weight * text + (1 - text_weight) * image: (B, K) each -> (B, S), nearest last."""
@@ -83,11 +86,12 @@ class PoolSimilarities:
 
 
 def pool_rows(pools: Sequence[Pool], items: Sequence[Item]) -> Positions:
-    """Where the candidates of B pools of one size stand among the items: (B, K)."""
+    """Where the candidates of B pools stand among the items: (B, K); smaller pools are filled up with NOBODY."""
     position = {item.id: row for row, item in enumerate(items)}
-    if len({len(pool) for pool in pools}) > 1:
-        raise LeverError("pools of different sizes cannot be ranked together; rank each size on its own")
-    return np.array([[_row(position, item) for item in pool.candidates] for pool in pools], dtype=np.int64)
+    found = np.full((len(pools), max((len(pool) for pool in pools), default=0)), NOBODY, dtype=np.int64)
+    for row, pool in enumerate(pools):
+        found[row, : len(pool)] = [_row(position, item) for item in pool.candidates]
+    return found
 
 
 def _row(position: dict[ItemId, int], item: ItemId) -> int:
@@ -114,6 +118,7 @@ def _inside(queries: np.typing.NDArray[np.float32], items: np.typing.NDArray[np.
     values = np.empty(found.shape)
     for row, positions in enumerate(found):
         values[row] = cosine(queries[row : row + 1], items[positions])[0]
+    values[found == NOBODY] = -np.inf  # never chosen
     return values
 
 

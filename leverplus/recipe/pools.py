@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from leverplus import catalog
 from leverplus.recipe.schema import setting
 
+RECORDED = "recorded"
+"""The pool kind of recorded tables: what the table holds for a query, however many these are."""
+
 
 def _kinds() -> tuple[str, ...]:
-    return tuple(catalog.SAMPLERS)
+    return (*catalog.SAMPLERS, RECORDED)
 
 
 @dataclass(frozen=True)

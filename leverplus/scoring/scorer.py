@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from leverplus.backends.base import Answered, Backend, Reply, Request
+from leverplus.backends.base import Answered, Backend, Recorded, Reply, Request
 from leverplus.engine.base import Engine
 from leverplus.errors import ScoringError
 from leverplus.metrics import edit_similarity, metric_named, normalise_answer, postprocess_named, token_f1
@@ -106,6 +106,8 @@ class Scorer:
         """The scores of prompts, in order; what the store does not hold is measured and committed as it comes."""
         keys = [self.key(prompt) for prompt in prompts]
         self.meter.asked[purpose].update(keys)
+        if isinstance(self.backend, Recorded):
+            return self.backend.scores(prompts)
         known = self.store.get(keys)
         wanted = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in known}
         if wanted:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leverplus.folder import shipped
 from leverplus.parsing import parse_json
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
@@ -79,7 +80,7 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
     if not section.file:
         problems.add("task.file", "is not set; add --set file=FILE")
         return []
-    path = Path(section.file).expanduser()
+    path = shipped(section.file)
     if not path.is_file():
         problems.add(f"task.file = {path}", "is a folder, not a file" if path.is_dir() else "is not there")
         return []

@@ -135,12 +135,25 @@ def test_the_nearest_of_a_nearest_pool_are_its_first_candidates_reversed(make_se
     assert ranked == [pool.candidates[2::-1] for pool in pools]
 
 
-def test_pools_that_do_not_fit_the_demonstrations_or_each_other_are_refused(make_set):
+def test_a_smaller_pool_is_ranked_beside_a_larger_one_as_if_alone(make_set):
+    items, vectors = make_set(40)
+    section = PoolSection(kind="random", size=12)
+    pools = build_pools(section, items, vectors, items, vectors, seed=0, fingerprint={"model": "m"})
+    pools[3] = Pool(pools[3].query, pools[3].candidates[:5], "small")
+    together = pool_similarities(pools, vectors, items, vectors)
+    alone = pool_similarities(pools[3:4], rows(vectors, slice(3, 4)), items, vectors)
+    for weight in (1.0, 0.4):
+        own = demos_at(pools[3:4], rank_nearest(alone.image, alone.text, weight, 4))
+        assert demos_at(pools, rank_nearest(together.image, together.text, weight, 4))[3] == own[0]
+        likeness = pool_likeness(pools, items, vectors, weight)
+        found = rank_mmr(combine(together.image, together.text, weight), likeness, 0.5, 5)
+        assert set(found[3].tolist()) == set(range(5))
+
+
+def test_pools_that_do_not_fit_the_demonstrations_are_refused(make_set):
     items, vectors = make_set(10)
     with pytest.raises(DataError, match="candidate a of a pool is not among the demonstrations"):
         pool_likeness([POOL], items, vectors, 0.5)
-    with pytest.raises(LeverError, match="different sizes"):
-        pool_likeness([POOL, Pool(ItemId("r"), (), "hash")], items, vectors, 0.5)
     with pytest.raises(LeverError, match="1 pools but vectors of 10 queries"):
         pool_similarities([POOL], vectors, items, vectors)
     with pytest.raises(LeverError, match="2 pools but positions for 1"):

@@ -1,0 +1,84 @@
+"""Vectors that travel in a file: an embedder that computes nothing, for texts whose vectors were worked out before.
+
+The file holds `keys` (N, 16) uint8, a digest of each text, `vectors` (N, D) int8, 127 steps to the
+largest component, and `fingerprint` (JSON as bytes) of the embedder that made them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leverplus.embedders.base import Array, Vectors
+from leverplus.embedders.cache import content_key
+from leverplus.errors import DataError, MissingFile
+from leverplus.folder import shipped
+from leverplus.recipe.sections import EmbedSection
+from leverplus.tasks.base import Task
+from leverplus.types import Item
+
+STEPS = 127
+
+
+class StoredVectors:
+    """Unit vectors of the questions and answers that a file (embed.model) has; a text it lacks is named."""
+
+    def __init__(self, section: EmbedSection) -> None:
+        self.path = shipped(section.model)
+        if not section.model or not self.path.is_file():
+            raise MissingFile(
+                f'embed.model = "{section.model}": there is no such file of vectors; set embed.name = "sentence" to '
+                "compute them"
+            )
+
+    @cached_property
+    def _file(self) -> dict[str, Any]:
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                return {name: file[name] for name in ("keys", "vectors", "fingerprint")}
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{self.path} is no file of vectors ({error})") from error
+
+    @cached_property
+    def _rows(self) -> dict[bytes, int]:
+        return {key.tobytes(): row for row, key in enumerate(self._file["keys"])}
+
+    def fingerprint(self) -> Mapping[str, str]:
+        made: dict[str, str] = json.loads(self._file["fingerprint"].tobytes())
+        digest = sha256(self._file["keys"].tobytes() + self._file["vectors"].tobytes()).hexdigest()[:16]
+        return {**made, "stored": digest}
+
+    def of_texts(self, texts: Sequence[str]) -> Array:
+        """Unit vectors of texts (N, D)."""
+        missing = [text for text in texts if content_key("text", text) not in self._rows]
+        if missing:
+            raise DataError(
+                f"{self.path.name} has no vector of {missing[0]!r} ({len(missing)} such texts); set "
+                'embed.name = "sentence" and embed.model = "" to compute vectors'
+            )
+        places = [self._rows[content_key("text", text)] for text in texts]
+        steps = self._file["vectors"][places].astype(np.float32)
+        unit: Array = steps / np.linalg.norm(steps, axis=1, keepdims=True).clip(min=1e-12)
+        return unit
+
+    def embed(self, items: Sequence[Item], task: Task) -> Vectors:  # noqa: ARG002 one signature with other embedders
+        text = self.of_texts([item.question for item in items])
+        answer = np.zeros_like(text)
+        labelled = [place for place, item in enumerate(items) if item.answers]
+        answer[labelled] = self.of_texts([items[place].answer for place in labelled])
+        return Vectors(None, text, answer)
+
+
+def write_vectors(path: Path, texts: Sequence[str], vectors: Array, fingerprint: Mapping[str, str]) -> None:
+    """Keep the vectors (N, D) of texts, one byte a number."""
+    keys = np.array([np.frombuffer(content_key("text", text), np.uint8) for text in texts])
+    scale = np.abs(vectors).max(axis=1, keepdims=True)
+    steps = np.rint(vectors / scale * STEPS).astype(np.int8)
+    made = np.frombuffer(json.dumps(dict(fingerprint), sort_keys=True).encode(), np.uint8)
+    np.savez_compressed(path, keys=keys, vectors=steps, fingerprint=made)
