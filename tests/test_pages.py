@@ -50,12 +50,14 @@ SMALLER = {
 }
 """Run with these words more, which win over the ones before."""
 
-LONG = "takes minutes or hours; the recipe is run, smaller, in tests/test_shipped_recipes.py"
+LONG = "takes minutes or hours; run by hand, see docs/results.md"
+BEST = "takes minutes; tests/test_shipped_recipes.py runs the recipe, smaller"
+GALLERY = "takes minutes; tests/bench/test_sick_gallery.py runs the recipe, smaller"
 TABLES = "takes hours; tests/bench runs the same functions on small sizes"
 PARSED = {
     "lever run world --seed 1": "the run that every test here starts from, smaller",
     "lever run world": "the run that every test here starts from, smaller",
-    "lever run best_8k": LONG,
+    "lever run best_8k": BEST,
     "lever bench --quick": "minutes; tests/cli/test_bench_command.py runs it",
     "lever bench": TABLES,
     "lever bench --methods best,listwise --budgets 8000,32000 --worlds 0 --seeds 2 --items 300": TABLES,
@@ -63,15 +65,15 @@ PARSED = {
     "lever bench curves --jobs 8": TABLES,
     "lever bench plans": TABLES,
     "lever view runs": "serves until it is stopped; tests/view starts it",
-    "lever run gallery/stale_policy --ignore-findings": LONG,
+    "lever run gallery/stale_policy --ignore-findings": GALLERY,
     "lever doctor runs/stale_policy": "reads the run of the line before",
-    "lever run gallery/dropout_in_ratio --ignore-findings --out runs/sick": LONG,
+    "lever run gallery/dropout_in_ratio --ignore-findings --out runs/sick": GALLERY,
     "lever run own_pictures --set task.file=mine.jsonl model.url=http://127.0.0.1:8000/v1 model.name=NAME": (
         "needs a server that sees pictures"
     ),
     "lever run trec_smollm --set task.folder=data/text": LONG,
     "lever run trec_few --set task.folder=data/text": LONG,
-    "lever run sst2_smollm --set task.folder=data/text": LONG,
+    "lever run sst2_smollm --set task.folder=data/text": "tests/test_smollm_run.py runs it, smaller",
     "lever run okvqa_captions_smollm --set task.folder=data/okvqa --set task.captions=FILE": LONG,
     "lever run coco_small --set task.folder=data/coco_small": LONG,
 }
