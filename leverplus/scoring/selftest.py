@@ -18,7 +18,7 @@ from leverplus.backends.base import Backend, Reply, Request
 from leverplus.errors import ScoringError
 from leverplus.scoring.copying import Copying, check_copying
 from leverplus.scoring.scorer import reference_counts
-from leverplus.tasks.base import Task
+from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Item, ItemId
 
 SHOTS = (0, 1, 3)
@@ -84,13 +84,19 @@ class SelfTest:
     @property
     def note(self) -> str:
         """What the user should know of a backend that passed; "" when there is nothing."""
-        if self.knows_task is not False:
-            return ""
-        return (
-            f"note: with random demonstrations the model does not know this task (right answers are "
-            f"{self.right_over_wrong:.2f} +- {self.right_error:.2f} nats likelier than those of other items); "
-            "chosen ones may help"
-        )
+        notes = []
+        if self.knows_task is False:
+            notes.append(
+                f"note: with random demonstrations the model does not know this task (right answers are "
+                f"{self.right_over_wrong:.2f} +- {self.right_error:.2f} nats likelier than those of other items); "
+                "chosen ones may help"
+            )
+        if self.copying is not None and self.copying.copied == 0.0:
+            notes.append(
+                "note: the model writes none of the labels it is shown, but finds them likelier; labels are weighed, "
+                "so nothing is lost (it may begin with other words, or model.max_new_tokens may be too few for a label)"
+            )
+        return "\n".join(notes)
 
 
 def self_test(
@@ -118,7 +124,8 @@ def self_test(
     picture = check_pictures(backend, requests, batch, tolerance, problems, digest=task.image_digest)
     # replies that are missing or no numbers were named above; there is nothing to subtract then
     sound = len(batch) == len(requests) and (right[0] is not None or batch[0].logprobs is None)
-    copying = check_copying(backend, requests, tolerance, problems) if trained and sound else None
+    labels = isinstance(task, HasLabels) and bool(task.labels)
+    copying = check_copying(backend, requests, tolerance, problems, labels=labels) if trained and sound else None
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise ScoringError(f"the backend failed its self-test, so nothing was scored with it:{listed}\n  {LOOK_AT}")

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny_task import TinyBackend, TinyTask
+from tiny_task import WORDS, TinyBackend, TinyTask
 
 from leverplus.backends.base import Reply
 from leverplus.backends.world import WorldBackend
 from leverplus.errors import ScoringError
-from leverplus.scoring.copying import Copying, KnowsFewAnswers
+from leverplus.scoring.copying import FALSE_REFUSALS, Copying, KnowsFewAnswers, _at_most, _effect
 from leverplus.scoring.selftest import self_test
 from leverplus.scoring.trust import Watched
 from leverplus.tasks.world import WorldTask
@@ -74,7 +76,7 @@ def test_a_model_that_does_not_know_the_task_passes_with_a_note() -> None:
         "note: with random demonstrations the model does not know this task (right answers are 0.00 +- 0.00 nats "
         "likelier than those of other items); chosen ones may help"
     )
-    assert found.copying == Copying(9.0, 0.0, 1.0, 1.0)
+    assert found.copying == Copying(9.0, 0.0, 1.0, 1.0, 1.0, 1.0)
 
 
 def test_a_model_that_knows_the_task_gets_no_note(task, world) -> None:
@@ -90,7 +92,7 @@ def test_a_backend_that_writes_one_thing_and_weighs_another_fails() -> None:
             gone = min(request.references) if reply.raw == max(request.references) else max(request.references)
             return replace(reply, raw=gone)
 
-    with pytest.raises(ScoringError, match="24 are weighed less likely than another one"):
+    with pytest.raises(ScoringError, match="32 are weighed less likely than another one"):
         self_test(TinyTask(), Contrary())
 
 
@@ -124,9 +126,101 @@ def test_without_log_probabilities_demonstrations_must_still_reach_the_model() -
         def _reply(self, prompt, request) -> Reply:
             return super()._reply(prompt, replace(request, demos=()))
 
-    assert self_test(TinyTask(), Writes()).copying == Copying(None, None, 1.0, None)
+    assert self_test(TinyTask(), Writes()).copying == Copying(None, None, None, 1.0, None, None)
     with pytest.raises(ScoringError, match="demonstrations do not reach the model"):
         self_test(TinyTask(), Deaf())
+
+
+def test_a_model_that_believes_three_demonstrations_more_than_one_is_not_refused() -> None:
+    """SmolLM2 on 90 short texts: three further demonstrations say more than the one that repeats the question."""
+
+    class Swayed(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            return super()._reply(prompt, request if len(request.demos) < 4 else replace(request, demos=()))
+
+    found = self_test(TinyTask(), Swayed())
+    assert found.copying is not None
+    assert found.copying.moved == 1.0
+
+
+def gaining(moved: int, questions: int) -> list[Reply]:
+    """Replies in which the shown answer gains 8 nats in so many questions and loses 0.1 in the others."""
+    gains = [8.0] * moved + [-0.1] * (questions - moved)
+    return [Reply("a", pair, 1) for gain in gains for pair in ((-1.0, -1.0 - gain), (-1.0, -1.0))]
+
+
+@pytest.mark.parametrize(("moved", "refused"), [(16, False), (11, False), (10, True), (0, True)])
+def test_a_backend_is_refused_where_fewer_questions_move_than_chance_explains(moved, refused) -> None:
+    problems: list[str] = []
+    effect, _, share = _effect(gaining(moved, 16), 1e-3, problems)
+    assert effect == pytest.approx((8.0 * moved - 0.1 * (16 - moved)) / 16)
+    assert share == moved / 16
+    assert bool(problems) is refused
+
+
+def test_a_right_wiring_is_refused_by_its_signs_less_than_once_in_a_hundred() -> None:
+    """By counting every outcome of up to 12 questions of which each moves with probability 0.9."""
+    for questions in range(1, 13):
+        refused = 0.0
+        for outcome in itertools.product((True, False), repeat=questions):
+            if _at_most(sum(outcome), questions) < FALSE_REFUSALS:
+                refused += math.prod(0.9 if moves else 0.1 for moves in outcome)
+        assert refused < 0.01 + 1e-12
+    assert _at_most(1, 2) == pytest.approx(0.01 + 2 * 0.09)
+
+
+class Labels(TinyTask):
+    labels = WORDS
+
+
+class Talks(Copies):
+    """Finds likely what it was shown, but writes other words first."""
+
+    words = "Well, let me see"
+
+    def _reply(self, prompt, request) -> Reply:
+        return replace(super()._reply(prompt, request), raw=self.words)
+
+
+def test_labels_need_not_be_written_because_they_are_weighed() -> None:
+    found = self_test(Labels(), Talks())
+    assert found.copying is not None
+    assert (found.copying.copied, found.copying.moved) == (0.0, 1.0)
+    assert "the model writes none of the labels it is shown, but finds them likelier" in found.note
+    with pytest.raises(ScoringError, match=r"none of 32 answers .* is written again"):
+        self_test(TinyTask(), Talks())  # free answers are written
+
+
+def test_labels_asked_at_the_wrong_place_are_refused() -> None:
+    class Silent(Talks):
+        words = "\n"
+
+    class Unlikely(Talks):
+        def _reply(self, prompt, request) -> Reply:
+            reply = super()._reply(prompt, request)
+            return replace(reply, logprobs=tuple(logprob - 30.0 for logprob in reply.logprobs))
+
+    class NotWeighed(Talks):
+        def _reply(self, prompt, request) -> Reply:
+            return replace(super()._reply(prompt, request), logprobs=None)
+
+    for backend in (Silent(), Unlikely(), NotWeighed()):
+        with pytest.raises(ScoringError, match="is written again"):
+            self_test(Labels(), backend)
+
+
+def test_a_prompt_that_loses_a_demonstration_is_refused() -> None:
+    class Nearest(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            return super()._reply(prompt, replace(request, demos=request.demos[-1:]))
+
+    class ButOne(Copies):
+        def _reply(self, prompt, request) -> Reply:
+            return super()._reply(prompt, replace(request, demos=request.demos[:-1]))
+
+    for backend in (Nearest(), ButOne()):
+        with pytest.raises(ScoringError, match="in 8 of 16 questions"):
+            self_test(TinyTask(), backend)
 
 
 def test_a_small_dev_split_borrows_questions_from_train() -> None:
