@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leverplus.embedders.base import Embedder, Vectors
     from leverplus.embedders.live import LiveEmbedder
     from leverplus.policies.base import Policy
+    from leverplus.recipe.forecast import Part
     from leverplus.recipe.sections import TaskSection
     from leverplus.scoring.scorer import Scorer
     from leverplus.tasks.base import Task
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 POOL_SEED = 0
 """Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
+
+LOOKED_AT = 200
+"""Items whose length a rough price goes by."""
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -339,6 +343,32 @@ class Run:
                 "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
             )
         return left
+
+    def forecast(self) -> list[Part]:
+        """What the whole run may ask of the model, by the recipe and the data; asks nothing."""
+        from leverplus.recipe.forecast import Sizes, forecast
+
+        counts = {split: len(self.task.items(split)) for split in ("dev", "test")}
+        pictures = any(item.image is not None for item in self.demonstrations)
+        queries = len(self.task.items(self.recipe.mistakes.queries))
+        return forecast(self.recipe, Sizes(train=queries, **counts, pictures=pictures))
+
+    def rough_price(self, parts: Sequence[Part]) -> float | None:
+        """What these parts may cost at the recipe's prices, by the length of some items; None where none are given."""
+        from leverplus.recipe.forecast import Texts, price
+
+        section = self.recipe.model
+        some = self.demonstrations[:LOOKED_AT]
+        if not some or not section.price_in + section.price_out:
+            return None
+        labels = len(getattr(self.task, "labels", ()))
+        # a server that weighs answers reads the prompt once for each, and once more where the answer is written
+        weighed = labels or 1 + float(np.mean([len(set(item.answers)) for item in some]))
+        readings = 1.0 if section.logprobs == "never" else weighed
+        lengths = [len(section.template) + len(item.question) + len(item.answer) for item in some]
+        texts = Texts(float(np.mean(lengths)), readings)
+        prices = {"price_in": section.price_in, "price_out": section.price_out}
+        return price(parts, prices, texts, section.max_new_tokens)
 
     def shuffled_queries(self) -> list[Item]:
         """Every training item in the order of the run's seed; training takes them from the front."""

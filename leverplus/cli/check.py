@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from leverplus.errors import RecipeError
 from leverplus.recipe.advice import missing_here, recommendation
+from leverplus.recipe.forecast import as_json, forecast, line
 from leverplus.recipe.idle import idle_given
 from leverplus.recipe.recipe import load_recipe
 from leverplus.recipe.schema import show_value
@@ -32,18 +34,26 @@ def run(args: argparse.Namespace) -> int:
         return 1
     idle, advice = idle_given(recipe), recommendation(recipe)
     cost, reserve = recipe.score.cost(recipe.pool.size), recipe.dev_reserve()
+    parts = forecast(recipe)
     if args.json:
-        facts = {"hash": recipe.hash, "sick": recipe.sick(), "calls_per_query": cost, "dev_calls": reserve}
+        facts: dict[str, Any] = {
+            "hash": recipe.hash,
+            "sick": recipe.sick(),
+            "calls_per_query": cost,
+            "dev_calls": reserve,
+        }
+        facts["forecast"] = as_json(parts)
         print(json.dumps({"ok": True, "problems": [], **facts, "idle": idle, "notes": advice}))
         return 0
     print(
         f"{recipe.name}: no problems; hash {recipe.hash}; a training query costs {cost} calls, judging on dev at most "
         f"{reserve:,}, of {recipe.score.budget:,} in all"
     )
-    for line in recipe.sick():
-        print(f"note: {line} reproduces a known mistake on purpose")
+    print(f"forecast by the recipe alone: {line(parts)}")
+    for known in recipe.sick():
+        print(f"note: {known} reproduces a known mistake on purpose")
     for entry in idle:
         print(f"no effect: {entry['key']} = {show_value(entry['value'])}, because {entry['why']}")
-    for line in advice:
-        print(f"note: {line}")
+    for note in advice:
+        print(f"note: {note}")
     return 0

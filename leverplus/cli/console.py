@@ -128,6 +128,16 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     return made
 
 
+def say_forecast(made: Run, bars: Bars, only: str | None = None) -> None:
+    """What is going to be asked of the model, said before anything is: of the whole run, or of one part of it."""
+    from leverplus.recipe.forecast import line
+
+    parts = [part for part in made.forecast() if only is None or part.what == only]
+    cost = made.rough_price(parts)
+    money = "" if cost is None else f"; roughly {cost:,.2f} at the prices of the recipe, pictures not counted"
+    bars.say(f"forecast: {line(parts)}{money}")
+
+
 def open_from_folder(folder: Path, store: Path | None, bars: Bars) -> Run:
     """The run in a folder that `lever run` made."""
     from leverplus.pipeline import load_run

@@ -14,6 +14,7 @@ from leverplus.cli.console import (
     print_conclusions,
     print_table,
     results_table,
+    say_forecast,
 )
 from leverplus.folder import held
 
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
         bars.say(f"run folder {made.folder}, recipe hash {made.recipe.hash}, seed {made.seed}")
         for note in getattr(made.task, "notes", ()):
             bars.say(f"{made.task.name}: {note}")
+        say_forecast(made, bars)
         with held(made.folder):
             report = run_all(made)
     if args.json:

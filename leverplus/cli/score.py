@@ -6,7 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from leverplus.cli.console import Bars, add_store_option, open_from_folder
+from leverplus.cli.console import Bars, add_store_option, open_from_folder, say_forecast
+from leverplus.folder import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from leverplus.pipeline import search_groups
+    from leverplus.recipe.forecast import SEARCH
 
     with Bars() as bars:
         made = open_from_folder(args.run, args.store, bars)
-        groups = search_groups(made)
+        say_forecast(made, bars, SEARCH)
+        with held(made.folder):
+            groups = search_groups(made)
     meter = made.scorer.meter
     facts = {"queries": len(groups), "calls": made.calls(), "fresh": meter.fresh, "seconds": round(meter.seconds, 1)}
     line = f"{facts['queries']} queries, {facts['calls']:,} calls, {facts['fresh']:,} of them measured now"

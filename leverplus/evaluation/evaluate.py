@@ -12,15 +12,12 @@ from leverplus.evaluation.arms import CALIBRATED, Bench, Choices
 from leverplus.evaluation.calibration import add_calibrated
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
-from leverplus.recipe.sections import EvalSection
+from leverplus.recipe.sections import TEXT_SHARES, EvalSection
 from leverplus.scoring.search import greedy_oracle, random_sequences
 from leverplus.stats import Comparison, adjust, compare, known_interval
 
 MEAN_SHOTS = (1, 2, 3, 4)
 """`mean` is the mean over these shots, of those that were evaluated."""
-
-TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
-"""Shares of the question that nearest_both tries on dev."""
 
 
 def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: float, mmr_lambda: float) -> Results:

@@ -8,6 +8,9 @@ from leverplus import catalog
 from leverplus.recipe.schema import setting
 from leverplus.recipe.training import FREE
 
+TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Shares of the question that nearest_both tries on dev."""
+
 
 def _tasks() -> tuple[str, ...]:
     return tuple(catalog.TASKS)

@@ -155,6 +155,7 @@ def _judge_evaluated(case: Case, shown: str) -> Outcome:
     written = ("report.html", "findings.json")
     problems = [f"{folder}/{name} is missing" for name in written if not (folder / name).is_file()]
     problems += _report_problems(found.report, case.values["eval"]["shots"])
+    problems += _forecast_problems(found.report, shown)
     if problems:
         return Outcome(case.seed, "failed", "\n".join(problems) + f"\n{shown}")
     return Outcome(case.seed, "evaluated")
@@ -178,6 +179,16 @@ def _report_problems(report: Mapping[str, Any], shots: list[int]) -> list[str]:
     if "NaN" in json.dumps(report) or "Infinity" in json.dumps(report):
         problems.append("eval.json holds NaN or Infinity")
     return problems
+
+
+def _forecast_problems(report: Mapping[str, Any], shown: str) -> list[str]:
+    """What was asked is never more than what was said at the start."""
+    said = re.search(r"forecast: (?:at most )?([0-9,]+) calls", shown)
+    if said is None:
+        return ["no forecast was said"]
+    forecast = int(said[1].replace(",", ""))
+    asked = report["model_calls"] + report["eval_calls"] + report.get("dev_calls", 0)
+    return [f"{asked} calls, and {forecast} were forecast"] if asked > forecast else []
 
 
 def _judge_again(case: Case, asked: Asked, outcome: Outcome, typed: Any) -> None:

@@ -1,0 +1,119 @@
+"""The forecast of calls: by hand from the recipe, and never below what a run then asks."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from tiny_world import TINY, TinyRun, run_tiny
+
+from leverplus.cli.main import main
+from leverplus.evaluation.regret import orders
+from leverplus.pipeline import load_run
+from leverplus.recipe.forecast import SEARCH, Sizes, Texts, forecast, line, other_orders, price
+from leverplus.recipe.recipe import load_recipe
+from leverplus.types import ItemId
+
+SIZES = Sizes(train=85, dev=20, test=30, pictures=True)
+
+
+def test_every_part_is_counted_by_hand() -> None:
+    overrides = ("pool.size=10", "eval.shots=[1,2,4]", "eval.random_draws=2", "eval.items=50", "eval.dev_items=200")
+    recipe = load_recipe(
+        "world", [*overrides, "score.budget=9000", "score.search=beam", "score.shots=2", "score.beam=3"]
+    )
+    found = {part.what: part.calls for part in forecast(recipe, SIZES)}
+    epochs = sum(stage.epochs + 1 for stage in recipe.stages.values())
+    ways = 2 + 3 + 3 + (recipe.select.stop != "never")  # two draws; text, MMR, learned; picture, both, two stages
+    assert found == {
+        SEARCH: 85 * (1 + 10 + 3 * 9),
+        "judging on dev": 20 * 4 * epochs,
+        "comparing ways of choosing": 30 * (1 + ways * 3),
+        "the weight of pictures, on dev": 20 * 5 * 3,
+        "oracle": 30 * (10 + 9 + 8 + 7 + 10 * 9),
+        "diagnostics": 30 * ((0 + 1 + 4) + 3) + 85 * (1 + 3),
+        "advice, on dev": 20 * (1 + (ways - 1) * 3),
+    }
+    assert next(part for part in forecast(recipe, SIZES) if part.what == SEARCH).exact
+
+
+def test_without_the_data_a_part_that_follows_them_is_open_and_the_search_takes_the_whole_budget() -> None:
+    recipe = load_recipe("world", ["eval.items=0", "score.search=dense"])
+    parts = {part.what: part for part in forecast(recipe)}
+    assert parts["oracle"].calls is None
+    calls = parts[SEARCH].calls
+    assert calls is not None
+    assert not parts[SEARCH].exact
+    assert recipe.score.budget - recipe.dev_reserve() - 65 < calls <= recipe.score.budget - recipe.dev_reserve()
+    assert "oracle as many as the data have items" in line(list(parts.values()))
+
+
+@pytest.mark.parametrize("shots", range(1, 7))
+def test_other_orders_are_those_that_the_diagnostics_try(shots: int) -> None:
+    demos = tuple(ItemId(str(k)) for k in range(shots))
+    assert other_orders(shots) == len(orders(demos)) <= len(list(permutations(demos)))
+
+
+def test_the_price_counts_what_is_read_and_what_is_written() -> None:
+    parts = [part for part in forecast(load_recipe("world"), SIZES) if part.what == SEARCH]
+    calls = parts[0].calls
+    assert calls is not None
+    # one demonstration and the query, 40 characters or 10 tokens each, read three times; 8 tokens written
+    found = price(parts, {"price_in": 2.0, "price_out": 5.0}, Texts(characters=40, readings=3), 8)
+    assert found == pytest.approx(calls * (2 * 10 * 3 * 2.0 + 8 * 5.0) / 1e6)
+
+
+def _within_forecast(run: TinyRun) -> None:
+    parts = {part.what: part.calls or 0 for part in load_run(run.folder).forecast()}
+    training = parts[SEARCH] + parts.get("rounds of asking", 0) + parts["judging on dev"]
+    advice = parts.get("advice, on dev", 0)
+    assert 0 < run.report["model_calls"] <= training
+    assert 0 < run.report["eval_calls"] <= sum(parts.values()) - training - advice
+    assert run.report["dev_calls"] <= advice
+
+
+def test_a_run_asks_no_more_than_was_forecast(tiny_run: TinyRun) -> None:
+    _within_forecast(tiny_run)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("score.search=beam", "score.shots=2", "score.beam=2", "score.queries=8", "select.stop=anywhere"),
+        ("score.rounds=2", "score.first_share=0.3", "eval.shots=[1,2,3]", "eval.oracle=false"),
+    ],
+)
+def test_a_run_of_another_kind_asks_no_more_than_was_forecast(more: tuple[str, ...], tmp_path: Path) -> None:
+    words = [word for override in more for word in ("--set", override)]
+    _within_forecast(run_tiny(tmp_path / "run", tmp_path / "s.db", *words))
+
+
+def test_run_and_score_say_the_forecast_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_run: object, _policy: object = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("leverplus.pipeline.run_all", refuse)
+    monkeypatch.setattr("leverplus.pipeline.search_groups", refuse)
+    sets = [word for override in TINY for word in ("--set", override)]
+    place = ["--out", str(tmp_path / "run"), "--store", str(tmp_path / "s.db")]
+    assert main(["run", "world", *place, *sets]) == 130
+    said = capsys.readouterr().err
+    assert "forecast: at most" in said
+    assert "judging on dev at most 32" in said
+    assert main(["score", str(tmp_path / "run"), "--store", str(tmp_path / "s.db")]) == 130
+    said = capsys.readouterr().err
+    assert "forecast: 1,258 calls (search 1,258)" in said  # 74 queries of 1 + 16
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_check_gives_the_forecast_that_the_recipe_alone_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "world", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["forecast"]
+    assert found["calls"] == sum(part["calls"] for part in found["parts"]) > 100_000
+    assert found["exact"] is False
+    assert main(["check", "world"]) == 0
+    assert f"{found['calls']:,} calls" in capsys.readouterr().out
