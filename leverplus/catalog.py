@@ -201,6 +201,7 @@ CHECKS: Table = {
     "missing_anchors": "leverplus.doctor.evaluation:missing_anchors",
     "conditions_differ": "leverplus.doctor.evaluation:conditions_differ",
     "worse_than_random": "leverplus.doctor.evaluation:worse_than_random",
+    "below_training_free": "leverplus.doctor.evaluation:below_training_free",
     "oracle_beaten": "leverplus.doctor.evaluation:oracle_beaten",
     "few_items": "leverplus.doctor.evaluation:few_items",
 }

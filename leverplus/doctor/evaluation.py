@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import Arm, Published, Record
+from leverplus.evaluation.names import arm_name
 
 TEXTS = table(
     Text(
@@ -83,6 +85,16 @@ TEXTS = table(
         "The selector is worse than random demonstrations.",
         "paired interval against random, below 0 at some number of shots",
         "Look at the findings above; check that training and test build pools alike.",
+        ("below_training_free",),
+    ),
+    Text(
+        "below_training_free",
+        WARNING,
+        "The learned selector is below a way of choosing that needs no training, so its training bought nothing.",
+        "paired differences from the nearest and the diverse nearest demonstrations: below 0 in the mean over shots; "
+        "an error where the corrected interval is below 0 at some number of shots",
+        "Use that way of choosing, or train with more calls (score.budget); other findings may say why training did "
+        "not help.",
     ),
     Text(
         "oracle_beaten",
@@ -395,6 +407,31 @@ def worse_than_random(record: Record) -> list[Finding]:
     title = f"At {worst['shots']} shots the selector is {100 * worst['diff']:+.1f} points from random demonstrations"
     evidence = {"diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"], "shots": worst["shots"]}
     return TEXTS["worse_than_random"].found(title, evidence)
+
+
+TRAINING_FREE = ("nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr")
+"""Ways of choosing demonstrations that learn nothing and see no answer; random ones have a check of their own."""
+
+
+def below_training_free(record: Record) -> list[Finding]:
+    """The nearest demonstrations do better."""
+    rivals: dict[str, list[Mapping[str, Any]]] = {}
+    for row in (record.report or {}).get("comparisons", ()):
+        if row["arm"] == "learned" and row["baseline"] in TRAINING_FREE and row["shots"] > 0:
+            rivals.setdefault(row["baseline"], []).append(row)
+    means = {name: sum(row["diff"] for row in rows) / len(rows) for name, rows in rivals.items()}
+    if not means or min(means.values()) >= 0.0:
+        return []
+    rival = min(means, key=lambda name: means[name])
+    worst = min(rivals[rival], key=lambda row: float(row["diff"]))
+    clear = [row for row in rivals[rival] if row["ci95"][1] < 0.0 and row["p_adjusted"] < 0.05]
+    title = (
+        f"The learned selector is {100 * means[rival]:+.1f} points from {arm_name(rival)} in the mean over shots, "
+        f"which needs no training; at worst {100 * worst['diff']:+.1f} at {_shots(worst['shots'])}"
+        + ("" if clear else ", which these items cannot tell from noise")
+    )
+    evidence = {"mean_diff": means[rival], "diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"]}
+    return TEXTS["below_training_free"].found(title, {**evidence, "rival": rival}, severity=ERROR if clear else WARNING)
 
 
 def oracle_beaten(record: Record) -> list[Finding]:

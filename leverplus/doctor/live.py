@@ -11,7 +11,7 @@ from leverplus.doctor.records import GroupStats, Probe, Record
 from leverplus.doctor.runfolder import flat, series_of
 from leverplus.errors import TrainingError
 
-LATE = {"difference_inside_noise", "worse_than_random", "missing_anchors", "seed_missing"}
+LATE = {"difference_inside_noise", "worse_than_random", "below_training_free", "missing_anchors", "seed_missing"}
 """Codes that speak about an evaluation, not about a training under way."""
 
 

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from doctor_cases import near, report
 
-from leverplus.doctor.evaluation import settled_differences
+from leverplus.doctor.evaluation import below_training_free, settled_differences
 from leverplus.doctor.examine import examine
 from leverplus.doctor.ratio import _inverse_k3
 from leverplus.doctor.records import Arm, Published, Record, Series
@@ -71,3 +72,28 @@ def test_a_small_spread_of_rewards_that_were_only_centred_is_no_missing_signal(s
     assert codes & {f.code for f in examine(Record(series=(Series("grpo", lines),)))}
     flat = tuple(Line(e, {"adv/std": 0.03, "frac_reward_zero_std": 0.97}) for e in (1, 2))
     assert "advantage_std_tiny" in {f.code for f in examine(Record(series=(Series("grpo", flat),), settings=whole))}
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity"),
+    [
+        ([near(-0.076, -0.138, -0.014, 0.016)], "error"),  # clearly below after correction
+        ([near(-0.076, -0.138, -0.014, 0.4)], "warning"),  # below, and one of many comparisons
+        ([near(-0.05, -0.1, 0.0, 0.5), near(0.02, -0.1, 0.1, 1.0, shots=2)], "warning"),
+        ([near(-0.02, -0.1, 0.06, 1.0), near(0.03, -0.1, 0.1, 1.0, shots=2)], None),  # above in the mean
+        ([{**near(-0.2, -0.3, -0.1, 0.001), "arm": "learned_auto"}], None),
+        ([{**near(-0.2, -0.3, -0.1, 0.001), "baseline": "label_vote"}], None),  # chooses no demonstrations
+    ],
+)
+def test_a_selector_below_the_nearest_demonstrations_is_named_with_its_rival(rows, severity):
+    found = below_training_free(report(comparisons=rows))
+    assert [finding.severity for finding in found] == ([] if severity is None else [severity])
+    assert all("nearest by both" in finding.title for finding in found)
+    if severity == "warning":
+        assert "cannot tell from noise" in found[0].title
+
+
+def test_the_rival_is_the_one_that_is_furthest_above():
+    far = {**near(-0.1, -0.2, -0.02, 0.01), "baseline": "mmr"}
+    (finding,) = below_training_free(report(comparisons=[near(-0.02, -0.1, 0.05, 1.0), far]))
+    assert finding.evidence["rival"] == "mmr"
