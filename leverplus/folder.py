@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,14 +37,65 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file at once."""
+    with replaced(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write into, which takes its place whole; what fails leaves nothing and is a sentence."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        with disk_sentence(path):
+            yield part
+            part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # on a disk that can only be read there is nothing to take away
+            part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def disk_sentence(path: Path) -> Iterator[None]:
+    """Turn what a full or read-only disk raises inside into one sentence about `path`."""
+    try:
+        yield
     except OSError as error:
         raise LeverError(
-            f"cannot write {path} ({error.strerror}); make room, or make {path.parent} writable"
+            f"cannot write {path} ({error.strerror or error}); make room, or make {path.parent} writable, then type "
+            "the same command to go on"
         ) from error
+
+
+_LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)(?P<end>|\.new|\.old)")
+"""How `replaced`, `staged_folder` and their like name what is not finished."""
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed processes left unfinished in a run folder, and put back what one had just moved away."""
+    for path in sorted(folder.glob("**/.*")):
+        found = _LEFT_OVER.fullmatch(path.name)
+        if found is None or _alive(int(found["pid"])) or not path.exists():
+            continue
+        whole = path.with_name(found["name"])
+        if found["end"] == ".new" and not whole.exists() and path.with_name(f"{path.name[:-4]}.old").exists():
+            path.replace(whole)  # it was killed after the old folder was moved away: the new one is whole
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # this process has just begun its work here, so the name is that of an earlier one
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def make_private_folder(folder: Path) -> None:
@@ -83,8 +136,10 @@ def held(folder: Path) -> Iterator[None]:
                 "another folder with --out DIR"
             ) from error
         file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with disk_sentence(path):
+            file.write(str(os.getpid()))
+            file.flush()
+        clear_leftovers(folder)
         yield
 
 

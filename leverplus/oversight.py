@@ -23,10 +23,14 @@ JUDGED_GROUPS, ASKED_AGAIN, HELD_OUT = 200, 32, 64
 def preflight_run(run: Run, policy: Policy, rows: Sequence[Row], groups: Sequence[Group], table: ItemTable) -> None:
     """What the doctor says before the first step; an error stops the training of a strict run. Writes probe.json."""
     from leverplus.doctor.live import preflight
+    from leverplus.doctor.probes import merged
     from leverplus.doctor.quality import stats_of
-    from leverplus.doctor.runfolder import probe_json
+    from leverplus.doctor.runfolder import probe_json, read_probe
 
     probe, stats = measure(run, policy, rows, groups, table), stats_of(groups)
+    known, _ = read_probe(run.folder)
+    if known is not None:  # a run that goes on: what is asked only where the model was, was measured before
+        probe = merged(probe, known)
     write_json(run.folder / "probe.json", probe_json(probe, stats))
     note_findings(run)
     _tell(run, preflight(run.recipe.values(), probe, stats), "before training")
@@ -85,13 +89,36 @@ def judge_handover(run: Run, policy: Policy, folder: Path, rows: Sequence[Row], 
 
 
 def _tell(run: Run, findings: Sequence[Finding], when: str) -> None:
-    """Say every finding; stop a strict run on the first error, unless its model knows nothing by intention."""
+    """Say every finding once, and whether training goes on; a strict run stops on the first error, unless its model
+    knows nothing by intention.
+    """
+    from leverplus.doctor.findings import ERROR
     from leverplus.doctor.live import refuse
 
+    errors = [finding for finding in findings if finding.severity == ERROR]
+    stops = run.strict and not run.recipe.model.untrained
     for finding in findings:
-        run.say(f"{finding.severity} {when}: {finding.title} [{finding.code}]")
-    if run.strict and not run.recipe.model.untrained:
+        if not (stops and errors and finding is errors[0]):  # that one is the sentence the run ends with
+            _say_once(run, finding, when)
+    if stops:
         refuse(findings)
+    if findings:
+        why = (
+            "none of these findings is an error"
+            if not errors
+            else "model.untrained = true: of random weights nothing is expected"
+            if run.recipe.model.untrained
+            else "errors stop only `lever run` and `lever train` without --ignore-findings"
+        )
+        run.say(f"training goes on ({why})")
+
+
+def _say_once(run: Run, finding: Finding, when: str) -> None:
+    """Say a finding unless this run said it before; the log of one stage is looked at again in the next."""
+    key = (finding.code, finding.evidence.get("stage"))
+    if key not in run.said:
+        run.said.add(key)
+        run.say(f"{finding.severity} {when}: {finding.title} [{finding.code}]")
 
 
 def watched(
@@ -103,14 +130,10 @@ def watched(
     from leverplus.doctor.live import epoch_findings
     from leverplus.training.runlog import RunLog
 
-    said: set[str] = set()
-
     def watch(policy: Policy) -> Mapping[str, float]:
         lines = RunLog(run.folder / "log.jsonl").lines()
         for finding in epoch_findings(lines, run.recipe.values()) if lines else ():
-            if finding.code not in said:
-                said.add(finding.code)
-                run.say(f"{finding.severity} after epoch {lines[-1]['epoch']}: {finding.title} [{finding.code}]")
+            _say_once(run, finding, f"after epoch {lines[-1]['epoch']}")
         note_findings(run)
         own = sum(line["stage"] == stage for line in lines)
         run.tell(f"training, {stage}", min(own + 1, epochs), epochs)

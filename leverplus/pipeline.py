@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -121,6 +122,7 @@ def train_run(run: Run) -> Policy:
             run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, {value}")
         elif acquisition is not None and name == asking:
             acquisition.replay(policy)  # asks the store only; what later stages learn from
+        shutil.rmtree(run.folder / "state" / name, ignore_errors=True)  # the stage is done: nothing goes on from it
         policy = load_checkpoint(done)[0]
         anchors[name] = load_checkpoint(done)[0]
     return policy

@@ -55,6 +55,8 @@ class Run:
     """Whether an error of the preflight stops the training."""
     at_work: bool = True
     """Whether progress is noted in the run folder; not where a finished selector only serves."""
+    said: set[tuple[str, object]] = field(default_factory=set)
+    """Findings that were told: code and stage."""
     _unlabelled: int = 0
 
     @cached_property

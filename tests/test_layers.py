@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -126,12 +126,14 @@ def test_nothing_heavy_is_imported_to_show_help_or_read_a_recipe() -> None:
 
 
 def test_help_answers_in_under_half_a_second() -> None:
+    """By the time that processors spend on it: a busy machine makes nobody wait longer through our fault."""
     taken = []
     for _ in range(3):
-        started = time.monotonic()
+        started = os.times()
         done = subprocess.run(
             [sys.executable, "-m", "leverplus.cli.main", "--help"], capture_output=True, text=True, check=True
         )
-        taken.append(time.monotonic() - started)
+        ended = os.times()
+        taken.append(ended.children_user + ended.children_system - started.children_user - started.children_system)
         assert "run" in done.stdout
     assert min(taken) < 0.5

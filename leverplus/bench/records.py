@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError
+from leverplus.folder import disk_sentence, replaced
 
 FILE = "results.json.gz"
 FORMAT = 1
@@ -45,8 +45,8 @@ class Records:
     def write(self) -> None:
         """Replace the file at once."""
         value = {"format": FORMAT, "records": self.found, "failed": self.failed}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         text = json.dumps(value, separators=(",", ":"))
-        part.write_bytes(gzip.compress(text.encode(), compresslevel=4, mtime=0))
-        part.replace(self.path)
+        with disk_sentence(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(self.path) as part:
+            part.write_bytes(gzip.compress(text.encode(), compresslevel=4, mtime=0))

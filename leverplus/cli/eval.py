@@ -77,7 +77,9 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
 def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.pipeline import sweep_run
 
-    return sweep_run(open_from_folder(args.run, args.store, bars), args.split, args.items, args.force)
+    made = open_from_folder(args.run, args.store, bars)
+    with held(made.folder):
+        return sweep_run(made, args.split, args.items, args.force)
 
 
 def print_sweep(report: Mapping[str, Any]) -> None:

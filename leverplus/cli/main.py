@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -42,6 +43,10 @@ COMMANDS = {
 """Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""What a full or read-only disk answers."""
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The arguments of one command; wrong usage exits with code 2. Only that command's module is imported."""
     parser = argparse.ArgumentParser(
@@ -61,12 +66,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = parse(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
     try:
         with ended_by_signals():
+            args = parse(arguments)
             code: int = _module(args.command).run(args)
     except LeverError as error:
-        if args.debug:
+        if debug:
             raise
         print(f"lever: {error}", file=sys.stderr)
         return 2 if isinstance(error, WrongUsage) else 1
@@ -82,6 +89,16 @@ def main(argv: list[str] | None = None) -> int:
         # the reader went away (`| head`); stop quietly, and keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if debug or error.errno not in NO_ROOM:
+            raise
+        named = f"to {error.filename} " if error.filename else ""
+        print(
+            f"lever: cannot write {named}({error.strerror}); make room, or make the place writable, then type the same "
+            "command to go on. Everything stored so far is kept.",
+            file=sys.stderr,
+        )
+        return 1
     return code
 
 

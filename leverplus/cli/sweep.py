@@ -11,6 +11,7 @@ from typing import Any
 from leverplus.bench.runs import Workshop, seed_count
 from leverplus.bench.sweep import read_grid, run_sweep, shown
 from leverplus.cli.console import Bars, add_store_option, print_table
+from leverplus.folder import held, make_private_folder
 from leverplus.recipe.recipe import load_recipe
 from leverplus.store.location import default_store_path
 
@@ -37,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out or Path("runs") / f"sweep-{load_recipe(args.recipe, args.set).name}"
     with Bars() as bars:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
-        record = run_sweep(args.recipe, args.set, grid, args.seeds, workshop)
+        make_private_folder(folder)
+        with held(folder):
+            record = run_sweep(args.recipe, args.set, grid, args.seeds, workshop)
     if args.json:
         print(json.dumps(record))
         return 0

@@ -33,7 +33,7 @@ def refuse(findings: Sequence[Finding]) -> None:
     if not errors:
         return
     first = errors[0]
-    more = f" ({len(errors) - 1} more errors follow)" if len(errors) > 1 else ""
+    more = f" ({len(errors) - 1} more errors stand above)" if len(errors) > 1 else ""
     raise TrainingError(
         f"preflight {first.code}: {first.title}. {first.cure}{more} Type the command again with --ignore-findings to "
         "train all the same."

@@ -6,7 +6,6 @@ are written whole and moved into place, so that a killed process leaves nothing 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from leverplus.embedders.base import Array
+from leverplus.folder import disk_sentence, replaced
 
 KEY_SIZE = 16
 
@@ -49,9 +49,13 @@ class VectorCache:
 
     def write(self, keys: Sequence[bytes], vectors: Array) -> None:
         """Keep vectors; the part appears at once or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         name = blake2b(b"".join(keys), digest_size=KEY_SIZE).hexdigest()
-        part = self.folder / f".{name}.{os.getpid()}"
+        path = self.folder / f"{name}.safetensors"
         table = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_SIZE)
-        save_file({"keys": table, "vectors": np.ascontiguousarray(vectors)}, part)
-        part.replace(self.folder / f"{name}.safetensors")
+        with disk_sentence(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as part:
+            try:
+                save_file({"keys": table, "vectors": np.ascontiguousarray(vectors)}, part)
+            except SafetensorError as error:  # how it says that the disk is full
+                raise OSError(str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.errors import DataError, EvaluationError, MissingFile, NotMeasured
+from leverplus.folder import replaced
 from leverplus.types import Demos, Item, ItemId, Score
 
 COLUMNS = ("item", "image", "arm", "shots", "draw", "demos", "answer", "score", "tokens", "seconds")
@@ -109,9 +109,9 @@ def write_predictions(results: Results, path: Path) -> None:
                 columns["seconds"] += [prediction.seconds for prediction in draw]
     words, name = pa.string(), pa.dictionary(pa.int8(), pa.string())
     types = (words, words, name, pa.int8(), pa.int8(), pa.list_(words), words, pa.float64(), pa.int32(), pa.float32())
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(pa.table(columns, schema=pa.schema(list(zip(COLUMNS, types, strict=True)))), part)
-    part.replace(path)
+    table = pa.table(columns, schema=pa.schema(list(zip(COLUMNS, types, strict=True))))
+    with replaced(path) as part:
+        pq.write_table(table, part)
 
 
 def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results:

@@ -7,9 +7,9 @@ it did not know, so a converted file was evaluated with random attention; the re
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
+from leverplus.folder import disk_sentence, replaced
 from leverplus.interop.weights import check_tensors, is_small, open_file
 from leverplus.policies import presets
 from leverplus.policies.base import Policy
@@ -282,8 +283,10 @@ def write_legacy(policy: Policy, path: Path, layout: str, facts: Mapping[str, An
     named = {known["prefix"] + name: tensor for name, tensor in state.items()}
     key = {"pt": "model_state_dict", "v2": "state_dict"}.get(layout)
     value: dict[str, Any] = named if key is None else {**known["meta"], key: named}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(value, part)
-    part.replace(path)
+    with disk_sentence(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    torch.save(value, content)
+    with replaced(path) as part:
+        part.write_bytes(content.getbuffer())
     return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError, MissingFile, NotMeasured
+from leverplus.folder import disk_sentence, write_text
 from leverplus.parsing import parse_json
 from leverplus.types import Demos, Group, Item, ItemId, Member, Pool, Reference, Score
 
@@ -200,10 +200,9 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> Path:
     """Write JSON so that a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    with disk_sentence(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
     return path
 
 

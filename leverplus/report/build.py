@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from leverplus.errors import LeverError
 from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.folder import replaced
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
 from leverplus.report.checkpoints import Pooled, agreement_figure
@@ -48,14 +48,9 @@ def build_report(run: ReportedRun) -> Path:
     """Write report.html into the run folder, replacing it at once; what the folder lacks is said in a sentence."""
     page = render(run, read_run(run.folder))
     path = run.folder / "report.html"
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replaced(path) as part:
         # a text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark
         part.write_bytes(page.encode("utf-8", errors="replace"))
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise LeverError(f"cannot write {path} ({error.strerror}); make {run.folder} writable") from error
     return path
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from leverplus.errors import LeverError, MissingFile
+from leverplus.folder import make_private_folder
 from leverplus.policies.base import Encoded, Features
 from leverplus.policies.decode import greedy
 from leverplus.serving.corpus import Corpus
@@ -54,7 +55,7 @@ class Selector:
         last = list(self.run.recipe.stages)[-1]
         part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            (part / "checkpoints").mkdir(parents=True)
+            make_private_folder(part / "checkpoints")
             for name in ("recipe.toml", "resolved.toml", "run.json"):
                 shutil.copyfile(self.run.folder / name, part / name)
             shutil.copytree(self.run.folder / "checkpoints" / last, part / "checkpoints" / last)

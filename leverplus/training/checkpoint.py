@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
+from leverplus.folder import disk_sentence
 from leverplus.parsing import parse_json
 from leverplus.policies.adapters import Adapters
 from leverplus.policies.base import Policy
@@ -49,7 +50,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a policy to a folder, replacing what was there at once."""
     with staged_folder(folder) as place:
-        save_file(tensors_of(policy), place / "model.safetensors")
+        (place / "model.safetensors").write_bytes(save(tensors_of(policy)))
         write_json(place / "config.json", describe(policy, recipe_hash, extra or {}))
     return folder
 
@@ -160,7 +161,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 class staged_folder:
-    """A folder to write into that takes its place only when everything was written."""
+    """A folder to write into that takes its place only when everything was written; a full disk is one sentence."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -168,18 +169,22 @@ class staged_folder:
 
     def __enter__(self) -> Path:
         shutil.rmtree(self.place, ignore_errors=True)
-        self.place.mkdir(parents=True)
+        with disk_sentence(self.folder):
+            self.place.mkdir(parents=True)
         return self.place
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            shutil.rmtree(self.place, ignore_errors=True)
-            return
-        old = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
-        if self.folder.exists():
-            os.replace(self.folder, old)
-        os.replace(self.place, self.folder)
-        shutil.rmtree(old, ignore_errors=True)
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _trace: object) -> None:
+        with disk_sentence(self.folder):
+            if value is not None:
+                shutil.rmtree(self.place, ignore_errors=True)
+                if isinstance(value, OSError):
+                    raise value
+                return
+            old = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
+            if self.folder.exists():
+                os.replace(self.folder, old)
+            os.replace(self.place, self.folder)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -206,7 +211,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
     """Everything needed to go on with a stage: tensors and a few numbers, replaced at once."""
     with staged_folder(folder) as place:
-        save_file(dict(tensors), place / "state.safetensors")
+        (place / "state.safetensors").write_bytes(save(dict(tensors)))
         write_json(place / "state.json", numbers)
 
 

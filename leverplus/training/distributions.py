@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leverplus.folder import write_json
 from leverplus.policies.items import ItemTable
 from leverplus.signal import FLAT, all_right, is_right
 from leverplus.training.groups import Row, collate
@@ -64,6 +63,4 @@ def first_advantages(stage: Stage[Any], rows: Sequence[Row], table: ItemTable, s
 def write_distributions(folder: Path, stage: str, found: dict[str, Any]) -> None:
     """`groups-<stage>.json` in a run folder, replaced at once."""
     path = folder / f"groups-{stage}.json"
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, found)

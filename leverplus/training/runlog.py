@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leverplus.errors import TrainingError
+from leverplus.folder import disk_sentence, write_text
 
 CONTEXT = ("stage", "epoch", "step", "lvlm_calls")
 """Keys that say where a line belongs; every other key is a metric."""
@@ -122,7 +122,7 @@ class RunLog:
         line.update({f"train/{name}": _finite(value) for name, value in sorted(train.items())})
         line.update({f"val/{name}": _finite(value) for name, value in sorted(val.items())})
         if self.path is not None:
-            with self.path.open("a") as file:
+            with disk_sentence(self.path), self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
@@ -133,9 +133,7 @@ class RunLog:
         if self.path is None or not self.path.is_file():
             return
         kept = [line for line in self.lines() if line.get("stage") != stage or _number(line.get("epoch")) <= epochs]
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        part.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        os.replace(part, self.path)
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def _finite(value: float) -> float | None:

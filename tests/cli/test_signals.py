@@ -81,3 +81,13 @@ def test_plain_text_is_left_as_it_is() -> None:
     kept = "Zürich 東京 🦊\n\tnext line"
     assert plain(kept) == kept
     assert str(RecipeError("a", ["b", "c"])) == "a: 2 problems\n  - b\n  - c"
+
+
+def test_a_signal_while_the_command_is_still_being_loaded_ends_with_the_same_sentence(capsys, monkeypatch) -> None:
+    def load(_name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+
+    monkeypatch.setattr(entry, "_module", load)
+    assert main(["check", "world"]) == 130
+    assert "stopped by SIGINT" in capsys.readouterr().err
