@@ -21,6 +21,7 @@ from leverplus.scoring.scorer import Scorer
 from leverplus.store.db import ScoreStore
 from leverplus.store.exchange import verify
 from leverplus.tasks.world import WorldTask
+from leverplus.types import Item, ItemId
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -116,40 +117,37 @@ def test_other_weights_and_failing_models_are_refused(cluster, task, tmp_path: P
 
 
 def hanging_once(mark: str) -> Callable[[], Backend]:
-    """Builds the world's backend; the first one that is asked hangs for ever."""
+    """Builds a backend that repeats questions; the first one that is asked hangs for ever. Travels by value."""
 
     def build() -> Backend:
         import os
         import time
 
-        from leverplus.engine.open import BackendFactory
-        from leverplus.recipe.sections import TaskSection
+        from leverplus.backends.base import Reply
 
-        backend = BackendFactory(TaskSection(), "world")()
-        answer = backend.answer
+        class Echo:
+            def fingerprint(self) -> dict[str, str]:
+                return {"model": "echo"}
 
-        def answer_or_hang(requests: Any) -> Any:
-            try:
-                os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return answer(requests)
-            time.sleep(3600)
-            return None
+            def answer(self, requests: Any) -> list[Reply]:
+                try:
+                    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+                    time.sleep(3600)
+                except FileExistsError:
+                    pass  # another one hung before
+                return [Reply(request.query.question, None, 1) for request in requests]
 
-        backend.answer = answer_or_hang  # type: ignore[method-assign]
-        return backend
+        return Echo()
 
     return build
 
 
-def test_a_worker_that_hangs_is_given_up_and_another_one_asked(cluster, task, tmp_path: Path) -> None:
-    backend = WorldBackend(task)
+def test_a_worker_that_hangs_is_given_up_and_another_one_asked(cluster, tmp_path: Path) -> None:
     engine = RayEngine(
-        hanging_once(str(tmp_path / "hung")), backend.fingerprint(), workers=1, patience=120, hung_after=5.0
+        hanging_once(str(tmp_path / "hung")), {"model": "echo"}, workers=1, patience=400, hung_after=10.0
     )
-    with ScoreStore(tmp_path / "ray.db") as store:
-        scorer = Scorer(task, backend, store, engine, chunk=CHUNK)
-        scores = scorer.score(prompts_of(task, 2 * CHUNK))
-        assert len(scores) == store.count() == 2 * CHUNK
+    requests = [Request(Item(ItemId(letter), letter, ("x",), "dev"), (), ("x",)) for letter in "abcd"]
+    answered = [one for part in engine.run(requests, 2) for one in part]
+    assert [(one.place, one.reply.raw) for one in answered] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
     assert engine.repeated == 1
     engine.close()
