@@ -21,10 +21,17 @@ WIDTH = 110
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target",
+        "targets",
+        metavar="TARGET",
         type=Path,
-        nargs="?",
-        help="a run folder, a score store, an RL-data JSON, or a training log or report in text",
+        nargs="*",
+        help="a run folder, a score store, an RL-data JSON, a training log of this or another library, or a report; "
+        "several logs are compared with each other",
+    )
+    parser.add_argument(
+        "--map",
+        metavar="NAME=COLUMN,...",
+        help="which logged name is which metric, where the doctor cannot tell (reward=my_reward,kl=k)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the data quality as a table of CSV")
@@ -37,26 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from leverplus.doctor.examine import examine
     from leverplus.doctor.listing import Listing
-    from leverplus.doctor.read import read_target
+    from leverplus.doctor.logs.names import user_names
+    from leverplus.doctor.read import is_run, read_targets
     from leverplus.doctor.tables import overview, quality_rows
 
     if args.gallery:
         return _show_gallery(args.json)
-    if args.target is None:
+    if not args.targets:
         raise WrongUsage("say what to look at: `lever doctor TARGET`, or --gallery for the sick runs that ship")
     with Listing(args.queries, args.candidates) as listing:
-        record = read_target(args.target, listing)
+        record = read_targets(args.targets, listing, user_names(args.map))
         if record.groups is None and (args.csv or args.queries or args.candidates or args.html):
             raise LeverError(
-                f"{args.target} holds no groups, so there is no data quality to write; leave --csv, --queries, "
+                f"{record.source} holds no groups, so there is no data quality to write; leave --csv, --queries, "
                 "--candidates and --html out"
             )
-        if args.target.is_dir() and (args.queries or args.candidates):
+        if args.targets[0].is_dir() and (args.queries or args.candidates):
             raise LeverError("a run folder keeps no single scores; give its store, where they are, or leave these out")
     findings = examine(record)
     result = {"findings": [finding.as_json() for finding in findings]}
-    if args.target.is_dir():
-        _write(args.target / "findings.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if len(args.targets) == 1 and is_run(args.targets[0]):
+        _write(args.targets[0] / "findings.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if args.html is not None and record.groups is not None:
         from leverplus.report.quality import quality_page
 
@@ -66,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         _write(args.csv, "\n".join(["measure,value", *lines]) + "\n")
     if args.json:
         quality = {} if record.groups is None else {"quality": dict(quality_rows(record.groups))}
-        known = {"source": record.source, "read": overview(record)}
+        known = {"source": record.source, "read": overview(record), "read_as": dict(record.read_as)}
         print(json.dumps({**known, **result, **quality}, ensure_ascii=False))
         return 0
     if record.groups is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leverplus.doctor.curves import rises
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import GroupStats, Record, Series
 
@@ -33,7 +34,9 @@ TEXTS = table(
         ERROR,
         "Hardly any group carries a signal: the mean spread of normalised advantages is the share of groups that have "
         "one.",
-        "mean standard deviation of the advantages (under 0.05)",
+        "mean standard deviation of the advantages (under 0.05, and not that of rewards that are only centred), "
+        "or their "
+        "largest and smallest (within 0.01 of 0)",
         "Measure the share of groups with equal rewards on the full groups, before any selection.",
         ("dead_updates", "entropy_stuck", "learning_rate_without_signal", "identical_picks", "kl_collapsed",
          "loss_falls_by_kl_only"),
@@ -171,7 +174,8 @@ def flat_groups(record: Record) -> list[Finding]:
     if shares is None or shares[0] <= 0.5:
         return []
     flat, zero, one = shares
-    title = f"{flat:.0%} of the groups carry no signal (no member right in {zero:.0%}, all right in {one:.0%})"
+    title = f"{flat:.0%} of the groups carry no signal"
+    title += f" (no member right in {zero:.0%}, all right in {one:.0%})" if zero or one else ""
     evidence = {"flat": flat, "all_wrong": zero, "all_right": one, "tied": max(flat - zero - one, 0.0)}
     dense = record.setting("reward.mode") in {"gt_prob", None}
     fix = None if dense or _unweighed(record) else {"reward.mode": "gt_prob"}
@@ -200,6 +204,9 @@ def _flat_shares(record: Record) -> tuple[float, float, float] | None:
         flat = series.last("frac_reward_zero_std")
         if flat is not None:
             return flat, series.last("frac_reward_all_zero") or 0.0, series.last("frac_reward_all_one") or 0.0
+        inside = series.last("reward/group_std")
+        if inside is not None and inside < 1e-6:
+            return 1.0, 0.0, 0.0
     groups = record.groups
     return None if groups is None else (groups.flat, groups.all_zero, groups.all_one)
 
@@ -216,7 +223,7 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
     for series in record.stages("grpo"):
         live = _live(record, series)
         spread = series.last("adv/std")
-        if live is not None and live > 0.1 and spread is not None and spread < 0.5 * live:
+        if live is not None and live > 0.1 and spread is not None and spread < 0.5 * live and not _centred(series):
             named = f" of {series.label}" if series.label else ""
             title = f"Advantages{named} spread by {spread:.2g} although rewards differ in {live:.1%} of the groups"
             cause = (
@@ -243,11 +250,11 @@ def _live(record: Record, series: Series) -> float | None:
 
 def advantage_std_tiny(record: Record) -> list[Finding]:
     """Under a few percent of the groups carry signal."""
-    tiny = [s for s in record.stages("grpo") if (v := s.last("adv/std")) is not None and v < 0.05]
+    tiny = [s for s in record.stages("grpo") if (v := s.last("adv/std")) is not None and v < 0.05 and not _centred(s)]
     if _whole_groups(record):
         tiny = [s for s in tiny if (_live(record, s) or 0.0) <= 0.1]
     if not tiny:
-        return []
+        return _advantages_zero(record)
     series = min(tiny, key=lambda s: s.last("adv/std") or 0.0)
     spread = series.last("adv/std") or 0.0
     evidence: dict[str, float | int | str] = {"adv_std": spread, "trainings": len(tiny)}
@@ -267,6 +274,28 @@ def advantage_std_tiny(record: Record) -> list[Finding]:
         "A larger learning rate or a smaller KL weight mends neither."
     )
     return TEXTS["advantage_std_tiny"].found(title, evidence, cause=cause, cure=cure, about=[s.label for s in tiny])
+
+
+def _centred(series: Series) -> bool:
+    """Whether advantages are small because they are only centred, as small as rewards that the policy learns from."""
+    spread, rewards = series.last("adv/std"), series.last("reward_std") or series.last("reward/group_std")
+    if spread is None or spread < 1e-6:
+        return False
+    if rewards is not None and 0.3 * rewards < spread < 1.5 * rewards:
+        return (series.last("frac_reward_zero_std") or 0.0) < 0.5
+    return rises(series, "reward", "val/reward", "val/group_reward", "val/accuracy", "accuracy")
+
+
+def _advantages_zero(record: Record) -> list[Finding]:
+    """Largest and smallest advantage are both 0, where no spread is logged."""
+    for series in record.stages("grpo"):
+        high, low = series.last("adv/max"), series.last("adv/min")
+        if high is None or low is None or max(abs(high), abs(low)) > 0.01:
+            continue
+        title = f"All advantages lie between {low:.2g} and {high:.2g}: nothing is learnt from the rewards"
+        evidence = {"adv_max": high, "adv_min": low}
+        return TEXTS["advantage_std_tiny"].found(title, evidence, about=[series.label])
+    return []
 
 
 def _fingerprint(series: list[Series], evidence: dict[str, float | int | str]) -> str:

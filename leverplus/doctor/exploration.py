@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from leverplus.doctor.findings import WARNING, Finding, Text, table
 from leverplus.doctor.records import Record
 
@@ -9,8 +11,8 @@ TEXTS = table(
     Text(
         "entropy_collapsed",
         WARNING,
-        "The policy became certain early and no longer tries anything else.",
-        "normalised entropy under 0.05 before half of the epochs",
+        "The policy became certain and no longer tries anything else.",
+        "normalised entropy under 0.05, or another under a tenth of that of the start, at the end of the log",
         "Raise clip_high or the entropy bonus, halve the learning rate.",
         ("overfits",),
     ),
@@ -34,7 +36,9 @@ TEXTS = table(
         "query_ignored",
         WARNING,
         "One demonstration is chosen for most queries: the query is not used, or the pool is fixed.",
-        "share of the most chosen demonstration (over 30 % of 100 items or more)",
+        "share of the most chosen demonstration (over 30 % of 100 items or more), or different demonstrations "
+        "among the greedy "
+        "picks of the probe queries (at most 4)",
         "Check that every query has its own pool and that the query reaches the score.",
         ("hub_demonstrations", "difference_inside_noise"),
     ),
@@ -51,15 +55,28 @@ TEXTS = table(
 )
 
 
+FEW = 4
+"""So few demonstrations for all probe queries (64 in our runs) are a fixed list, not a choice."""
+
+
 def entropy_collapsed(record: Record) -> list[Finding]:
-    """Certain too early."""
+    """Certain, early or late."""
     for series in record.stages("grpo"):
         values = [value for _, value in series.values("entropy/norm")]
-        early = values[: max(1, len(values) // 2)]
-        if len(values) >= 2 and min(early) < 0.05:
-            title = f"The normalised entropy is {min(early):.2g} in the first half of the stage"
-            fix = {"grpo.entropy_bonus": 0.01} if record.settings and not record.setting("grpo.entropy_bonus") else None
-            return TEXTS["entropy_collapsed"].found(title, {"entropy": min(early)}, fix=fix)
+        low = 0.05
+        if len(values) < 2:
+            values = [value for _, value in series.values("entropy")]
+            low = 0.1 * max(values[: max(1, len(values) // 5)], default=0.0)
+        if len(values) < 2 or median(values[-max(1, len(values) // 5) :]) >= low or values[0] <= 0.0:
+            continue
+        when = next(place for place, value in enumerate(values) if value < low)
+        half = "first" if when < max(1, len(values) // 2) else "second"
+        title = (
+            f"The entropy falls from {values[0]:.2g} to {values[-1]:.2g}, most of it in the {half} half of the stage"
+        )
+        fix = {"grpo.entropy_bonus": 0.01} if record.settings and not record.setting("grpo.entropy_bonus") else None
+        evidence = {"entropy": values[-1], "first": values[0], "collapsed_at": when + 1, "of": len(values)}
+        return TEXTS["entropy_collapsed"].found(title, evidence, fix=fix, about=[series.label])
     return []
 
 
@@ -85,6 +102,12 @@ def hub_demonstrations(record: Record) -> list[Finding]:
 
 def query_ignored(record: Record) -> list[Finding]:
     """One demonstration for everybody."""
+    for series in record.series:
+        different = [value for _, value in series.values("picks/unique_demos")]
+        if len(different) >= 2 and median(different[-3:]) <= FEW:
+            count = median(different[-3:])
+            title = f"Greedy picks show {count:g} different demonstrations over all probe queries of {series.stage}"
+            return TEXTS["query_ignored"].found(title, {"unique_demos": count}, about=[series.label])
     for picks in record.picks:
         if picks.arm == "learned" and picks.items >= 100 and picks.top1 > 0.3:
             title = f"One demonstration makes up {picks.top1:.0%} of the picks at {picks.shots} shots"

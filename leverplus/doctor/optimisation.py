@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from leverplus.doctor.course import unmoved
+from leverplus.doctor.curves import Curve, curve
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.ratio import held_out_error
 from leverplus.doctor.records import Record, Series
@@ -29,7 +33,9 @@ TEXTS = table(
         WARNING,
         "The learning rate suits a model of billions of weights, not a selector of a million.",
         "learning rate of a stage under 0.00002; an error where the stage moved nothing: the weights by under 0.2 % in "
-        "every epoch, the held-out reward by under a quarter of its standard error",
+        "every epoch, the held-out reward by under a quarter of its standard error; in other logs a rate under "
+        "1e-7 where "
+        "neither loss, KL nor reward moves",
         "Use 0.0002 to 0.002.",
         ("dead_updates", "identical_picks", "clip_unused", "entropy_stuck"),
     ),
@@ -95,8 +101,12 @@ TEXTS = table(
     Text(
         "overfits",
         WARNING,
-        "The training likelihood keeps improving while the held-out reward falls: few queries, many epochs.",
-        "held-out reward of the last two epochs against the best (two standard errors below) while nll falls",
+        "What is learnt from keeps improving while what is held out gets worse: few queries, many epochs.",
+        "held-out reward, reward of groups or accuracy of the last two evaluations against the best (two "
+        "standard errors "
+        "below) while that of training rises or its likelihood falls; a held-out loss above its lowest while the "
+        "training "
+        "loss falls (not with a policy gradient)",
         "Stop early (patience), use more queries or a smaller selector.",
         ("reward_falls",),
     ),
@@ -131,6 +141,9 @@ def dead_updates(record: Record) -> list[Finding]:
     for series in record.series:
         moves, changes = series.values("update/param_rel"), series.values("picks/changed_frac")
         if len(moves) < 2 or not changes:
+            stuck = _no_update(series)
+            if stuck is not None:
+                return stuck
             continue
         move, change = max(v for _, v in moves), max(v for _, v in changes)
         if move < 1e-3 and change < 0.01:
@@ -141,6 +154,16 @@ def dead_updates(record: Record) -> list[Finding]:
             fix = None if rate is None else {f"{series.stage}.lr": 10.0 * rate}
             return TEXTS["dead_updates"].found(title, {"moved": move, "changed": change}, fix=fix)
     return []
+
+
+def _no_update(series: Series) -> list[Finding] | None:
+    """Another library's log in which the policy stays where it is, without a learning rate that would say why."""
+    still = unmoved(series) if not series.exact and not series.values("lr") else []
+    measured = curve(series, "kl", 8) or curve(series, "kl_prox", 8)
+    if not still or measured is None or series.stage not in ("grpo", "ppo"):
+        return None
+    evidence = {"kl": measured.late, "measures": len(still)}
+    return TEXTS["dead_updates"].found(f"Nothing moves: {', '.join(still)}", evidence, about=[series.label])
 
 
 def identical_picks(record: Record) -> list[Finding]:
@@ -159,6 +182,10 @@ def identical_picks(record: Record) -> list[Finding]:
     return []
 
 
+IDLE_RATE = 1e-7
+"""Logged learning rates under this move no network of any size that is trained in practice."""
+
+
 def learning_rate_tiny(record: Record) -> list[Finding]:
     """A learning rate of another scale."""
     for stage in record.setting("train.stages") or ():
@@ -172,13 +199,22 @@ def learning_rate_tiny(record: Record) -> list[Finding]:
             fix = {f"{stage}.lr": RATES.get(stage, 1e-3)}
             severity = WARNING if idle is None else ERROR
             return TEXTS["learning_rate_tiny"].found(title, evidence, fix=fix, severity=severity)
+    for series in record.series:
+        rate = max((value for _, value in series.values("lr")), default=None)
+        if rate is None or series.exact or rate >= IDLE_RATE:
+            continue
+        still = unmoved(series)
+        if still:
+            title = f"With a learning rate of {rate:g} nothing moves: {', '.join(still)}"
+            evidence = {"lr": rate, "unmoved": len(still)}
+            return TEXTS["learning_rate_tiny"].found(title, evidence, severity=ERROR, about=[series.label])
     return []
 
 
 def _moved_nothing(record: Record, stage: str) -> float | None:
     """The largest relative change of the weights in an epoch, if neither they nor the held-out reward moved."""
-    error = held_out_error(record)
     for series in record.stages(stage):
+        error = held_out_error(record, series)
         moves = [value for _, value in series.values("update/param_rel")]
         rewards = [value for _, value in series.values("val/reward")]
         if error is None or len(moves) < 2 or len(rewards) < 2 or max(moves) >= 2e-3:
@@ -300,33 +336,96 @@ def _claim(epoch: int, best: int, claimed: float, lowest: float, series: Series)
 
 def reward_falls(record: Record) -> list[Finding]:
     """Worse than where it began."""
-    error = held_out_error(record)
     for series in record.series:
-        rewards = [value for _, value in series.values("val/reward")]
-        if error is not None and len(rewards) >= 3 and rewards[0] - max(rewards[-2:]) > 2.0 * error:
-            title = f"The held-out reward of {series.stage} fell from {rewards[0]:.3f} to {rewards[-1]:.3f}"
-            evidence = {"first": rewards[0], "last": rewards[-1], "standard_error": error}
-            return TEXTS["reward_falls"].found(title, evidence)
+        for metric in ("val/reward", "val/accuracy", "reward"):
+            values = [value for _, value in series.values(metric)]
+            error = held_out_error(record, series, metric)
+            if error is None or len(values) < 3 or (metric == "reward" and (series.exact or len(values) < 8)):
+                continue
+            first, last = _ends(values)
+            if first - last > (2.0 if metric.startswith("val/") else 4.0) * error:
+                what = "held-out reward" if metric == "val/reward" else metric.replace("val/", "held-out ")
+                title = f"The {what} of {series.stage} fell from {first:.3f} to {last:.3f}"
+                evidence = {"first": first, "last": last, "standard_error": error}
+                return TEXTS["reward_falls"].found(title, evidence, about=[series.label])
     return []
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Where a measure began and the better of its last two values; of long logs the means of the outer fifths."""
+    if len(values) < 20:
+        return values[0], max(values[-2:])
+    found = Curve(tuple(values))
+    return found.early, found.late
+
+
+FITTED = {
+    "val/group_reward": ("fit/group_reward",),
+    "val/reward": ("reward", "fit/group_reward"),
+    "val/accuracy": ("accuracy",),
+}
+"""Held-out measures that should rise, and those of the same kind on what is learnt from."""
 
 
 def overfits(record: Record) -> list[Finding]:
     """Better on training, worse held out."""
-    error = held_out_error(record)
     for series in record.series:
-        rewards = [value for _, value in series.values("val/reward")]
-        losses = [value for _, value in series.values("nll")]
-        if error is None or len(rewards) < 4 or len(losses) < 4:
+        found = _better_and_worse(record, series) or _loss_rises(series)
+        if found is None:
             continue
-        best = rewards.index(max(rewards))
-        if max(rewards) - max(rewards[-2:]) > 2.0 * error and losses[-1] < losses[best]:
-            title = (
-                f"{series.stage}: best held-out reward {max(rewards):.3f} in epoch {best + 1}, now {rewards[-1]:.3f}"
-            )
-            evidence = {"best": max(rewards), "last": rewards[-1], "best_epoch": best + 1}
-            fix = {f"{series.stage}.patience": 3} if record.settings else None
-            return TEXTS["overfits"].found(title, evidence, fix=fix)
+        title, evidence = found
+        fix = {f"{series.stage}.patience": 3} if record.settings else None
+        return TEXTS["overfits"].found(title, evidence, fix=fix, about=[series.label])
     return []
+
+
+def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, float | int | str]] | None:
+    """A held-out reward well below its best while the training measure, or its likelihood, went on improving."""
+    for metric, fitted in FITTED.items():
+        held = [value for _, value in series.values(metric)]
+        error = held_out_error(record, series, metric)
+        if error is None or len(held) < 4:
+            continue
+        best = held.index(max(held))
+        if best == 0 or max(held) - max(held[-2:]) <= 2.0 * error or not _goes_on(series, fitted, best / len(held)):
+            continue
+        what = {"val/reward": "held-out reward", "val/group_reward": "held-out reward of groups"}.get(
+            metric, "held-out accuracy"
+        )
+        title = (
+            f"{series.stage}: best {what} {max(held):.3f} in evaluation {best + 1} of {len(held)}, now {held[-1]:.3f}"
+        )
+        return title, {"best": max(held), "last": held[-1], "best_epoch": best + 1}
+    return None
+
+
+def _goes_on(series: Series, fitted: Sequence[str], share: float) -> bool:
+    """Whether a training measure improved after this share of the log, or the loss of fixed sequences fell."""
+    for metric, sign in (*((name, 1.0) for name in fitted), ("nll", -1.0), ("fit/loss", -1.0)):
+        values = [sign * value for _, value in series.values(metric)]
+        if len(values) >= 4 and values[-1] > values[int(share * len(values))] + 1e-9:
+            return True
+    return False
+
+
+def _loss_rises(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
+    """A held-out loss well above its lowest while the training loss fell; not of a policy gradient, where it must."""
+    losses, held = curve(series, "loss/total", 4), curve(series, "val/loss", 4)
+    if losses is None or held is None or series.stage in ("grpo", "ppo", "rce", "pairwise") or not losses.falls:
+        return None
+    lowest, last = min(held.values), held.late
+    if held.values.index(lowest) == len(held.values) - 1 or last - lowest <= max(4.0 * held.noise, 0.05 * abs(lowest)):
+        return None
+    title = (
+        f"{series.stage}: the training loss fell to {losses.late:.3g} while the held-out loss rose from {lowest:.3g} "
+        f"to {last:.3g}"
+    )
+    return title, {
+        "lowest": lowest,
+        "last": last,
+        "train_last": losses.late,
+        "best_place": held.values.index(lowest) + 1,
+    }
 
 
 def loss_falls_by_kl_only(record: Record) -> list[Finding]:
@@ -355,7 +454,7 @@ def loss_falls_by_kl_only(record: Record) -> list[Finding]:
 def gradient_drowned(record: Record) -> list[Finding]:
     """Another term has the gradient."""
     for series in record.stages(*LEARNS):
-        own, drowned = LEARNS[series.stage], []
+        own, drowned = LEARNS.get(series.stage, "grad/policy"), []
         for line in series.epochs:
             norms = {name: value for name, value in line.values.items() if name.startswith("grad/") and value}
             if len(norms) > 1 and own in line.values:

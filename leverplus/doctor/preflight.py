@@ -140,6 +140,8 @@ TEXTS = table(
     ),
 )
 SHARP = 1e-3
+FAR = 0.1
+"""A mean ratio further from 1 than this at the first step is no rounding."""
 
 
 def ratio_not_one(record: Record) -> list[Finding]:
@@ -147,6 +149,14 @@ def ratio_not_one(record: Record) -> list[Finding]:
     measured = [v for s in record.stages("grpo") for _, v in s.values("ratio/first_mb_dev")]
     if record.probe and record.probe.log_ratio is not None:
         measured.append(record.probe.log_ratio)
+    for series in record.stages("grpo"):
+        ratio = series.first("ratio/mean")
+        if ratio is not None and abs(ratio - 1.0) > FAR:
+            title = (
+                f"The mean ratio of the new to the old policy is {ratio:.3g} at the first {series.unit}, where it "
+                f"must be 1"
+            )
+            return TEXTS["ratio_not_one"].found(title, {"ratio": ratio}, about=[series.label])
     if not measured or max(measured) <= SHARP:
         return []
     title = f"The ratio is not 1 when it must be: log ratios reach {max(measured):.2g} on the first batch of a round"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from leverplus.doctor import words
@@ -27,20 +25,12 @@ _SHOTS = re.compile(r"shots?(?:[_ ]?num)?\s*(=|≥|>=)\s*(\d+)", re.IGNORECASE)
 _PERCENT = re.compile(r"(?<![\d.+\-])(\d+(?:\.\d+)?)\s*%")
 
 
-def read_report(path: Path) -> Record:
-    """The record of a Markdown report or a plain training log."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not text in UTF-8 ({error.reason}); if it is text, say its encoding: "
-            f"`iconv -f GB18030 -t UTF-8 {path} > utf8.txt`, then `lever doctor utf8.txt`"
-        ) from error
-    record = replace(parse_report(text), source=str(path))
+def checked_report(record: Record) -> Record:
+    """The record of a report, refused where nothing in it was recognised."""
     published = record.published
     if not record.series and not (published and (published.arms or published.gains or published.settings)):
         raise DataError(
-            f"{path}: no training table, log line or result was recognised; see docs/doctor.md for the forms"
+            f"{record.source}: no training table, log line or result was recognised; see docs/doctor.md for the forms"
         )
     return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from leverplus.doctor.curves import curve
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import Record, Series
 
@@ -83,7 +84,8 @@ TEXTS = table(
         ERROR,
         "Most ratios are outside the clip range already in the first epoch: a stale old policy, dropout, or too large "
         "a step.",
-        "share of ratios outside the clip range in the first epoch (over 30 %, error over 60 %)",
+        "share of ratios outside the clip range in the first epoch, or the median of all steps (over 30 %, error "
+        "over 60 %)",
         "Refresh the old policy, take dropout out of the ratio, then halve the learning rate.",
         ("reward_falls", "dead_updates"),
     ),
@@ -266,9 +268,9 @@ def kl_from_flat_groups(record: Record) -> list[Finding]:
 
 def over_optimised(record: Record) -> list[Finding]:
     """Far from the reference and worse."""
-    error = held_out_error(record)
     for series in record.series:
         kl, rewards = series.last("kl"), [value for _, value in series.values("val/reward")]
+        error = held_out_error(record, series)
         if not series.exact or kl is None or kl <= 3.0 or error is None or len(rewards) < 3:
             continue
         if max(rewards) - max(rewards[-2:]) > 2.0 * error:
@@ -279,18 +281,24 @@ def over_optimised(record: Record) -> list[Finding]:
     return []
 
 
-def held_out_error(record: Record) -> float | None:
-    """Standard error of the held-out reward of an epoch, at most 0.5 / sqrt(queries); None when n is unknown."""
+def held_out_error(record: Record, series: Series, metric: str = "val/reward") -> float | None:
+    """Standard error of a held-out measure: at most 0.5 / sqrt(queries), else from how it jumps between evaluations."""
     queries = record.setting("score.dev_queries")
-    return None if not queries else 0.5 / math.sqrt(queries)
+    if queries:
+        return float(0.5 / math.sqrt(queries))
+    found = curve(series, metric, 4)
+    return None if found is None else max(found.noise, 0.01 * max(map(abs, found.values)))
 
 
 def clip_saturated(record: Record) -> list[Finding]:
     """Most ratios are clipped from the first epoch on."""
     for series in record.stages("grpo"):
-        share = series.first("clip_ratio/region_mean")
+        share, when = series.first("clip_ratio/region_mean"), "in the first epoch"
+        if series.unit == "step":
+            shares = curve(series, "clip_ratio/region_mean")
+            share, when = (None if shares is None else shares.middle), "in half of the steps or more"
         if share is not None and share > 0.3:
-            title = f"{share:.0%} of the ratios are outside the clip range in the first epoch"
+            title = f"{share:.0%} of the ratios are outside the clip range {when}"
             severity = ERROR if share > 0.6 else WARNING
             rate = record.setting("grpo.lr")
             fix = None if rate is None else {"grpo.lr": rate / 2.0}

@@ -1,13 +1,19 @@
-"""Finds out what a target is (run folder, log, store, RL data, report) and reads it."""
+"""Finds out what a target is (run folder, log, store, RL data, report, another library's log) and reads it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leverplus.doctor.published import read_report
+from leverplus.doctor.logs.console import read_console
+from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, record_of, text_of
+from leverplus.doctor.logs.names import meaning
+from leverplus.doctor.logs.series import series_from
+from leverplus.doctor.logs.tabular import lines_of, read_state
+from leverplus.doctor.published import checked_report, parse_report
 from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record
 from leverplus.doctor.rldata import rl_group_stats
@@ -17,7 +23,10 @@ from leverplus.parsing import parse_json
 
 SQLITE = b"SQLite format 3\x00"
 MARK = b"\xef\xbb\xbf"
-READ = "the doctor reads a run folder, a score store, RL data, an eval.json, or a training log or report in text"
+READ = (
+    "the doctor reads a run folder, a score store, RL data, an eval.json, a training log of this or another library, or "
+    "a report in text"
+)
 BINARY = {
     b"PAR1": "a Parquet file; `lever store merge` takes exported scores over",
     b"PK\x03\x04": "a zip archive or a checkpoint; `lever import` reads checkpoints of the earlier code",
@@ -31,13 +40,38 @@ BINARY = {
 """Files that are no training, by their first bytes."""
 
 
-def read_target(path: Path, watch: Watch | None = None) -> Record:
-    """The record of a run folder, a `log.jsonl`, a score store, an RL-data JSON, or a report or log in text.
+def read_targets(paths: Sequence[Path], watch: Watch | None = None, chosen: Mapping[str, str] | None = None) -> Record:
+    """One record of one or several targets; of several the trainings are kept, each named after its target."""
+    records = [read_target(path, watch, chosen) for path in paths]
+    if len(records) == 1:
+        return records[0]
+    series = [
+        replace(own, label=" ".join(part for part in (name, own.label) if part))
+        for name, record in zip(_short_names(paths), records, strict=True)
+        for own in record.series
+    ]
+    if not series:
+        raise DataError(
+            "several targets are compared by their trainings, and none of these holds one; give them singly"
+        )
+    read_as = {ours: name for record in records for ours, name in record.read_as.items()}
+    return Record(source=", ".join(map(str, paths)), series=tuple(series), read_as=read_as)
 
-    `watch` sees every query of a store or an RL file with its members.
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """What tells the targets apart: their own names, or else the names of their folders."""
+    names = [path.stem for path in paths]
+    return names if len(set(names)) == len(names) else [path.parent.name or str(path) for path in paths]
+
+
+def read_target(path: Path, watch: Watch | None = None, chosen: Mapping[str, str] | None = None) -> Record:
+    """The record of a run folder, a log of this or another library, a score store, an RL-data JSON, or a report.
+
+    `watch` sees every query of a store or an RL file with its members. `chosen` says which logged name is which metric.
     """
+    chosen = chosen or {}
     if path.is_dir():
-        return read_run(path)
+        return _read_folder(path, chosen)
     if not path.is_file():
         raise MissingFile(f"there is no file or folder {path}; give a run folder, a store, RL data or a training log")
     with path.open("rb") as file:
@@ -47,11 +81,37 @@ def read_target(path: Path, watch: Watch | None = None) -> Record:
 
         return read_store(path, watch)
     refuse_strangers(path, start)
+    if is_log_file(path):
+        return read_log_file(path, chosen)
     if path.suffix == ".jsonl":
-        return _read_log(path)
-    if start.removeprefix(MARK).lstrip()[:1] in (b"{", b"["):
-        return _read_json(path, watch)
-    return read_report(path)
+        return _read_log(path, chosen)
+    first = start.removeprefix(MARK).lstrip()[:2]
+    if first[:1] in (b"{", b"[") and first != b"{'":  # a dict that Python printed is no JSON
+        return _read_json(path, watch, chosen)
+    return _read_text(path, chosen)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run of this package."""
+    return (path / "resolved.toml").is_file() or (path / "log.jsonl").is_file()
+
+
+def _read_folder(path: Path, chosen: Mapping[str, str]) -> Record:
+    found = None if is_run(path) else read_log_folder(path, chosen)
+    return read_run(path) if found is None else found
+
+
+def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
+    """What a text prints: a report, the console of a training, or both; the one that gives more lines is believed."""
+    text = text_of(path)
+    printed = read_console(text)
+    counted = series_from(printed, "", chosen)[0] if printed else None
+    known = parse_report(text)
+    lines = sum(len(series.epochs) for series in known.series)
+    if counted is not None and len(counted.epochs) >= max(2, lines + 1):
+        own = record_of({"": printed}, str(path), chosen)
+        return replace(own, published=known.published)
+    return checked_report(replace(known, source=str(path)))
 
 
 def refuse_strangers(path: Path, start: bytes) -> None:
@@ -63,11 +123,14 @@ def refuse_strangers(path: Path, start: bytes) -> None:
             raise DataError(f"{path} is {kind}; {READ}")
 
 
-def _read_log(path: Path) -> Record:
+def _read_log(path: Path, chosen: Mapping[str, str]) -> Record:
+    """JSON lines: our own log has stages, that of another library has not."""
     lines = read_lines(path)
     _refuse_data_set(path, lines)
     if not any(isinstance(value, (int, float)) for line in lines for value in line.values()):
         raise DataError(f"{path}: no line has a number of a training; {READ}")
+    if chosen or not any("stage" in line for line in lines):
+        return record_of({"": lines_of(lines)}, str(path), chosen)
     return Record(source=str(path), series=series_of(lines, {}))
 
 
@@ -85,18 +148,24 @@ def _refuse_data_set(path: Path, rows: Sequence[Any]) -> None:
     )
 
 
-def _read_json(path: Path, watch: Watch | None) -> Record:
-    """An eval.json, or RL data."""
+def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Record:
+    """An eval.json, a trainer_state.json, a summary of Weights & Biases, or RL data."""
     try:
         values = parse_json(path.read_bytes())
     except json.JSONDecodeError as error:
-        if (found := _log_of_objects(path)) is not None:
+        if (found := _log_of_objects(path, chosen)) is not None:
             return found
+        if path.suffix != ".json" and read_console(text_of(path)):
+            return _read_text(path, chosen)
         raise DataError(f"{path} is not a JSON file, or was cut off ({error})") from error
     if isinstance(values, list):
         _refuse_data_set(path, values)
     if not isinstance(values, Mapping):
         raise DataError(f"{path} holds a JSON {type(values).__name__}, not an object; {READ}")
+    if isinstance(values.get("log_history"), list):
+        return record_of({"": read_state(path)}, str(path), chosen)
+    if any(isinstance(value, float) and meaning(name) for name, value in values.items()):
+        return record_of({"": lines_of([values])}, str(path), chosen)
     if "arms" in values and "comparisons" in values:
         if not _is_report(values):
             raise DataError(f"{path} is not of the form of an eval.json; `lever eval` makes it again")
@@ -107,10 +176,10 @@ def _read_json(path: Path, watch: Watch | None) -> Record:
         raise DataError(f"{path} is not RL data of a form this version knows ({error}); {READ}") from error
 
 
-def _log_of_objects(path: Path) -> Record | None:
+def _log_of_objects(path: Path, chosen: Mapping[str, str]) -> Record | None:
     """A run log under another name: a JSON object a line."""
     try:
-        return _read_log(path)
+        return _read_log(path, chosen)
     except DataError as error:
         if "is a data set" in str(error):
             raise

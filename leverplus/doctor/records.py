@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from leverplus.recipe.mistakes import MistakesSection
@@ -25,7 +26,8 @@ class Series:
     """The epochs of one stage of one training, in order; `settings` are the stage's own, where known.
 
     `label` names the training. `exact` says that `kl` is the exact divergence, as this package logs it, and not an
-    estimate that somebody printed.
+    estimate that somebody printed. `unit` is what a line stands for: an epoch, or a single step, whose values are
+    noisy. `marks` are the lines before which a training went on from a checkpoint.
     """
 
     stage: str
@@ -33,6 +35,8 @@ class Series:
     label: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = False
+    unit: str = "epoch"
+    marks: tuple[int, ...] = ()
 
     def values(self, metric: str) -> list[tuple[int | None, float]]:
         """(epoch, value) wherever the metric was measured."""
@@ -44,8 +48,11 @@ class Series:
         return values[0][1] if values else None
 
     def last(self, metric: str) -> float | None:
-        values = self.values(metric)
-        return values[-1][1] if values else None
+        """The last value; of single steps the median of the last fifth."""
+        values = [value for _, value in self.values(metric)]
+        if not values:
+            return None
+        return median(values[-max(1, len(values) // 5) :]) if self.unit == "step" else values[-1]
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,7 @@ class Published:
     `gains` are claimed differences in accuracy, without a table of both sides. `identical_picks` are shares of equal
     picks between runs. `advice` are settings it proposes to use next. `live` is the printed share of groups whose
     rewards differ, by training. `unsized` counts the arms and gains for which neither line, table nor section says n.
+    `seeds` are accuracies of runs that differ in their seed.
     """
 
     arms: tuple[Arm, ...] = ()
@@ -197,13 +205,15 @@ class Published:
     identical_picks: tuple[float, ...] = ()
     live: Mapping[str, float] = field(default_factory=dict)
     unsized: int = 0
+    seeds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Record:
     """All that is known about a target; every part may be absent.
 
-    `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran.
+    `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran. `read_as`
+    says which logged name was taken for which metric, where the log is another library's.
     """
 
     source: str = ""
@@ -216,6 +226,7 @@ class Record:
     published: Published | None = None
     seed: int | None = None
     manifest: bool = False
+    read_as: Mapping[str, str] = field(default_factory=dict)
 
     def setting(self, key: str) -> Any:
         return self.settings.get(key)
@@ -226,4 +237,6 @@ class Record:
         return None if self.setting(key) in (None, healthy) else {key: healthy}
 
     def stages(self, *names: str) -> list[Series]:
-        return [series for series in self.series if series.stage in names]
+        """The series of these stages; what is true of grpo is true of ppo."""
+        wanted = {*names, "ppo"} if "grpo" in names else set(names)
+        return [series for series in self.series if series.stage in wanted]

@@ -72,10 +72,13 @@ def source_rows(groups: GroupStats) -> tuple[list[str], list[list[str]]]:
 def overview(record: Record) -> list[str]:
     """What was taken from a target, and what its printed accuracies do show: a line each."""
     lines = []
+    if record.read_as:
+        shown = [ours if ours == name else f"{ours} from {name}" for ours, name in record.read_as.items()]
+        lines.append("read as: " + ", ".join(shown))
     if record.series:
         counts = [sum(line.epoch is not None for line in series.epochs) for series in record.series]
         named = [
-            f"{series.label or 'training'} {series.stage} ({count} epoch{'s' if count != 1 else ''})"
+            f"{series.label or 'training'} {series.stage} ({count} {series.unit}{'s' if count != 1 else ''})"
             for series, count in zip(record.series, counts, strict=True)
         ]
         lines.append("trainings: " + ", ".join(named))

@@ -5,44 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from leverplus.doctor.logs.names import table
+
+_PRINTED = ("loss/total", "loss/pg", "loss/kl", "kl", "kl_coef", "adv/std", "adv/max", "clip_ratio/region_mean",
+            "entropy", "reward", "grad_norm")  # fmt: skip
+"""Metrics that reports print in running text; of the names of the table only those without a slash stand in a text."""
+
 METRICS: dict[str, str] = {
-    "train loss": "loss/total",
-    "training loss": "loss/total",
-    "total loss": "loss/total",
-    "训练损失": "loss/total",
-    "val loss": "val/loss",
-    "valid loss": "val/loss",
-    "validation loss": "val/loss",
-    "eval loss": "val/loss",
-    "验证损失": "val/loss",
-    "val reward": "val/reward",
-    "验证奖励": "val/reward",
-    "ppo loss": "loss/pg",
-    "policy loss": "loss/pg",
-    "pg loss": "loss/pg",
-    "策略损失": "loss/pg",
-    "kl loss": "loss/kl",
-    "kl散度": "kl",
-    "kl divergence": "kl",
-    "kl": "kl",
-    "beta权重": "kl_coef",
-    "kl coef": "kl_coef",
-    "beta": "kl_coef",
-    "adv std": "adv/std",
-    "advantage std": "adv/std",
-    "优势标准差": "adv/std",
-    "adv max": "adv/max",
-    "advantage max": "adv/max",
-    "优势最大值": "adv/max",
-    "clip frac": "clip_ratio/region_mean",
-    "clip fraction": "clip_ratio/region_mean",
-    "clip ratio": "clip_ratio/region_mean",
-    "entropy": "entropy",
-    "熵": "entropy",
-    "reward": "reward",
-    "平均奖励": "reward",
-    "grad norm": "grad_norm",
-    "梯度范数": "grad_norm",
+    **{
+        name: ours for ours in _PRINTED for name in table()[ours][1] if "/" not in name and name not in ("loss", "损失")
+    },
+    **dict.fromkeys(("val loss", "valid loss", "validation loss", "eval loss", "验证损失"), "val/loss"),
+    **dict.fromkeys(("val reward", "eval reward", "验证奖励"), "val/reward"),
 }
 """Name of a metric as it is printed -> its name in the run log."""
 

@@ -162,6 +162,24 @@ TABLE = (
     Arm("plan 2", {1: 0.5615, 2: 0.5633}, 3000, 1),
 )
 
+
+def steps(stage: str = "grpo", marks: tuple[int, ...] = (), **curves: list[float]) -> Record:
+    """A log of another library: one line a step."""
+    rows = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
+    epochs = tuple(
+        Epoch(n, {name.replace("__", "/"): value for name, value in row.items()}) for n, row in enumerate(rows, 1)
+    )
+    return Record(series=(Series(stage, epochs, unit="step", marks=marks),))
+
+
+def seeds(*finals: float) -> Record:
+    """Several runs that begin at 0.5 and end here."""
+    runs = [
+        replace(steps(reward=[0.5] * 5 + [final] * 5).series[0], label=f"run {n}") for n, final in enumerate(finals)
+    ]
+    return Record(series=tuple(runs))
+
+
 HEALTHY: dict[str, Record] = {
     "a healthy run": Record(
         settings=WORLD,
@@ -181,6 +199,25 @@ HEALTHY: dict[str, Record] = {
         picks=(Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 3.99, 0.998),),
     ),
     "a healthy table": Record(published=Published(arms=TABLE)),
+    "advantages that are only centred, in a training that learns": Record(
+        series=(lines("grpo", *({"adv/std": 0.031, "reward": 0.3 + 0.02 * n} for n in range(6)), exact=False),)
+    ),
+    "the log of another library": steps(
+        reward=[0.2 + 0.05 * n for n in range(10)],
+        kl=[0.01 * n for n in range(10)],
+        accuracy=[0.2 + 0.04 * n for n in range(10)],
+        length=[100.0 + 8 * n for n in range(10)],
+        entropy=[2.0 - 0.1 * n for n in range(10)],
+        grad_norm=[1.1, 0.9, 1.0, 1.2, 0.8, 1.0, 1.1, 0.9, 1.0, 1.0],
+        frac_reward_zero_std=[0.1, 0.2, 0.0, 0.6, 0.1, 0.2, 0.7, 0.1, 0.0, 0.2],
+    ),
+    "a supervised log with a held-out loss": steps(
+        "sft", loss__total=[3.0, 2.6, 2.3, 2.1, 1.9, 1.8], val__loss=[3.1, 2.7, 2.4, 2.2, 2.0, 2.0]
+    ),
+    "three seeds that agree": seeds(0.8, 0.82, 0.79),
+    "a training that was taken up again with all its state": steps(
+        "sft", marks=(5,), loss__total=[2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.42, 1.34, 1.25, 1.2]
+    ),
     "nothing at all": Record(),
 }
 
@@ -230,6 +267,15 @@ SICK: dict[str, Record] = {
     "labels_unreachable": probe(unreachable=40),
     "order_leaks": probe(order_agreement=0.7),
     "seed_missing": Record(manifest=True),
+    "resumed_without_optimiser": steps(
+        "sft", marks=(10,), loss__total=[2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2, 1.1, 2.9, 1.6, 1.2, 1.1, 1.0]
+    ),
+    "reward_hacked": steps(reward=[0.1 * n for n in range(10)], accuracy=[0.4] * 10),
+    "learning_rate_too_large": steps("sft", loss__total=[2.0, 2.4, 3.1, 4.8, 7.7, 9.1, 9.5, 9.9, 10.2, 10.4]),
+    "reward_constant": steps(reward=[1.0] * 8, reward_std=[0.0] * 8),
+    "kl_explodes": steps(kl=[0.04, 0.1, 0.4, 1.5, 6.0, 14.0, 29.0], reward=[0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]),
+    "length_drifts": steps(length=[100.0, 110, 140, 180, 240, 300, 380, 450], reward=[0.4] * 8),
+    "seeds_outweigh_gain": seeds(0.55, 0.41, 0.62),
     "flat_groups": grpo({"frac_reward_zero_std": 0.85}),
     "top_k_before_baseline": sets(grpo__topk_before_advantage=True, grpo__top_k=[3, 5]),
     "advantage_std_tiny": grpo({"adv/std": 0.0062, "frac_reward_zero_std": 0.994}),

@@ -7,7 +7,8 @@ import pytest
 from leverplus.doctor.document import read_blocks
 from leverplus.doctor.evaluation import identity, settled_differences, shown
 from leverplus.doctor.examine import examine
-from leverplus.doctor.published import parse_report, read_report
+from leverplus.doctor.published import parse_report
+from leverplus.doctor.read import read_target
 from leverplus.doctor.tables import overview
 from leverplus.doctor.words import items_in, metric, number, setting
 from leverplus.errors import DataError
@@ -137,7 +138,7 @@ def test_a_text_in_another_encoding_is_refused_with_the_command_that_converts_it
     path = tmp_path / "zh.log"
     path.write_bytes("轮次 1/3: 训练损失: 3.0, 验证损失: 9.1".encode("gb18030"))
     with pytest.raises(DataError, match="iconv -f GB18030"):
-        read_report(path)
+        read_target(path)
 
 
 ADVANTAGES = """
@@ -302,4 +303,4 @@ def test_a_text_without_anything_to_read_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("Nothing of interest here.\n")
     with pytest.raises(DataError, match="no training table"):
-        read_report(path)
+        read_target(path)

@@ -1,0 +1,85 @@
+"""How a logged metric went, through its noise: where it began, where it ended, and whether that is a change at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from leverplus.doctor.records import Series
+
+FIFTH = 5
+SMALLEST = 0.02
+"""Changes under this share of the largest value are none, however smooth the curve is."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The values of a metric in order; `early` and `late` are the means of the first and last fifth."""
+
+    values: tuple[float, ...]
+
+    @property
+    def early(self) -> float:
+        return mean(self.values[: self._part])
+
+    @property
+    def late(self) -> float:
+        return mean(self.values[-self._part :])
+
+    @property
+    def change(self) -> float:
+        return self.late - self.early
+
+    @property
+    def middle(self) -> float:
+        return median(self.values)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a value around the course of the curve, from second differences (a line has none)."""
+        v = self.values
+        bends = [abs(v[n] - 2.0 * v[n + 1] + v[n + 2]) for n in range(len(v) - 2)]
+        return 1.4826 * median(bends) / math.sqrt(6.0) if bends else 0.0  # var(a - 2b + c) = 6 var
+
+    @property
+    def error(self) -> float:
+        """Standard error of `change`, with a floor for curves that are printed without noise."""
+        return max(self.noise * math.sqrt(2.0 / self._part), SMALLEST / 3.0 * max(map(abs, self.values)))
+
+    @property
+    def rises(self) -> bool:
+        return self.change > 3.0 * self.error
+
+    @property
+    def falls(self) -> bool:
+        return self.change < -3.0 * self.error
+
+    @property
+    def moves(self) -> bool:
+        return self.rises or self.falls
+
+    @property
+    def _part(self) -> int:
+        return max(1, len(self.values) // FIFTH)
+
+
+def curve(series: Series, metric: str, fewest: int = 3) -> Curve | None:
+    """The curve of a metric; None where it was measured less than `fewest` times."""
+    values = tuple(value for _, value in series.values(metric))
+    return Curve(values) if len(values) >= fewest else None
+
+
+def first_curve(series: Series, metrics: Sequence[str], fewest: int = 3) -> tuple[str, Curve] | None:
+    """The first of these metrics that was measured often enough."""
+    for metric in metrics:
+        found = curve(series, metric, fewest)
+        if found is not None:
+            return metric, found
+    return None
+
+
+def rises(series: Series, *metrics: str) -> bool:
+    """Whether any of these metrics rose."""
+    return any((found := curve(series, metric)) is not None and found.rises for metric in metrics)

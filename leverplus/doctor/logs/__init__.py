@@ -1,0 +1,1 @@
+"""Training logs of other libraries: one reader a format, one table that says which name means what."""

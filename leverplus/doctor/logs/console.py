@@ -1,0 +1,118 @@
+"""Lines that trainings print: dicts (Transformers, TRL, OpenRLHF), `step:1 - a:b` (verl), tables (SB3), `a b`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from leverplus.doctor.logs.names import PLACES, Line, meaning
+
+_NUMBER = r"[+-]?(?:\d+(?:,\d{3})+|\d*\.\d+|\d+\.?)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)"
+_DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
+_DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
+_VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
+_ROW = re.compile(rf"^\s*\|\s(\s*)([^|]*?)\s*\|\s*({_NUMBER})?\s*\|\s*$", re.I)
+_RULE = re.compile(r"^\s*-{5,}\s*$")
+_PLACE = re.compile(
+    r"(?P<name>(?:global[_ ]?)?steps?|iter(?:ation)?s?|updates?|epochs?|步数?|轮次|迭代)\s*[\[:：=# ]\s*(?P<number>\d+)"
+    r"|第\s*(?P<count>\d+)\s*(?:个|次)?\s*(?P<kind>步|轮|次迭代|epoch|step)",
+    re.IGNORECASE,
+)
+_PAIR = re.compile(
+    rf"([A-Za-z\u4e00-\u9fff][A-Za-z\u4e00-\u9fff/_.\- ]*?(?:@\d+)?)\s*(?:[=:：≈]|为|是|\s)\s*"
+    rf"({_NUMBER})\s*(%?)(?![\w.])",
+    re.IGNORECASE,
+)
+_RESUMED = re.compile(
+    r"\bresum(?:e|ed|ing)\b|\bcontinu(?:e|ed|ing) (?:training|from)\b|restored? from checkpoint"
+    r"|恢复训练|断点续训|继续训练",
+    re.IGNORECASE,
+)
+_NOT_RESUMED = re.compile(r"resume[_ ](?:from[_ ]checkpoint|mode|training)?\s*[=:]\s*(?:none|false|disable|null)", re.I)
+
+
+def read_console(text: str) -> list[Line]:
+    """The metric lines of what a training printed, in order; none where there are none."""
+    lines: list[Line] = []
+    table: dict[str, float | None] = {}
+    section, resumed = "", False
+    for row in text.splitlines():
+        cells = _ROW.match(row)
+        if cells is not None and (cells.group(3) is not None or cells.group(2).endswith("/")):
+            if cells.group(3) is None:
+                section = cells.group(2)
+            else:
+                table[f"{section}{cells.group(2)}"] = number(cells.group(3))
+            continue
+        if table and _RULE.match(row):
+            lines.append(Line(table, resumed))
+            table, section, resumed = {}, "", False
+            continue
+        values = _values(row)
+        if "train_runtime" in values:
+            resumed = True  # a Trainer sums up at its end; what follows is another training
+        elif values:
+            lines.append(Line(values, resumed))
+            resumed = False
+        elif _RESUMED.search(row) and not _NOT_RESUMED.search(row):
+            resumed = True
+    if table:
+        lines.append(Line(table, resumed))
+    return lines
+
+
+def number(text: str) -> float | None:
+    """A printed number, None where it is not finite."""
+    value = float(text.replace(",", ""))
+    return value if math.isfinite(value) else None
+
+
+def _values(row: str) -> dict[str, float | None]:
+    """The metrics of one printed line, under their printed names."""
+    verl = _VERL.search(row)
+    if verl is not None:
+        values: dict[str, float | None] = {"step": float(verl.group(1))}
+        for part in verl.group(2).split(" - "):
+            name, sign, shown = part.rpartition(":")
+            shown = re.sub(r"^np\.\w+\((.*)\)$", r"\1", shown.strip())
+            if sign and re.fullmatch(_NUMBER, shown, re.IGNORECASE):
+                values[name.strip()] = number(shown)
+        return values
+    for found in _DICT.finditer(row):
+        items = {name: number(value) for name, value in _DICT_ITEM.findall(found.group())}
+        if any(meaning(name) is not None for name in items):
+            place = _PLACE.search(row[: found.start()])
+            return {**({"step": _place(place)[1]} if place and "step" not in items else {}), **items}
+    return _pairs(row)
+
+
+def _place(found: re.Match[str]) -> tuple[str, float]:
+    """(step or epoch, its number)."""
+    word = (found.group("name") or found.group("kind")).lower()
+    kind = "epoch" if "epoch" in word or "轮" in word else "step"
+    return kind, float(found.group("number") or found.group("count"))
+
+
+def _pairs(row: str) -> dict[str, float | None]:
+    """`step 12 kl=0.04 reward 0.3`: a place and at least one known name with its number."""
+    places = [_place(found) for found in _PLACE.finditer(row)]
+    if not places:
+        return {}
+    values: dict[str, float | None] = {}
+    for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
+        name = _known_end(found.group(1))
+        if name is not None and name not in values:
+            value = number(found.group(2))
+            values[name] = value / 100.0 if found.group(3) and value is not None else value
+    return {**dict(places), **values} if values else {}
+
+
+def _known_end(text: str) -> str | None:
+    """The longest end of a text, in words, that is a known metric name."""
+    words = text.split()
+    for start in range(max(0, len(words) - 5), len(words)):
+        name = " ".join(words[start:])
+        found = meaning(name)
+        if found is not None and found[0] not in PLACES:
+            return name
+    return None

@@ -1,0 +1,81 @@
+"""From the lines of a log to a series that checks can read: names translated, places and resumptions found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from leverplus.doctor.logs.names import PLACES, Line, Reading, read_names, scale_of
+from leverplus.doctor.records import Epoch, Series
+
+POLICY_GRADIENT = {"reward", "kl", "kl_prox", "loss/pg", "adv/std", "adv/max", "clip_ratio/region_mean", "ratio/mean",
+                   "frac_reward_zero_std", "val/reward"}  # fmt: skip
+"""Metrics that only a training by rewards has."""
+ENVIRONMENT = ("rollout/", "charts/", "losses/", "ep_rew_mean", "episodic_return")
+"""Beginnings of names that trainings of agents in environments log."""
+
+
+def series_from(lines: Sequence[Line], label: str, chosen: Mapping[str, str]) -> tuple[Series | None, Reading]:
+    """The series of a log and what its names were taken for; None where nothing in it means anything to us."""
+    reading = read_names(lines, chosen)
+    metrics = {ours: name for ours, name in reading.names.items() if ours not in PLACES}
+    if not metrics:
+        return None, reading
+    if "entropy/loss" in metrics and "entropy" not in metrics:
+        metrics["entropy"] = metrics["entropy/loss"]  # a loss is the entropy with or without its sign
+    scales = {ours: scale_of(ours, [line.values.get(name) for line in lines]) for ours, name in metrics.items()}
+    places, unit = _places(lines, reading)
+    epochs: list[Epoch] = []
+    marks: list[int] = []
+    for place, line, before in zip(places, lines, [None, *lines[:-1]], strict=True):
+        resumed = line.resumed or (before is not None and _went_back(before, line, reading))
+        values = {
+            ours: _scaled(ours, line.values[name], scales[ours])
+            for ours, name in metrics.items()
+            if name in line.values
+        }
+        if epochs and values and epochs[-1].epoch == place and not resumed and not set(values) & set(epochs[-1].values):
+            epochs[-1] = Epoch(place, {**epochs[-1].values, **values})  # an evaluation logged beside its step
+        elif values:
+            if resumed and epochs:
+                marks.append(len(epochs))
+            epochs.append(Epoch(place, values))
+    found = {name for line in epochs for name in line.values}
+    series = Series(_stage(found, reading), tuple(epochs), label, unit=unit, marks=tuple(marks))
+    return series, reading
+
+
+def _scaled(ours: str, value: float | None, scale: float) -> float | None:
+    if value is None:
+        return None
+    return abs(value) if ours == "entropy" else value * scale
+
+
+def _places(lines: Sequence[Line], reading: Reading) -> tuple[list[int], str]:
+    """The step (or else epoch) of every line and which of both it is; counted where neither is logged."""
+    name = reading.names.get("step") or reading.names.get("epoch")
+    places: list[int] = []
+    for line in lines:
+        value = None if name is None else line.values.get(name)
+        places.append(int(value) if value is not None else (places[-1] + 1 if places else 1))
+    if name is not None and "step" not in reading.names and len(set(places)) < len(lines) / 2:
+        return list(range(1, len(lines) + 1)), "step"  # fractions of an epoch say less than the order of the lines
+    return places, "epoch" if name is not None and "step" not in reading.names else "step"
+
+
+def _went_back(before: Line, line: Line, reading: Reading) -> bool:
+    """Whether the number of the step fell, or the clock began again."""
+    for ours in ("step", "elapsed"):
+        name = reading.names.get(ours)
+        earlier, later = (None, None) if name is None else (before.values.get(name), line.values.get(name))
+        if earlier is not None and later is not None and later < earlier:
+            return True
+    return False
+
+
+def _stage(found: set[str], reading: Reading) -> str:
+    if "pair/margin" in found:
+        return "dpo"
+    if not found & POLICY_GRADIENT:
+        return "sft"
+    names = [name.lower() for name in reading.names.values()]
+    return "ppo" if any(part in name for name in names for part in ENVIRONMENT) else "grpo"

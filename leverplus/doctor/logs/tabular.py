@@ -1,0 +1,108 @@
+"""Tables of metrics in files: CSV (SB3, exports of Weights & Biases), JSON lines, and the state of a Trainer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from leverplus.doctor.logs.names import Line, finite
+from leverplus.errors import DataError
+from leverplus.parsing import parse_json
+
+_EXPORTED = re.compile(r"^.+ - (?=\S)")
+"""Weights & Biases writes `run name - metric` over the columns of an exported chart."""
+
+
+def read_csv(path: Path) -> list[Line]:
+    """The rows of a CSV (or TSV) file with a header; an empty cell was not measured."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        start = file.read(4096)
+        file.seek(0)
+        delimiter = max(",;\t", key=start.splitlines()[0].count) if start.strip() else ","
+        rows = csv.DictReader(file, delimiter=delimiter)
+        try:
+            table = [{_column(name): value for name, value in row.items() if name} for row in rows]
+        except csv.Error as error:
+            raise DataError(f"{path} is not a CSV file ({error})") from error
+    return [Line(_numbers(row)) for row in table]
+
+
+def _column(name: str) -> str:
+    return name if name.endswith(("__MIN", "__MAX")) else _EXPORTED.sub("", name)
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The cells that are numbers; nan and inf are None, text and empty cells are left out."""
+    values: dict[str, float | None] = {}
+    for name, cell in row.items():
+        text = cell.strip() if isinstance(cell, str) else cell
+        if text in ("", None) or isinstance(text, (bool, list)):
+            continue
+        try:
+            values[name] = finite(float(text.rstrip("%")) if isinstance(text, str) else text)
+        except ValueError:
+            continue
+    return values
+
+
+def lines_of(objects: Iterable[Mapping[str, Any]]) -> list[Line]:
+    """JSON objects as lines; nested ones with their names joined by a slash (verl's file logger nests under `data`)."""
+    return [Line(_numbers({**_flat(own), **_flat(own.get("data") or {})})) for own in objects]
+
+
+def _flat(values: Any, start: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{start}{name}/")
+        elif isinstance(value, (int, float, str)) or value is None:
+            found[f"{start}{name}"] = float("nan") if value in ("NaN", "Infinity", "-Infinity") else value
+    return found
+
+
+def read_state(path: Path) -> list[Line]:
+    """The log_history of a trainer_state.json; the summary at the end of a training is where the next one resumed."""
+    try:
+        history = parse_json(path.read_bytes()).get("log_history")
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise DataError(f"{path} is not a trainer_state.json, or was cut off ({error})") from error
+    if not isinstance(history, list) or not all(isinstance(entry, Mapping) for entry in history):
+        raise DataError(f"{path} has no log_history; give the trainer_state.json that Trainer saves with a checkpoint")
+    lines: list[Line] = []
+    ended = False
+    for entry in history:
+        if "train_runtime" in entry:
+            ended = True
+            continue
+        lines.append(Line(_numbers(entry), resumed=ended))
+        ended = False
+    return lines
+
+
+def read_checkpoints(folder: Path) -> list[Line]:
+    """The longest log among the checkpoints of a folder; a checkpoint without its optimiser marks where it was lost."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: _step(path.parent))
+    own = folder / "trainer_state.json"
+    lines = read_state(own if own.is_file() else states[-1])
+    bare = {_step(path.parent) for path in states if not any(path.parent.glob("optimizer*")) and _saved(path.parent)}
+    found, before = [], -1.0
+    for line in lines:
+        step = line.values.get("step") or 0.0
+        lost = any(before <= place < step for place in bare)
+        found.append(Line(line.values, line.resumed or lost))
+        before = step
+    return found
+
+
+def _saved(folder: Path) -> bool:
+    """Whether a checkpoint holds weights, so that somebody can have gone on from it."""
+    return any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*"))
+
+
+def _step(folder: Path) -> int:
+    digits = folder.name.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
