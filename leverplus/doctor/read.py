@@ -24,8 +24,8 @@ from leverplus.parsing import parse_json
 SQLITE = b"SQLite format 3\x00"
 MARK = b"\xef\xbb\xbf"
 READ = (
-    "the doctor reads a run folder, a score store, RL data, an eval.json, a training log of this or another library, or "
-    "a report in text"
+    "the doctor reads a run folder, a score store, RL data, an eval.json, a training log of this or another library, "
+    "or a report in text"
 )
 BINARY = {
     b"PAR1": "a Parquet file; `lever store merge` takes exported scores over",
