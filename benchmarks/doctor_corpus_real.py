@@ -56,7 +56,6 @@ PPO = (
     Plan("healthy"),
     Plan("lr_tiny", {"learning_rate": 1e-12}),
     Plan("lr_large", {"learning_rate": 0.3, "max_grad_norm": 1e9}),
-    Plan("entropy_collapse", {"ent_coef": -0.2}),
     Plan("clipping", {"clip_range": 0.002, "n_epochs": 20, "learning_rate": 1e-3}),
     Plan("reward_constant", reward="constant"),
 )
@@ -110,7 +109,7 @@ def _keep(folder: Path, name: str, plan: Plan, train: Callable[[Path], None]) ->
         with contextlib.redirect_stdout(printed):
             train(out)
         target = folder / f"{name}_state-{plan.cause}"
-        states = sorted(out.rglob("trainer_state.json"), key=lambda path: int(path.parent.name.rpartition("-")[2] or 0))
+        states = sorted(out.glob("checkpoint-*/trainer_state.json")) or [out / "trainer_state.json"]
         if plan.cause == "resume_lost":
             for path in states:  # the folder of checkpoints tells that the optimiser was not saved
                 (target / path.parent.name).mkdir(parents=True)
@@ -144,7 +143,7 @@ def _grpo(out: Path, model: Path, plan: Plan, seed: int, scale: float) -> None:
     rng = random.Random(seed)
     prompts = [{"prompt": " ".join(rng.choices(LETTERS, k=4))} for _ in range(64)]
     arguments = _arguments(
-        out, plan, per_device_train_batch_size=32, num_generations=8, max_completion_length=8, max_steps=36,
+        out, plan, per_device_train_batch_size=16, num_generations=8, max_completion_length=8, max_steps=30,
         learning_rate=plan.options.get("learning_rate", 4e-3 * scale), beta=plan.options.get("beta", 0.02), seed=seed,
     )  # fmt: skip
     rewards = {"letters": [_letters], "prompt_only": [_prompt_only], "constant": [_constant],

@@ -20,7 +20,8 @@ TEXTS = table(
         "Print ten answers with their rewards. Always 0: make the task easier or the parser laxer. Always the "
         "most: harder "
         "queries, or a reward with more levels.",
-        ("flat_groups", "advantage_std_tiny", "dead_updates", "learning_rate_tiny", "never_right", "entropy_stuck"),
+        ("flat_groups", "advantage_std_tiny", "dead_updates", "learning_rate_tiny", "never_right", "entropy_stuck",
+         "overfits", "reward_falls"),
     ),
     Text(
         "reward_hacked",
@@ -81,7 +82,7 @@ TEXTS = table(
         "Runs that differ in their seed differ by more than what the training is said to gain.",
         "range of the results of several runs against the mean gain, of logs or printed rows",
         "Report the mean and the interval over at least five seeds; claim only what is larger.",
-        ("difference_inside_noise",),
+        ("difference_inside_noise", "reward_falls", "reward_hacked", "overfits"),
     ),
 )  # fmt: skip
 
@@ -126,6 +127,9 @@ def reward_hacked(record: Record) -> list[Finding]:
         metric, right = found
         if right.early > 0.95 or right.change > max(0.01, 0.5 * right.error) or right.rises:
             continue
+        held = curve(series, "val/reward")
+        if (held is not None and not held.rises) or max(right.values) - right.early > max(5.0 * right.noise, 0.05):
+            continue  # what is held out does not follow the reward either, or followed it for a while: over-fitting
         where = "held-out accuracy" if metric.startswith("val/") else "accuracy"
         how = "fell" if right.falls else "stayed"
         title = (
@@ -178,6 +182,10 @@ def _jumps(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     if moved is not None and moved.middle > 0.2:
         title = f"An update moves the policy by {moved.middle:.3g} nats, half of the time or more often"
         return title, {"kl_prox": moved.middle}
+    reward = curve(series, "reward", 5)
+    if moved is not None and max(moved.values) > 0.1 and reward is not None and reward.falls:
+        title = f"An update moves the policy by up to {max(moved.values):.3g} nats, and the reward falls"
+        return title, {"kl_prox": max(moved.values), "reward_first": reward.early, "reward_last": reward.late}
     norms = curve(series, "grad_norm", 5)
     if norms is None or rises(series, "reward", "val/reward", "val/accuracy"):
         return None
@@ -327,6 +335,8 @@ def unmoved(series: Series) -> list[str]:
         if abs(step.middle) > 1e-6:
             return []
         still.append(f"KL of an update {step.middle:.1g}")
+    if still:
+        return still  # what the policy earns by chance says nothing where the policy itself stands still
     judged = ("reward", "val/reward", "val/loss", "val/accuracy", "update/param_rel")
     by_reward = series.stage in ("grpo", "ppo")
     for metric in judged if by_reward else ("loss/total", *judged):

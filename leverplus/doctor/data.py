@@ -279,10 +279,10 @@ def advantage_std_tiny(record: Record) -> list[Finding]:
 def _centred(series: Series) -> bool:
     """Whether advantages are small because they are only centred, as small as rewards that the policy learns from."""
     spread, rewards = series.last("adv/std"), series.last("reward_std") or series.last("reward/group_std")
-    if spread is None or spread < 1e-6:
+    if spread is None or spread < 1e-4:
         return False
-    if rewards is not None and 0.3 * rewards < spread < 1.5 * rewards:
-        return (series.last("frac_reward_zero_std") or 0.0) < 0.5
+    if rewards is not None:
+        return 0.3 * rewards < spread < 1.5 * rewards and (series.last("frac_reward_zero_std") or 0.0) < 0.5
     return rises(series, "reward", "val/reward", "val/group_reward", "val/accuracy", "accuracy")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leverplus.doctor.course import unmoved
-from leverplus.doctor.curves import Curve, curve
+from leverplus.doctor.curves import Curve, curve, rises
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.ratio import held_out_error
 from leverplus.doctor.records import Record, Series
@@ -37,7 +37,7 @@ TEXTS = table(
         "1e-7 where "
         "neither loss, KL nor reward moves",
         "Use 0.0002 to 0.002.",
-        ("dead_updates", "identical_picks", "clip_unused", "entropy_stuck"),
+        ("dead_updates", "identical_picks", "clip_unused", "entropy_stuck", "reward_falls", "overfits"),
     ),
     Text(
         "learning_rate_without_signal",
@@ -343,7 +343,9 @@ def reward_falls(record: Record) -> list[Finding]:
             if error is None or len(values) < 3 or (metric == "reward" and (series.exact or len(values) < 8)):
                 continue
             first, last = _ends(values)
-            if first - last > (2.0 if metric.startswith("val/") else 4.0) * error:
+            if metric == "reward" and first - last <= 0.25 * abs(first):
+                continue  # rewards of other queries every step: only a large fall is one
+            if first - last > 2.0 * error:
                 what = "held-out reward" if metric == "val/reward" else metric.replace("val/", "held-out ")
                 title = f"The {what} of {series.stage} fell from {first:.3f} to {last:.3f}"
                 evidence = {"first": first, "last": last, "standard_error": error}
@@ -389,6 +391,8 @@ def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, fl
         best = held.index(max(held))
         if best == 0 or max(held) - max(held[-2:]) <= 2.0 * error or not _goes_on(series, fitted, best / len(held)):
             continue
+        if not series.exact and (max(held) - held[-1] <= 4.0 * error or not rises(series, *fitted)):
+            continue  # without a known number of queries the noise is a guess, so that more must be seen
         what = {"val/reward": "held-out reward", "val/group_reward": "held-out reward of groups"}.get(
             metric, "held-out accuracy"
         )
