@@ -44,7 +44,6 @@ SFT = (
     Plan("lr_tiny", {"learning_rate": 1e-10}),
     Plan("lr_large", {"learning_rate": 0.5, "max_grad_norm": 1e9}),
     Plan("overfitting", {"learning_rate": 1e-2, "few": True}),
-    Plan("resume_lost", {"learning_rate": 1e-2, "resume": True}),
 )
 DPO = (
     Plan("healthy"),
@@ -109,15 +108,8 @@ def _keep(folder: Path, name: str, plan: Plan, train: Callable[[Path], None]) ->
         with contextlib.redirect_stdout(printed):
             train(out)
         target = folder / f"{name}_state-{plan.cause}"
-        states = sorted(out.glob("checkpoint-*/trainer_state.json")) or [out / "trainer_state.json"]
-        if plan.cause == "resume_lost":
-            for path in states:  # the folder of checkpoints tells that the optimiser was not saved
-                (target / path.parent.name).mkdir(parents=True)
-                shutil.copy(path, target / path.parent.name)
-                (target / path.parent.name / "model.safetensors").write_bytes(b"")
-        else:
-            target.mkdir(parents=True)
-            shutil.copy(states[-1], target)
+        target.mkdir(parents=True)
+        shutil.copy(out / "trainer_state.json", target)
         (folder / f"{name}_console-{plan.cause}.log").write_text(printed.getvalue(), encoding="utf-8")
         events = folder / f"{name}_events-{plan.cause}"
         events.mkdir()
@@ -130,7 +122,7 @@ def _arguments(out: Path, plan: Plan, **own: Any) -> dict[str, Any]:
     import os
 
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(out / "tb")
-    options = {key: value for key, value in plan.options.items() if key not in ("few", "resume")}
+    options = {key: value for key, value in plan.options.items() if key != "few"}
     usual = {"output_dir": str(out), "logging_steps": 1, "report_to": ["tensorboard"], "use_cpu": True,
              "disable_tqdm": True, "lr_scheduler_type": "constant", "save_strategy": "no"}  # fmt: skip
     return {**usual, **own, **options}
@@ -207,32 +199,12 @@ def _sft(out: Path, model: Path, plan: Plan, seed: int, scale: float) -> None:
     train, held = _sets(plan, seed)
     arguments = _arguments(
         out, plan, per_device_train_batch_size=16, max_steps=60, eval_strategy="steps", eval_steps=6, max_length=16,
-        learning_rate=plan.options.get("learning_rate", 4e-3 * scale), seed=seed, **_saving(plan),
+        learning_rate=plan.options.get("learning_rate", 4e-3 * scale), seed=seed,
     )  # fmt: skip
     sets = [Dataset.from_list([{"text": text} for text in texts]) for texts in (train, held)]
-
-    def trainer() -> Any:
-        return SFTTrainer(model=str(model), args=SFTConfig(**arguments), train_dataset=sets[0], eval_dataset=sets[1])
-
-    _run(trainer, plan, out)
-
-
-def _saving(plan: Plan) -> dict[str, Any]:
-    return {"save_strategy": "steps", "save_steps": 30, "save_only_model": True} if plan.options.get("resume") else {}
-
-
-def _run(trainer: Callable[[], Any], plan: Plan, out: Path) -> None:
-    """Train; a resumed training begins a second time from the checkpoint in the middle, whose optimiser is lost."""
-    first = trainer()
-    if plan.options.get("resume"):
-        first.args.max_steps = 30
-        first.train()
-        second = trainer()
-        print("Resuming training from checkpoint-30")
-        second.train(resume_from_checkpoint=str(out / "checkpoint-30"))
-        return
-    first.train()
-    first.save_state()
+    trainer = SFTTrainer(model=str(model), args=SFTConfig(**arguments), train_dataset=sets[0], eval_dataset=sets[1])
+    trainer.train()
+    trainer.save_state()
 
 
 def _transformers(out: Path, model: Path, plan: Plan, seed: int, scale: float) -> None:
@@ -245,14 +217,12 @@ def _transformers(out: Path, model: Path, plan: Plan, seed: int, scale: float) -
         sets.append([{**row, "labels": row["input_ids"]} for row in rows])
     arguments = _arguments(
         out, plan, per_device_train_batch_size=16, max_steps=60, eval_strategy="steps", eval_steps=6,
-        learning_rate=plan.options.get("learning_rate", 4e-3 * scale), seed=seed, **_saving(plan),
+        learning_rate=plan.options.get("learning_rate", 4e-3 * scale), seed=seed,
     )  # fmt: skip
-
-    def trainer() -> Any:
-        network = AutoModelForCausalLM.from_pretrained(model)
-        return Trainer(network, TrainingArguments(**arguments), train_dataset=sets[0], eval_dataset=sets[1])
-
-    _run(trainer, plan, out)
+    network = AutoModelForCausalLM.from_pretrained(model)
+    trainer = Trainer(network, TrainingArguments(**arguments), train_dataset=sets[0], eval_dataset=sets[1])
+    trainer.train()
+    trainer.save_state()
 
 
 def _dpo(out: Path, model: Path, plan: Plan, seed: int, scale: float) -> None:

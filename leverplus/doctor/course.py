@@ -171,7 +171,7 @@ def _diverges(series: Series) -> tuple[str, dict[str, float | int | str]] | None
     if spikes >= 2 or (worst > 3.0 * loss.values[0] > 0.0 and loss.late > loss.values[0]):
         title = f"The loss jumps to {worst:.3g}, {worst / max(loss.middle, 1e-9):.1f} times its median"
         return title, {"largest": worst, "median": loss.middle, "spikes": spikes}
-    if worst > 2.0 * max(loss.values[0], 1e-9) and not loss.falls:
+    if worst > 2.0 * max(loss.values[0], 1e-9):
         return f"The loss went from {loss.values[0]:.3g} to {worst:.3g}", {"first": loss.values[0], "largest": worst}
     return None
 

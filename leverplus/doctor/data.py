@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 from leverplus.doctor.curves import rises
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import GroupStats, Record, Series
@@ -201,7 +203,7 @@ def _cure_unweighed(record: Record) -> str | None:
 
 def _flat_shares(record: Record) -> tuple[float, float, float] | None:
     for series in record.stages("grpo", "pairwise", "rce"):
-        flat = series.last("frac_reward_zero_std")
+        flat = _usual(series, "frac_reward_zero_std")
         if flat is not None:
             return flat, series.last("frac_reward_all_zero") or 0.0, series.last("frac_reward_all_one") or 0.0
         inside = series.last("reward/group_std")
@@ -209,6 +211,12 @@ def _flat_shares(record: Record) -> tuple[float, float, float] | None:
             return 1.0, 0.0, 0.0
     groups = record.groups
     return None if groups is None else (groups.flat, groups.all_zero, groups.all_one)
+
+
+def _usual(series: Series, metric: str) -> float | None:
+    """The last value; of single steps, each of a few groups, the mean of the second half."""
+    values = [value for _, value in series.values(metric)]
+    return mean(values[len(values) // 2 :]) if values and series.unit == "step" else series.last(metric)
 
 
 def top_k_before_baseline(record: Record) -> list[Finding]:

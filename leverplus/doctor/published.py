@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from leverplus.doctor import words
@@ -54,6 +55,7 @@ class _Reader:
         self.settings: dict[str, dict[str, Any]] = {}
         self.advice: list[tuple[str, float]] = []
         self.same: list[float] = []
+        self.seeds: list[float] = []
         self.live: dict[str, float] = {}
         self.speaking: set[Headings] = set()
         self.tables = 0
@@ -115,6 +117,7 @@ class _Reader:
             self.live[self._label(block)] = float(match.group(1)) / 100.0
         if self.hoped or words.EXPECTED.search(text):
             return
+        self.seeds += [float(match.group(1)) / 100.0 for match in words.SEED.finditer(text)]
         self._gains(block, [float(match.group(1)) / 100.0 for match in words.GAIN.finditer(text)])
         self._settings(block, text)
         self._choice(block, text)
@@ -312,7 +315,7 @@ class _Reader:
         series = tuple(
             Series(stage, lines, label, self.settings.get(label, {})) for (label, stage), lines in ordered.items()
         )
-        arms = taken_over([arm for arm, _ in self.arms])
+        arms = paired(taken_over([arm for arm, _ in self.arms]))
         placed = list(zip(arms, [place for _, place in self.arms], strict=True))
         published = Published(
             arms=tuple(arms),
@@ -323,8 +326,25 @@ class _Reader:
             identical_picks=tuple(self.same),
             live=dict(self.live),
             unsized=count_unsized(placed, self.gains, self.speaking),
+            seeds=tuple(self.seeds),
         )
         return Record(series=series, published=published)
+
+
+def paired(arms: list[Arm]) -> list[Arm]:
+    """Rows of no table that say before and after a change, on as many items: the second is judged by the first."""
+    found = list(arms)
+    tables = max((arm.table for arm in arms), default=0)
+    for place, before in enumerate(found):
+        rest = words.BEFORE.sub("", before.name)
+        for other, after in enumerate(found):
+            same = words.BEFORE.search(before.name) and words.AFTER.search(after.name) and before.n == after.n
+            if same and not before.table and not after.table and words.AFTER.sub("", after.name) == rest:
+                tables += 1
+                found[place] = replace(before, table=tables, baseline=True)
+                found[other] = replace(after, table=tables)
+                break
+    return found
 
 
 def _inside_name(text: str, start: int) -> bool:

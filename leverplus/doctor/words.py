@@ -61,6 +61,9 @@ GAIN = re.compile(
     rf"[^\d+\-\n]{{0,12}}({NUMBER})\s*%",
     re.IGNORECASE,
 )
+BEFORE = re.compile(r"优化前|修改前|改进前|before", re.IGNORECASE)
+AFTER = re.compile(r"优化后|修改后|改进后|after", re.IGNORECASE)
+SEED = re.compile(rf"(?:seed|随机种子|种子)\s*[=:：#]?\s*\d+\D{{1,20}}?({NUMBER})\s*%", re.IGNORECASE)
 BEST = re.compile(r"最优|最佳|best|optimal|chosen|selected", re.IGNORECASE)
 SAME_PICKS = re.compile(
     r"(?:索引|范例|indices|picks?|demonstrations?|icds?)[^。\n]{0,20}?(\d+(?:\.\d+)?)\s*%\s*"

@@ -84,7 +84,10 @@ def test_the_third_compares_without_saying_on_how_many_items():
 
 def test_the_fourth_measures_on_the_first_items_of_a_file():
     found = findings("003")
-    assert set(found) == {"batch_of_one", "accuracy_falls_with_n", "missing_anchors"}
+    assert set(found) == {"batch_of_one", "accuracy_falls_with_n", "difference_inside_noise", "missing_anchors"}
+    noise = found["difference_inside_noise"]
+    assert (noise.evidence["n"], noise.evidence["settled"]) == (200, 0)
+    assert noise.evidence["largest_diff"] == pytest.approx(-0.057)
     assert "Accuracy falls as n grows, at 4 numbers of shots" in found["accuracy_falls_with_n"].title
 
 
