@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queries", type=Path, metavar="FILE", help="write a line of CSV for every query")
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="write a line of CSV for every scored sequence")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the data quality as a page with charts")
+    parser.add_argument(
+        "--reward", metavar="MODE", help="instead: how this reward is spread over the sequences of a file"
+    )
+    parser.add_argument(
+        "--weights", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="with these values of [reward]"
+    )
     parser.add_argument("--gallery", action="store_true", help="list the sick runs that show what the doctor finds")
 
 
@@ -52,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         return _show_gallery(args.json)
     if not args.targets:
         raise WrongUsage("say what to look at: `lever doctor TARGET`, or --gallery for the sick runs that ship")
+    if args.reward is not None or args.weights:
+        return _show_spread(args)
     with Listing(args.queries, args.candidates) as listing:
         record = read_targets(args.targets, listing, user_names(args.map))
         if record.groups is None and (args.csv or args.queries or args.candidates or args.html):
@@ -101,6 +109,36 @@ def _show_gallery(as_json: bool) -> int:
         table.add_row(name, own.purpose, own.expected)
     print_table(table)
     print("Type `lever run gallery/NAME --ignore-findings`, then `lever doctor runs/NAME`.")
+    return 0
+
+
+def _show_spread(args: argparse.Namespace) -> int:
+    """The distribution of one reward over the sequences of a store, a group file or RL data."""
+    from leverplus.doctor.spread import measure_spread, reward_of
+
+    if args.reward is None:
+        raise WrongUsage("--weights belong to a reward: add --reward MODE, such as --reward hard_plus_soft")
+    if args.queries or args.candidates:
+        raise WrongUsage("--reward writes --csv and --html; leave --queries and --candidates out")
+    found = measure_spread(args.target, reward_of(args.reward, args.weights))
+    title = " ".join([f"reward {args.reward}", *args.weights, f"on {args.target}"])
+    if args.csv is not None:
+        bins = [
+            f"right {a:.6g} to {b:.6g},{right}\nwrong {a:.6g} to {b:.6g},{wrong}"
+            for a, b, right, wrong in found.histogram()
+        ]
+        lines = [f"{name.replace(',', ' ')},{value}" for name, value in found.rows()]
+        _write(args.csv, "\n".join(["measure,value", *lines, *bins]) + "\n")
+    if args.html is not None:
+        from leverplus.report.spread import spread_page
+
+        _write(args.html, spread_page(found, title))
+    if args.json:
+        print(json.dumps({"reward": args.reward, "measures": dict(found.rows()), "histogram": found.histogram()}))
+        return 0
+    print(title)
+    for name, value in found.rows():
+        print(f"  {name:<40} {value:>10.4g}" if isinstance(value, float) else f"  {name:<40} {value:>10,}")
     return 0
 
 

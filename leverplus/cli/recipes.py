@@ -7,7 +7,7 @@ import json
 import tomllib
 
 from leverplus.cli.console import print_table
-from leverplus.recipe.recipe import find_recipe, gallery_names, recipe_names
+from leverplus.recipe.recipe import documents_names, find_recipe, gallery_names, recipe_names
 
 USUAL = (
     *("world", "best_8k", "best_32k", "best", "own_labels", "own_pictures"),
@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(tomllib.loads(text)) if args.json else text, end="" if not args.json else "\n")
         return 0
     known = recipe_names()
-    names = [*known, *gallery_names()] if args.all else [name for name in USUAL if name in known]
+    every = [*known, *documents_names(), *gallery_names()]
+    names = every if args.all else [name for name in USUAL if name in known]
     rows = {name: tomllib.loads(find_recipe(name).read_text(encoding="utf-8")) for name in names}
     if args.json:
         print(
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         width = max(map(len, names))
         for name, row in rows.items():
             print(f"{name:{width}}  {row.get('purpose', '')}")
-        print(f"`lever recipes NAME` prints one; `lever recipes --all` lists all {len(known) + len(gallery_names())}")
+        print(f"`lever recipes NAME` prints one; `lever recipes --all` lists all {len(every)}")
         return 0
     from rich.table import Table
 

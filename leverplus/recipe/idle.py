@@ -167,7 +167,9 @@ def _model(recipe: Recipe) -> Reasons:
     if not shows_pictures(recipe):
         found |= _off("model", ["image_pixels", "image_cache"], "the items have no pictures")
     if backend == "hf" and recipe.task.name in LABEL_TASKS:
-        found |= _off("model", ["max_new_tokens"], "labels are weighed, nothing is written")
+        found |= _off("model", ["max_new_tokens", "beams", "length_penalty"], "labels are weighed, nothing is written")
+    if model.beams == 1:
+        found |= _off("model", ["length_penalty"], "model.beams = 1 has one ending")
     return found
 
 
@@ -363,7 +365,7 @@ def _listwise(recipe: Recipe, stage: Any) -> Reasons:  # noqa: ARG001
 
 def _grpo(recipe: Recipe, stage: Any) -> Reasons:
     found: Reasons = {}
-    if stage.advantage != "zscore":
+    if stage.advantage not in ("zscore", "zscore_sample"):
         found |= _off("grpo", ["std_floor"], f"{_is(recipe, 'grpo.advantage')} divides by no deviation")
     if not stage.top_k:
         found |= _off("grpo", ["topk_before_advantage"], "grpo.top_k = [] keeps all members")

@@ -10,7 +10,7 @@ from leverplus.recipe.schema import setting
 
 QUESTION, ANSWER = "{question}", "{answer}"
 
-LOCAL = ("gguf", "device", "dtype", "image_cache", "batch_tokens")
+LOCAL = ("gguf", "device", "dtype", "image_cache", "batch_tokens", "beams", "length_penalty")
 """What only a model in this process has."""
 
 SERVER = (
@@ -42,6 +42,10 @@ class ModelSection:
     )
     instruction: str = setting("", "what is said before the demonstrations; the system turn of a chat")
     max_new_tokens: int = setting(8, "most tokens of a written answer", low=1)
+    beams: int = setting(1, "hf: beginnings of an answer that go on together; 1: greedy", low=1, high=16, since="0.2")
+    length_penalty: float = setting(
+        1.0, "hf: beams are judged by log-probability / length ** this; 0: by log-probability alone", since="0.2"
+    )
     image_pixels: int = setting(0, "most pixels of a picture, larger ones are shrunk; 0: as the model comes", low=0)
     image_cache: int = setting(512, "pictures whose features stay on the device", low=1)
     batch_tokens: int = setting(0, "tokens computed together; 0: 65536 on a GPU, 2048 on a CPU", low=0)

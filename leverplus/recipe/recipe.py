@@ -25,6 +25,7 @@ from leverplus.recipe.training import RewardConfig, StageConfig
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 GALLERY = "gallery"
+DOCUMENTS = "documents"
 
 PLAIN = {
     "task": TaskSection,
@@ -95,6 +96,11 @@ def recipe_names() -> list[str]:
 def gallery_names() -> list[str]:
     """The recipes of the gallery of sick runs, as `gallery/NAME`."""
     return sorted(f"{GALLERY}/{path.stem}" for path in (FOLDER / GALLERY).glob("*.toml"))
+
+
+def documents_names() -> list[str]:
+    """The plans in the form of the documents that they come from, as `documents/NAME`."""
+    return sorted(f"{DOCUMENTS}/{path.stem}" for path in (FOLDER / DOCUMENTS).glob("*.toml"))
 
 
 def find_recipe(name: str) -> Path:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 import numpy as np
 
 from leverplus.backends.base import Reply, Request
+from leverplus.backends.hf.beams import Beams
 from leverplus.backends.hf.files import find_model
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.load import load_model
@@ -29,7 +30,7 @@ ROUNDING = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
 class HfBackend:
-    """Answers with a model of transformers: greedy answers, log-probabilities of the exact answer tokens."""
+    """Answers with a model of transformers: written answers, log-probabilities of the exact answer tokens."""
 
     def __init__(self, task: Task, section: ModelSection) -> None:
         self.task = task
@@ -42,7 +43,8 @@ class HfBackend:
         self.language = self.sight.language if self.sight else Language(model)
         self.prompts = prompts_for(self.loaded.tokenizer, processor, section)
         default = 65536 if self.language.device.type == "cuda" else 2048
-        self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default)
+        beams = Beams(section.beams, section.length_penalty)
+        self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default, beams=beams)
         self.stops = self.prompts.stops(self.loaded.model)
         self.tolerance = ROUNDING[self.loaded.dtype]
         self._verify()
@@ -52,11 +54,14 @@ class HfBackend:
         shape = [section.prompt, section.instruction]
         shape.append(section.template if section.prompt == "plain" else str(self.prompts.renderer.chat_template))
         sight = {"images": f"pil, at most {section.image_pixels or 'any number of'} pixels"} if self.sight else {}
+        how = "greedy"
+        if section.beams > 1:
+            how = f"{section.beams} beams, length penalty {section.length_penalty:g}"
         return {
             "model": self.files.name,
             "revision": self.files.digest,
             "template": f"{section.prompt}-{hashlib.sha256(repr(shape).encode()).hexdigest()[:16]}",
-            "decoding": f"greedy, at most {section.max_new_tokens} tokens",
+            "decoding": f"{how}, at most {section.max_new_tokens} tokens",
             "dtype": self.loaded.dtype,
             "transformers": version("transformers"),
             **sight,

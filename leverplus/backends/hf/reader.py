@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leverplus.backends.hf.batch import Kept, Row, Sheet, batches, distances, rows_of, visible
+from leverplus.backends.hf.beams import Beams, beam_search
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.tree import Node, Prompt, grow
 from leverplus.errors import ScoringError
@@ -41,6 +42,7 @@ class _Job:
     prompts: Sequence[Prompt]
     new_tokens: int
     stops: frozenset[int]
+    beams: Beams
     logprobs: dict[int, tuple[float, ...]] = field(default_factory=dict)
     written: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -71,16 +73,19 @@ class Reader:
     Where the memory of the device is too small for a batch, `batch_tokens` is halved and the prompts are read again.
     """
 
-    def __init__(self, language: Language, *, batch_tokens: int, share: bool = True) -> None:
+    def __init__(
+        self, language: Language, *, batch_tokens: int, share: bool = True, beams: Beams | None = None
+    ) -> None:
         self.language = language
+        self.beams = beams or Beams()
         self.batch_tokens = batch_tokens
         self.share = share
 
     def read(self, prompts: Sequence[Prompt], new_tokens: int, stops: frozenset[int] = frozenset()) -> list[Reading]:
-        """One reading a prompt, in order; up to `new_tokens` tokens are written greedily, up to a token of `stops`."""
+        """One reading a prompt, in order; up to `new_tokens` tokens are written, up to a token of `stops`."""
         while True:
             try:
-                return self._read(_Job(prompts, new_tokens, stops))
+                return self._read(_Job(prompts, new_tokens, stops, self.beams))
             except RuntimeError as error:  # OutOfMemoryError is one
                 if not out_of_memory(error):
                     raise
@@ -165,14 +170,17 @@ class Reader:
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
     def _write(self, ends: _Ends, hidden: Tensor, kept: Kept, job: _Job) -> None:
-        """Greedy tokens after each prompt, a stop token included; rows that are done leave the batch."""
+        """Tokens after each prompt, a stop token included; rows that are done leave the batch."""
         written: list[list[int]] = [[] for _ in ends.rows]
         if job.new_tokens:
-            tokens = self.language.head(hidden[self._index(ends.rows), self._index(ends.last)]).argmax(1)
+            logits = self.language.head(hidden[self._index(ends.rows), self._index(ends.last)])
             kept = kept if len(ends.rows) == hidden.shape[0] else kept.rows(self._index(ends.rows))
             own = [job.prompts[number] for number in ends.numbers]
             after = self._index([[int(p.positions[:, -1].max()) + 1, len(p.codes)] for p in own])
-            self._go_on(written, tokens, after, kept, job)
+            if job.beams.count > 1:
+                written = self._search(logits, after, kept, job)
+            else:
+                self._go_on(written, logits.argmax(1), after, kept, job)
         job.written.update(zip(ends.numbers, map(tuple, written), strict=True))
 
     def _go_on(self, written: list[list[int]], tokens: Tensor, after: Tensor, kept: Kept, job: _Job) -> None:
@@ -189,16 +197,29 @@ class Reader:
                 index = self._index(going)
                 alive = [alive[row] for row in going]
                 kept, tokens, after = kept.rows(index), tokens[index], after[index]
-            tokens, kept = self._step(tokens, after + step, dims, kept)
+            logits, kept = self._step(tokens, after + step, dims, kept)
+            tokens = logits.argmax(1)
+
+    def _search(self, logits: Tensor, after: Tensor, kept: Kept, job: _Job) -> list[list[int]]:
+        """The best tokens of a beam search after every row; `after` as in `_go_on`."""
+        dims, state = job.prompts[0].positions.shape[0], [kept]
+
+        def advance(rows: Sequence[int], tokens: Sequence[int], owners: Sequence[int], step: int) -> Tensor:
+            at = after[self._index(owners)] + step
+            found, state[0] = self._step(self._index(tokens), at, dims, state[0].rows(self._index(rows)))
+            return found.float().log_softmax(-1)
+
+        found = beam_search(logits.float().log_softmax(-1), advance, job.beams, job.new_tokens, job.stops)
+        return [list(tokens) for tokens in found]
 
     def _step(self, tokens: Tensor, after: Tensor, dims: int, kept: Kept) -> tuple[Tensor, Kept]:
-        """The next token of every row after one more."""
+        """Next-token logits (rows, V) after one more token."""
         branch, places = torch.zeros_like(tokens)[:, None], after[:, 1:]
         distance = distances(places, kept) if self.language.window else None
         rotary = after[None, :, :1].expand(dims, -1, -1)
         embedded = self.language.embed_tokens(tokens[:, None])
         hidden, layers = self.language.run(embedded, rotary, visible(branch, kept), distance, kept.layers)
-        return self.language.head(hidden[:, 0]).argmax(1), kept.joined(layers, branch == 0, places)
+        return self.language.head(hidden[:, 0]), kept.joined(layers, branch == 0, places)
 
     def _index(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.language.device)

@@ -1,0 +1,83 @@
+"""Write docs/documents.md: every row of the five documents with the recipe, key or command that gives it.
+
+    python benchmarks/write_documents.py
+
+The rows are in documents.toml beside this file; tests/test_documents.py follows every link.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "documents.md"
+ROWS = Path(__file__).parent / "documents.toml"
+
+HEAD = """\
+# The five documents, row by row
+
+Lever-Plus grew out of five reports on training a selector. Everything they name, a system, a setting, a finding or a
+script, is a row here, with what gives it today. `documents/NAME_documents` is a plan in the form of the documents
+(selector, epochs, the last epoch kept, deviations over n - 1), `NAME` the mended form; [plans](plans.md) compares both.
+`lever check NAME` reads a recipe, `lever run NAME --ignore-findings` runs it. What somebody coming from the earlier
+code needs first is in [migrating](migrating.md).
+
+`python benchmarks/write_documents.py` wrote this page from `benchmarks/documents.toml`; a test follows every link.
+
+000: why a training failed (2025-12-16). 001: diagnosis and plans 1-10 (2025-12-25). 002: advice, second version.
+003: advice, first version. 004: plan 5 in detail (2025-12-23).
+
+| row | document | what it says | what gives it | tried by |
+|---|---|---|---|---|
+"""
+
+
+class Row(NamedTuple):
+    """A row: its number, the document, what that says, links that give it, and the test that tries it (or "recipe")."""
+
+    number: int
+    document: str
+    says: str
+    links: list[tuple[str, str]]
+    tried: str
+
+
+def read_rows() -> list[Row]:
+    rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["rows"]
+    split = [
+        (n, document, says, [link.split(":", 1) for link in links], tried) for n, document, says, links, tried in rows
+    ]
+    return [Row(n, document, says, [(kind, name) for kind, name in links], t) for n, document, says, links, t in split]
+
+
+def shown(kind: str, name: str) -> str:
+    """A link as the page shows it."""
+    if kind == "page":
+        page, _, heading = name.partition("#")
+        return f"[{page}: {heading.replace('-', ' ')}]({page}.md#{heading})"
+    if kind == "recipe":
+        return f"recipe [`{name}`](../leverplus/recipes/{name}.toml)"
+    if kind == "gallery":
+        return f"recipe [`gallery/{name}`](../leverplus/recipes/gallery/{name}.toml)"
+    if kind == "file":
+        return f"[`{name}`](../{name})"
+    if kind == "check":
+        return f"doctor [`{name}`](doctor.md)"
+    words = {"key": "", "command": "", "preset": "selector ", "reward": "reward ", "advantage": "advantage "}
+    return f"{words[kind]}`{name}`"
+
+
+def page_text(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        gives = "; ".join(shown(kind, name) for kind, name in row.links)
+        tried = "[recipes](../tests/test_documents.py)" if row.tried == "recipe" else f"[test](../{row.tried})"
+        lines.append(f"| {row.number} | {row.document} | {row.says} | {gives} | {tried} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text(read_rows()), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
