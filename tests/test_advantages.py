@@ -81,3 +81,53 @@ def test_the_sample_deviation_is_that_of_torch() -> None:
     torch.testing.assert_close(advantages.zscore_sample(rewards, mask, floor=1e-6), expected)
     ratio = advantages.zscore_sample(rewards, mask, 1e-6) / advantages.zscore(rewards, mask, 1e-6)
     assert float(ratio[0, 0]) == pytest.approx((4 / 5) ** 0.5)
+
+
+def test_moments_of_an_empty_group_are_zero_and_of_others_those_of_their_members() -> None:
+    mask = torch.tensor([[True, True, True, True], [False] * 4])
+    count, mean, spread = advantages.moments(REWARDS, mask)
+    assert count.flatten().tolist() == [4.0, 0.0]
+    assert mean.flatten().tolist() == pytest.approx([0.9, 0.0])
+    assert spread.flatten().tolist() == pytest.approx([((0.9**2 * 2 + 0.7**2 + 1.1**2) / 4) ** 0.5, 0.0])
+
+
+def test_a_group_lives_when_its_members_differ_by_more_than_float_noise() -> None:
+    rewards = torch.tensor([[0.0, 1e-6], [0.0, 1.1e-6], [0.5, 0.5], [0.0, 1.0], [3.0, 1.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True], [True, True], [True, True], [True, False], [False, False]])
+    assert advantages.live_groups(rewards, mask).tolist() == [False, True, False, False, False]
+    assert advantages.live_groups(rewards, mask, 1.0).tolist() == [False] * 5
+    negative = torch.tensor([[-3.0, -1.0, 0.0]])
+    assert advantages.live_groups(negative, torch.tensor([[True, True, False]])).item()
+
+
+@pytest.mark.parametrize("name", ["zscore", "zscore_sample"])
+def test_z_scores_divide_by_a_tenth_at_least_unless_told(name: str) -> None:
+    row, mask = torch.tensor([[0.0, 0.02]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    function = getattr(advantages, name)
+    assert function(row, mask)[0].tolist() == pytest.approx([-0.1, 0.1])
+    assert function(row, mask, 0.05)[0].tolist() == pytest.approx([-0.2, 0.2])
+
+
+def test_the_sample_deviation_counts_the_members_that_are_there() -> None:
+    found = advantages.zscore_sample(torch.tensor([[0.0, 1.0, 2.0, 50.0]]), torch.tensor([[True, True, True, False]]))
+    assert found[0].tolist() == pytest.approx([-1.0, 0.0, 1.0, 0.0])
+
+
+def test_ranks_count_the_members_that_are_there() -> None:
+    rewards = torch.tensor([[0.5, 0.1, 9.0, 0.5]])
+    mask = torch.tensor([[True, True, False, True]])
+    assert advantages.rank(rewards, mask)[0].tolist() == pytest.approx([0.5, -1.0, 0.0, 0.5])
+
+
+def test_the_scale_of_a_batch_has_a_floor_and_reads_members_that_are_there() -> None:
+    values, mask = torch.tensor([[-0.01, 0.01, 9.0]]), torch.tensor([[True, True, False]])
+    assert advantages.scale_over_batch(values, mask)[0, :2].tolist() == pytest.approx([-0.2, 0.2]), "0.05 unless told"
+    assert advantages.scale_over_batch(values, mask, 0.001)[0, :2].tolist() == pytest.approx([-1.0, 1.0])
+    assert torch.equal(advantages.scale_over_batch(values, mask & False), values)
+
+
+def test_as_many_as_there_are_is_everybody() -> None:
+    mask = torch.tensor([[True, False, True]])
+    assert torch.equal(advantages.top_members(torch.tensor([[0.1, 0.5, 0.3]]), mask, 3), mask)
+    assert advantages.top_members(torch.tensor([[0.1, 0.5, 0.3]]), mask, 2).tolist() == [[True, False, True]]
+    assert advantages.top_members(torch.tensor([[0.5, 0.5, 0.5]]), mask, 1).tolist() == [[True, False, False]]

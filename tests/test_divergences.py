@@ -78,3 +78,22 @@ def test_entropy_of_a_uniform_row_is_the_log_of_its_size() -> None:
     log_p = d.masked_log_softmax(logits)
     assert float(d.entropy(log_p)) == pytest.approx(torch.tensor(3.0).log().item())
     assert float(d.total_variation(log_p, log_p)) == 0.0
+
+
+def test_entropy_total_variation_and_estimators_by_hand() -> None:
+    p, q = torch.tensor([0.5, 0.25, 0.25, 0.0]).log(), torch.tensor([0.25, 0.25, 0.5, 0.0]).log()
+    assert float(d.entropy(p)) == pytest.approx(1.5 * torch.tensor(2.0).log().item())
+    assert float(d.total_variation(p, q)) == pytest.approx(0.25)
+    assert float(d.categorical_kl(p, q)) == pytest.approx(0.25 * torch.tensor(2.0).log().item())
+    left, right = torch.tensor(-1.0), torch.tensor(-3.0)
+    assert float(d.k1(left, right)) == 2.0
+    assert float(d.k2(left, right)) == 2.0
+    assert float(d.k3(left, right)) == pytest.approx(torch.tensor(-2.0).exp().item() + 1.0)
+    assert float(d.k3_inverted(left, right)) == pytest.approx(torch.tensor(2.0).exp().item() - 3.0)
+
+
+def test_masked_log_softmax_is_that_of_the_allowed_actions() -> None:
+    found = d.masked_log_softmax(torch.tensor([[1.0, -torch.inf, 2.0]]))
+    expected = torch.log_softmax(torch.tensor([1.0, 2.0]), -1)
+    assert found[0, [0, 2]].tolist() == pytest.approx(expected.tolist())
+    assert found[0, 1] == -torch.inf

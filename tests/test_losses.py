@@ -212,3 +212,129 @@ def test_gradients_agree_with_finite_differences_in_float64(name: str) -> None:
         return torch.Generator().manual_seed(5)
 
     assert torch.autograd.gradcheck(value, (logits,))
+
+
+def test_means_leave_out_what_takes_no_part_and_nothing_at_all_is_zero() -> None:
+    values, rows = torch.tensor([1.0, 4.0, 9.0]), torch.tensor([True, True, False])
+    assert float(losses.row_mean(values, rows)) == 2.5
+    assert float(losses.row_mean(values, torch.zeros(3, dtype=torch.bool))) == 0.0
+    members = torch.tensor([[1.0, 4.0, 9.0], [2.0, 2.0, 2.0]])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    assert losses.member_mean(members, mask).tolist() == [2.5, 0.0]
+
+
+def test_cross_entropy_reads_existing_steps_and_rows_with_a_weight() -> None:
+    steps = steps_of([[0.5, 0.25]], [[0.2, 0.5]])
+    valid = torch.tensor([[[True, False]], [[True, True]]])
+    result = losses.cross_entropy(steps, valid, torch.tensor([[2.0], [0.0]], dtype=F64))
+    assert float(result.total) == pytest.approx(-2.0 * math.log(0.5))
+    assert result.rows == 1
+    negative = losses.cross_entropy(steps, valid, torch.tensor([[-1.0], [1.0]], dtype=F64))
+    assert (negative.rows, float(negative.total)) == (2, pytest.approx((math.log(0.5) - math.log(0.1)) / 2))
+    with pytest.raises(ValueError, match="table"):
+        losses.cross_entropy(steps, valid, torch.ones(2, 1, dtype=F64), smoothing=0.1)
+
+
+def test_smoothing_leaves_out_steps_that_do_not_exist() -> None:
+    table = masked_log_softmax(torch.tensor([[[[1.0, 2.0, -torch.inf], [3.0, 1.0, 0.0]]]], dtype=F64))
+    steps, valid = table[..., 0], torch.tensor([[[True, False]]])
+    found = losses.cross_entropy(steps, valid, torch.ones(1, 1, dtype=F64), table, smoothing=0.5)
+    even = -float(table[0, 0, 0, :2].mean())
+    assert float(found.total) == pytest.approx(0.5 * -float(steps[0, 0, 0]) + 0.5 * even)
+
+
+def test_weights_of_scaled_rewards_by_hand() -> None:
+    rewards, mask = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0], [1.0] * 5], dtype=F64), torch.ones(2, 5) > 0
+    mask[1] = False
+    z = [-0.5] * 4 + [2.0]  # mean 0.2, deviation 0.4
+    raised = [math.exp(value / 0.5) for value in z]
+    expected = [value / sum(raised) for value in raised]
+    assert losses.reward_weights(rewards, mask, 0.5, "zscore")[0].tolist() == pytest.approx(expected)
+    cut = [math.exp(min(max(value, -0.25), 0.25) / 0.5) for value in z]
+    found = losses.reward_weights(rewards, mask, 0.5, "clamped", clamp=0.25)
+    assert found[0].tolist() == pytest.approx([value / sum(cut) for value in cut])
+    assert found[1].tolist() == [0.0] * 5, "a group without members weighs nothing"
+    wide = torch.zeros(1, 26, dtype=F64)
+    wide[0, 0] = 1.0  # z = 5
+    usual = losses.reward_weights(wide, torch.ones(1, 26) > 0, 1.0, "clamped")
+    assert float(usual[0, 0] / usual[0, 1]) == pytest.approx(math.exp(3.0 + 0.2)), "clamped at 3 unless told"
+    with pytest.raises(ValueError, match="clamped"):
+        losses.reward_weights(rewards, mask, 0.5, "z")
+
+
+def test_clip_counts_by_hand_and_importance_multiplies_a_member() -> None:
+    change = torch.tensor([[[0.5, -0.5, 0.0], [0.5, -0.5, 9.0], [0.1, 0.1, 0.1]]], dtype=F64)
+    valid = torch.tensor([[[True, True, True], [True, True, False], [True, True, True]]])
+    mask, old = torch.tensor([[True, True, False]]), torch.zeros(1, 3, 3, dtype=F64)
+    advantage, importance = torch.tensor([[1.0, -1.0, 5.0]], dtype=F64), torch.tensor([[2.0, 0.5, 7.0]], dtype=F64)
+    clip = losses.Clip(0.2, 0.28)
+    found = losses.ppo_clip(change, old, valid, advantage, mask, clip=clip, importance=importance)
+    up, down = math.exp(0.5), math.exp(-0.5)
+    first, second = 2.0 * (1.28 + down + 1.0) / 3, -0.5 * (up + 0.8) / 2
+    assert float(found.total) == pytest.approx(-(first + second) / 2)
+    assert found.rows == 1
+    said = found.diagnostics
+    assert said["ratio/mean"] == pytest.approx((2 * up + 2 * down + 1.0) / 5)
+    assert said["ratio/max"] == pytest.approx(up)
+    assert said["clip_ratio/high_mean"] == pytest.approx(1 / 5), "out of the range on the side of its advantage"
+    assert said["clip_ratio/low_mean"] == pytest.approx(1 / 5)
+    assert said["clip_ratio/region_mean"] == pytest.approx(4 / 5)
+    nobody = losses.ppo_clip(change, old, valid, advantage, mask & False, clip=clip)
+    assert (nobody.diagnostics, nobody.rows) == ({}, 0)
+    with pytest.raises(ValueError, match="sequence"):
+        losses.ppo_clip(change, old, valid, advantage, mask, clip=losses.Clip(level="word"))
+    assert (losses.Clip().low, losses.Clip().high, losses.Clip().level) == (0.2, 0.28, "step")
+
+
+@pytest.mark.parametrize(("change", "low", "high", "region"), [(0.0, 0.0, 0.0, 0.0), (0.7, 0.2, 0.2, 1.0)])
+def test_a_ratio_on_the_edge_is_inside_and_without_advantage_nothing_is_clipped(
+    change: float, low: float, high: float, region: float
+) -> None:
+    moved, some = torch.tensor([[[change, -change]]], dtype=F64), torch.ones(1, 1) > 0
+    clip = losses.Clip(low, high)
+    found = losses.ppo_clip(
+        moved, torch.zeros_like(moved), torch.ones(1, 1, 2) > 0, torch.zeros(1, 1, dtype=F64), some, clip=clip
+    )
+    assert found.diagnostics["clip_ratio/region_mean"] == region
+    assert found.diagnostics["clip_ratio/low_mean"] == found.diagnostics["clip_ratio/high_mean"] == 0.0
+
+
+def test_listwise_counts_rows_with_two_measured_and_allowed_actions() -> None:
+    log_p = masked_log_softmax(torch.tensor([[0.0, 1.0, -torch.inf], [0.0, 1.0, 2.0]], dtype=F64))
+    rewards = torch.tensor([[1.0, math.nan, 1.0], [0.0, 1.0, math.nan]])
+    found = losses.listwise(log_p, rewards, 0.5)
+    assert (found.rows, found.diagnostics) == (1, {"listwise/rows": 1.0})
+    high = math.exp(2.0) / (1 + math.exp(2.0))
+    own = torch.log_softmax(log_p[1, :2], -1)
+    assert float(found.total) == pytest.approx(-float((1 - high) * own[0] + high * own[1]))
+    with pytest.raises(ValueError, match="pool"):
+        losses.listwise(log_p, rewards, 0.5, among="all")
+
+
+def test_pairs_count_by_gap_or_alike_above_the_margin_and_say_how_they_stand() -> None:
+    scores = torch.tensor([[0.3, -0.4, 1.0, 5.0], [1.0, 0.0, 0.0, 0.0]], dtype=F64)
+    rewards = torch.tensor([[1.0, 0.5, 0.25, 9.0], [0.5, 0.5, 0.0, 0.0]], dtype=F64)
+    mask = torch.tensor([[True, True, True, False], [True, True, False, False]])
+    found = losses.pairwise(scores, rewards, mask, margin=0.25, beta=0.5, weighting="even")
+
+    def worth(difference: float) -> float:
+        return math.log1p(math.exp(-0.5 * difference))
+
+    assert float(found.total) == pytest.approx((worth(0.7) + worth(-0.7)) / 2), "a gap of the margin is no pair"
+    assert found.rows == 1
+    assert found.diagnostics == {"pair/count": 2.0, "pair/accuracy": 0.5, "pair/margin": pytest.approx(0.0)}
+    by_pair = losses.pairwise(scores, rewards, mask, margin=0.25, beta=0.5, per="pair")
+    assert float(by_pair.total) == pytest.approx((0.5 * worth(0.7) + 0.75 * worth(-0.7)) / 3 / 2)
+    assert by_pair.rows == 2
+    usual = losses.pairwise(scores, rewards, mask)
+    tenth = [0.5 * math.log1p(math.exp(-0.07)), 0.75 * math.log1p(math.exp(0.07))]
+    assert float(usual.total) == pytest.approx(sum(tenth) / 1.25), "margin 0.25 and beta 0.1 unless told"
+    tied = losses.pairwise(torch.zeros(1, 2, dtype=F64), torch.tensor([[1.0, 0.0]], dtype=F64), torch.ones(1, 2) > 0)
+    assert tied.diagnostics["pair/accuracy"] == 0.0, "equal scores are not right"
+    alone = losses.pairwise(
+        torch.zeros(1, 1, dtype=F64), torch.zeros(1, 1, dtype=F64), torch.ones(1, 1) > 0, per="pair"
+    )
+    assert (alone.rows, float(alone.total), alone.diagnostics) == (0, 0.0, {"pair/count": 0.0})
+    for wrong in ({"weighting": "odd"}, {"per": "row"}):
+        with pytest.raises(ValueError, match="known"):
+            losses.pairwise(scores, rewards, mask, **wrong)

@@ -166,3 +166,97 @@ def test_logit_tells_small_probabilities_apart() -> None:
 def test_the_gain_in_hybrid_is_bounded_on_both_sides(gain: float, quality: float) -> None:
     evidence = Evidence(score(0.0, 0.5), prefix=score(0.0, 0.5 - gain, ()))
     assert rewards.hybrid(evidence, Weights(alpha=0.5)) == pytest.approx(0.5 * quality)
+
+
+WEIGHED = {
+    "hard_plus_soft": 0.5 + 3.0 * 0.6,
+    "hard_plus_soft_v2": 1.0 + 3.0 * 0.6,
+    "separated": 1.0 + 3.0 * 0.6,
+    "hard_only": 0.5,
+    "soft_only": 3.0 * 0.6,
+    "expected_accuracy": 3.0 * 0.4,
+    "gt_prob": 3.0 * 0.5,
+    "choice_prob": 3.0 * 0.5,
+    "hard_plus_gtprob": 0.5 + 3.0 * 0.5,
+    "hard01_plus_gtprob": 0.5 + 3.0 * 0.5,
+    "hard01_plus_gtprob_separated": 1.0 + 3.0 * 0.5,
+    "hard_plus_gtprob_plus_rel": 0.5 + 3.0 * 0.5,
+    "legacy": 0.25 * 0.04 + 2.0,
+    "hybrid": 0.25 * 0.4 + 0.75 * 1.3,
+    "rank": 3.0,
+}
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHED))
+def test_every_reward_is_weighed_by_its_own_weights(name: str) -> None:
+    weights = Weights(hard=0.5, soft=3.0, rel=0.7, alpha=0.25, beta=2.0)
+    reward = catalog.load(catalog.REWARDS, name, "reward")
+    assert reward(RIGHT, weights) == pytest.approx(WEIGHED[name])
+
+
+def test_weights_are_those_of_the_manual_unless_told() -> None:
+    usual = Weights()
+    assert (usual.hard, usual.soft, usual.rel, usual.alpha, usual.beta) == (1.0, 1.0, 0.1, 0.5, 1.0)
+    assert rewards.LIMIT == 5.0
+    assert rewards.soft_only(Evidence(score(1.0)), Weights(soft=-100.0)) == -5.0
+    assert rewards.soft_only(Evidence(score(1.0)), Weights(soft=100.0)) == 5.0
+    assert rewards.soft_only(Evidence(score(1.0)), Weights(soft=4.5)) == 4.5
+
+
+def test_relevance_counts_for_wrong_answers_only() -> None:
+    wrong = rewards.hard_plus_gtprob_plus_rel(WRONG, Weights(rel=0.5))
+    assert wrong == pytest.approx(0.2 + 0.5 * WRONG.score.relevance)
+    right = rewards.hard_plus_gtprob_plus_rel(RIGHT, Weights(rel=0.5))
+    assert right == pytest.approx(1.5)
+
+
+def test_without_weight_on_quality_legacy_needs_no_gain() -> None:
+    assert rewards.legacy(Evidence(score(1.0)), Weights(alpha=0.0, beta=2.0)) == 2.0
+
+
+def test_a_prompt_alone_is_in_the_middle_and_ties_share_over_a_larger_group() -> None:
+    assert rewards.rank(Evidence(score(1.0), rivals=(score(1.0),)), Weights(soft=0.8)) == pytest.approx(0.4)
+    group = (score(0.6, 0.5), score(0.0, 0.9), score(0.0, 0.2), score(0.0, 0.2))
+    values = [rewards.rank(Evidence(member, rivals=group), Weights()) for member in group]
+    assert values == pytest.approx([1.0, 2 / 3, 1 / 6, 1 / 6])
+
+
+def test_logit_is_bounded_at_both_ends_and_ranks_share_ties() -> None:
+    assert rewards.logit(np.array([1.0]))[0] == pytest.approx(math.log(0.995 / 0.005))
+    assert rewards.logit(np.array([0.0, 0.5]), 0.25).tolist() == pytest.approx([math.log(1 / 3), 0.0])
+    assert rewards.average_ranks(np.array([0.3, 0.1, 0.3, 0.9])).tolist() == [1.5, 0.0, 1.5, 3.0]
+
+
+def test_normalising_small_groups_and_its_bounds() -> None:
+    assert rewards.normalise([0.7], "rank").tolist() == [0.0]
+    assert rewards.normalise([0.7], "z_score").tolist() == [0.7]
+    assert rewards.normalise([0.0, 1.0], "rank").tolist() == [-1.0, 1.0]
+    assert rewards.normalise([0.0, 2.0], "z_score").tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
+    assert rewards.normalise([0.1, 0.2], "none").tolist() == [0.1, 0.2]
+    far = [0.0] * 40 + [1.0]
+    assert rewards.normalise(far, "z_score").max() > 6.0
+    assert rewards.normalise(far, "z_score_clamp", 2.0).max() == 2.0
+    assert rewards.normalise([-value for value in far], "z_score_clamp").min() == -3.0
+    tiny = rewards.normalise([0.0, 1e-11], "z_score")
+    assert tiny.tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5]), "a small spread is a spread"
+
+
+def test_components_are_weighed_and_must_match() -> None:
+    found = rewards.combine([np.array([0.0, 1.0]), np.array([3.0, 1.0])], [2.0, 0.5], "none")
+    assert found.tolist() == [1.5, 2.5]
+    clamped = rewards.combine([np.array([0.0] * 40 + [1.0])], [1.0], "z_score_clamp")
+    assert clamped.max() == 3.0
+    for components, weights in (([], []), ([np.zeros(2)], [1.0, 2.0])):
+        with pytest.raises(ValueError, match="components"):
+            rewards.combine(components, weights, "none")
+
+
+def test_adaptive_weights_by_hand_and_where_nothing_spreads() -> None:
+    groups = [[np.array([0.0, 2.0]), np.array([0.0, 0.5])], [np.array([0.0, 6.0]), np.array([0.0, 1.5])]]
+    assert rewards.adaptive_weights(groups, [1.0, 2.0]) == pytest.approx([3.0 * 0.5 / 4.5, 3.0 * 4.0 / 4.5])
+    flat = [[np.zeros(2), np.ones(2)]]
+    assert rewards.adaptive_weights(flat, [1.0, 3.0]) == [1.0, 3.0]
+    hardly = [[np.array([0.0, 1.6e-6]), np.array([0.0, 2.0])]]
+    assert rewards.adaptive_weights(hardly, [1.0, 1.0])[0] == 0.0, "less than a millionth is no spread"
+    with pytest.raises(NotMeasured, match="at least one group"):
+        rewards.adaptive_weights([], [1.0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
 
-from leverplus.schedules import BetaRule, decay, interpolate, learning_rate
+from leverplus.schedules import BetaRule, decay, interpolate, learning_rate, warm_up
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
@@ -43,3 +44,39 @@ def test_beta_rises_above_its_range_falls_below_and_never_leaves_its_limits() ->
     for _ in range(12):
         beta = rule.next(beta, 1.0)
     assert beta == 10.0
+
+
+def test_warm_up_ends_at_one_and_none_is_one() -> None:
+    assert [warm_up(step, 4) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    assert warm_up(0, 0) == warm_up(5, 0) == warm_up(0, 1) == 1.0
+
+
+def test_decay_stays_at_its_ends_outside_of_its_steps() -> None:
+    assert decay("constant", 7, 10) == 1.0
+    assert decay("linear", -3, 5) == 1.0
+    assert decay("linear", 99, 5, end=0.25) == 0.25
+    assert decay("linear", 1, 5, end=0.2) == pytest.approx(0.8)
+    assert decay("cosine", 1, 5, end=0.2) == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2)
+    assert decay("linear", 0, 1) == 1.0
+    assert decay("linear", 1, 1) == 0.0
+    assert decay("linear", 1, 2) == 0.0
+    assert decay("linear", 4, 5) == 0.0, "to 0 unless told"
+
+
+def test_the_rate_after_the_warm_up_decays_over_the_steps_that_remain() -> None:
+    rates = [learning_rate(2.0, "linear", step, 9, warmup=4, end=0.5) for step in range(9)]
+    assert rates == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0, 1.75, 1.5, 1.25, 1.0])
+    assert learning_rate(2.0, "linear", 8, 9, warmup=4) == 0.0
+
+
+def test_a_single_step_has_the_first_value() -> None:
+    assert interpolate(2.0, 0.5, 0, 1) == 2.0
+    assert interpolate(2.0, 0.5, 1, 3) == 1.25
+    assert interpolate(2.0, 0.5, 1, 2) == 0.5
+
+
+def test_beta_keeps_still_on_the_edges_and_has_a_lowest_value() -> None:
+    rule = BetaRule(low=0.01, high=0.1, factor=2.0, minimum=0.05, maximum=1.0)
+    assert rule.next(0.4, 0.1) == rule.next(0.4, 0.01) == 0.4
+    assert rule.next(0.08, 0.0) == 0.05
+    assert rule.next(0.2, 0.0) == 0.1

@@ -48,3 +48,17 @@ def test_the_pairwise_bound_is_zero_for_orthogonal_and_low_for_equal_items() -> 
     values = setgain.volume_gain(torch.tensor([0.0, 1.0]))
     assert float(values[0]) == pytest.approx(0.0, abs=1e-5)
     assert float(values[1]) == pytest.approx(-6.9, abs=0.1)
+
+
+def test_the_pairwise_bound_by_hand() -> None:
+    values = setgain.volume_gain(torch.tensor([0.6, -0.8, 1.0], dtype=torch.float64))
+    assert values.exp().tolist() == pytest.approx([0.64 + 1e-6, 0.36 + 1e-6, 0.001 + 1e-6])
+    assert float(setgain.volume_gain(torch.tensor(1.0), 0.5).exp()) == pytest.approx(0.501)
+
+
+def test_an_item_that_is_explained_already_changes_no_number_beyond_its_floor() -> None:
+    residual, factors = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    row = torch.tensor([0.0, 1e-4], dtype=torch.float64)
+    left, column = setgain.volume_step(residual, factors, row, torch.tensor(0), 1)
+    assert column[1].tolist() == pytest.approx([0.0, 0.1]), "divided by the root of 1e-6"
+    assert left.tolist() == pytest.approx([0.0, 0.99])

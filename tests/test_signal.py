@@ -51,3 +51,29 @@ def test_right_is_any_accuracy_and_graded_adds_it() -> None:
     assert [signal.graded(accuracy) for accuracy in (1.0, 0.3, 0.0)] == [2.0, 1.3, 0.0]
     assert signal.all_right([1.0, 1.0])
     assert not signal.all_right([1.0, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.0, 0.0, 0.0, 0.5, 0.5, 0.5], "high"),  # a gap of 1.5 is enough
+        ([0.0, 0.0, 0.0, 0.4, 0.4, 0.4], "medium"),
+        ([0.0, 0.0, 1e-300, 1e-300], "medium"),  # a gap of 1 is enough
+        ([1.0, 1.0], "low"),
+        ([1.0], "low"),
+    ],
+)
+def test_the_edges_of_the_tiers(accuracies: list[float], expected: str) -> None:
+    assert signal.tier(accuracies) == expected
+
+
+def test_the_edges_of_right_flat_and_gap() -> None:
+    assert signal.is_right(1e-9)
+    assert not signal.is_right(0.0)
+    assert signal.gap([0.25, 1.0, 0.5]) == 0.75
+    assert signal.gap([]) == 0.0
+    assert signal.is_flat([0.0, 1e-6]), "a difference of FLAT itself is none"
+    assert not signal.is_flat([0.0, 1.5e-6])
+    assert signal.all_right([1.0 - 5e-7, 1.0])
+    assert not signal.all_right([1.0 - 2e-6, 1.0])
+    assert signal.TIERS == {"high": (1.5, 3), "medium": (1.0, 2), "low": (0.0, 0)}

@@ -1,25 +1,45 @@
-"""What five long reports on failed trainings print is enough for these findings, and for no others."""
+"""What five reports on failed trainings print is enough for these findings, and for no others.
+
+`reports/` holds their figures in short, in our own words; the long ones are read too where they lie beside the
+repository.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from leverplus.doctor.examine import examine
+from leverplus.doctor.findings import Finding
 from leverplus.doctor.read import read_target
 
-SEEDS = Path(__file__).parents[2].parent / "shared" / "seeds"
-pytestmark = pytest.mark.skipif(not SEEDS.is_dir(), reason=f"the seed documents are not at {SEEDS}")
+SHORT = Path(__file__).parent / "reports"
+LONG = Path(__file__).parents[2].parent / "shared" / "seeds"
+NAMES = ("first", "second", "third", "fourth", "fifth")
+
+Findings = Callable[[str], dict[str, Finding]]
 
 
-def findings(number):
-    (path,) = SEEDS.glob(f"{number}_*.txt")
-    return {finding.code: finding for finding in examine(read_target(path))}
+@pytest.fixture(params=["short", "long"])
+def findings(request: pytest.FixtureRequest) -> Findings:
+    """What is found in a report, by its code."""
+    if request.param == "long" and not LONG.is_dir():
+        pytest.skip("the long reports are not beside the repository; the short ones were read")
+
+    def found(name: str) -> dict[str, Finding]:
+        if request.param == "short":
+            path = SHORT / f"{name}.md"
+        else:
+            (path,) = LONG.glob(f"00{NAMES.index(name)}_*.txt")
+        return {finding.code: finding for finding in examine(read_target(path))}
+
+    return found
 
 
-def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch():
-    found = findings("000")
+def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch(findings: Findings) -> None:
+    found = findings("first")
     assert set(found) == {
         "kl_at_start",
         "kl_weight_on_rails",
@@ -40,8 +60,8 @@ def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch():
     assert (noise.evidence["n"], noise.evidence["settled"]) == (200, 0)
 
 
-def test_the_second_finds_what_its_ten_plans_overlooked():
-    found = findings("001")
+def test_the_second_finds_what_its_ten_plans_overlooked(findings: Findings) -> None:
+    found = findings("second")
     assert set(found) == {
         "top_k_before_baseline",
         "advantage_std_tiny",
@@ -78,12 +98,12 @@ def test_the_second_finds_what_its_ten_plans_overlooked():
     assert found["kl_at_start"].evidence["trainings"] == 4
 
 
-def test_the_third_compares_without_saying_on_how_many_items():
-    assert set(findings("002")) == {"comparison_without_n"}
+def test_the_third_compares_without_saying_on_how_many_items(findings: Findings) -> None:
+    assert set(findings("third")) == {"comparison_without_n"}
 
 
-def test_the_fourth_measures_on_the_first_items_of_a_file():
-    found = findings("003")
+def test_the_fourth_measures_on_the_first_items_of_a_file(findings: Findings) -> None:
+    found = findings("fourth")
     assert set(found) == {"batch_of_one", "accuracy_falls_with_n", "difference_inside_noise", "missing_anchors"}
     noise = found["difference_inside_noise"]
     assert (noise.evidence["n"], noise.evidence["settled"]) == (200, 0)
@@ -91,8 +111,8 @@ def test_the_fourth_measures_on_the_first_items_of_a_file():
     assert "Accuracy falls as n grows, at 4 numbers of shots" in found["accuracy_falls_with_n"].title
 
 
-def test_the_fifth_wants_a_larger_learning_rate_where_there_is_no_signal():
-    found = findings("004")
+def test_the_fifth_wants_a_larger_learning_rate_where_there_is_no_signal(findings: Findings) -> None:
+    found = findings("fifth")
     assert set(found) == {"advantage_std_tiny", "comparison_without_n", "learning_rate_without_signal"}
     assert found["learning_rate_without_signal"].code in found["advantage_std_tiny"].consequences
     assert "cannot mend missing signal" in found["learning_rate_without_signal"].title

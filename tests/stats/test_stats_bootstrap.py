@@ -83,3 +83,63 @@ def test_equal_arms_are_not_known_to_be_equal_for_ever() -> None:
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(EvaluationError, match=r"confidence must be in \[0.5, 1\); got 95"):
         mean_interval([0.0, 1.0], confidence=95)
+
+
+def test_the_levels_of_the_quantiles_by_their_formula() -> None:
+    from scipy.stats import norm, t
+
+    from leverplus.stats.bootstrap import _levels
+
+    sums, sizes = np.array([1.0, 0.0, 2.0, 1.0, 5.0]), np.array([2.0, 1.0, 3.0, 1.0, 6.0])
+    left_out = [(sums.sum() - s) / (sizes.sum() - k) for s, k in zip(sums, sizes, strict=True)]
+    pull = [np.mean(left_out) - value for value in left_out]
+    kurtosis = 5 * sum(x**4 for x in pull) / sum(x**2 for x in pull) ** 2
+    assert kurtosis < 3.0, "the usual case: all n - 1 degrees of freedom"
+    reach = t.ppf(0.95, 2 * 4 / 2.0) * math.sqrt(5 / 4)
+    found = _levels(Blocks(sums, sizes), 0.9)
+    assert found.tolist() == pytest.approx([norm.cdf(-reach), norm.cdf(reach)])
+    few = np.array([0.0] * 29 + [1.0])
+    centred = few - few.mean()
+    heavy = 30 * (centred**4).sum() / (centred**2).sum() ** 2
+    reach = t.ppf(0.975, 2 * 29 / (heavy - 1)) * math.sqrt(30 / 29)
+    assert _levels(Blocks(few, np.ones(30)), 0.95).tolist() == pytest.approx([norm.cdf(-reach), norm.cdf(reach)])
+
+
+def test_quantiles_put_half_the_share_of_a_value_below_it() -> None:
+    from leverplus.stats.bootstrap import _mid_quantiles
+
+    draws = np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0])
+    # the shares up to the middle of each value are 1/8, 4/8 and 7/8
+    assert _mid_quantiles(draws, np.array([0.125, 0.5, 0.875, 0.3125])).tolist() == pytest.approx([0.0, 1.0, 2.0, 0.5])
+    assert _mid_quantiles(draws, np.array([0.01, 0.99])).tolist() == [0.0, 2.0]
+
+
+def test_intervals_stay_inside_what_a_score_can_be_and_take_their_defaults() -> None:
+    scores = [1.0] * 29 + [0.0]
+    low, high = mean_interval(scores)
+    assert high == 1.0
+    assert mean_interval([0.0] * 29 + [1.0])[0] == 0.0
+    assert (low, high) == mean_interval(scores, confidence=0.95, resamples=10_000, seed=0)
+    assert paired_bootstrap(scores, [0.0] * 30) == paired_bootstrap(
+        scores, [0.0] * 30, confidence=0.95, resamples=10_000, seed=0
+    )
+    assert paired_bootstrap([1.0] * 3, [0.0] * 3)[1] == 1.0
+    assert paired_bootstrap([0.0] * 3, [1.0] * 3)[0] == -1.0
+    assert mean_interval([0.3] * 3) == (0.0, 1.0)
+    narrow, wide = mean_interval(np.tile([0.0, 1.0], 50), confidence=0.5), mean_interval(np.tile([0.0, 1.0], 50))
+    assert narrow[1] - narrow[0] == pytest.approx((wide[1] - wide[0]) * 0.6745 / 1.96, rel=0.1)
+    for confidence in (0.49, 1.0):
+        with pytest.raises(EvaluationError, match="confidence"):
+            mean_interval([0.0, 1.0], confidence=confidence)
+    constant = paired_bootstrap([1.0] * 20, [1.0] * 20, confidence=0.9)
+    assert constant[1] == pytest.approx(1 - 0.05 ** (1 / 20))
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_many_draws_are_made_in_parts(distinct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leverplus.stats.bootstrap._CELLS", 100)
+    sums = np.arange(20.0) if distinct else np.array([0.0, 1.0] * 10)
+    draws = resampled_means(Blocks(sums, np.ones(20)), 333, np.random.default_rng(0))
+    assert len(draws) == 333
+    assert draws.mean() == pytest.approx(sums.mean(), rel=0.1)
+    assert draws.std() == pytest.approx(sums.std() / math.sqrt(20), rel=0.2)

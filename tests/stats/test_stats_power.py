@@ -135,3 +135,74 @@ def test_changes_are_read_off_paired_differences() -> None:
     images = Changes.seen_in(blocks(np.array([1.0, 1.0, -1.0, 0.0]), ["x", "x", "y", "y"]))
     assert images == Changes(1.0, float(np.sqrt((1 + 0.25) / 2)), uniform=False, step=0.5, block=2.0)
     assert Changes.seen_in(blocks(np.zeros(4), None)) == Changes(0.0)
+
+
+def test_exact_power_of_few_items_by_enumeration() -> None:
+    n, discordance, effect = 14, 0.6, 0.4
+    up, down = (discordance + effect) / 2, (discordance - effect) / 2
+    total = 0.0
+    for helped in range(n + 1):
+        for harmed in range(n + 1 - helped):
+            ways = math.comb(n, helped) * math.comb(n - helped, harmed)
+            if mcnemar_test(helped, harmed) <= 0.05:
+                total += ways * up**helped * down**harmed * (1 - discordance) ** (n - helped - harmed)
+    assert paired_power(effect, n, Changes(discordance)) == pytest.approx(total, rel=1e-9)
+    assert paired_power(-effect, n, Changes(discordance)) == pytest.approx(total, rel=1e-9)
+    assert paired_power(effect / 2, n, Changes(discordance, 0.5)) == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 0.2])
+def test_rejection_limits_are_the_largest_significant_minorities(alpha: float) -> None:
+    found = power._rejection_limits(3, 60, alpha)
+    for m, limit in zip(range(3, 61), found.tolist(), strict=True):
+        significant = [k for k in range(m // 2 + 1) if mcnemar_test(k, m - k) <= alpha and 2 * k < m]
+        assert limit == max(significant, default=-1), m
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        Changes(0.3, 0.5, uniform=False),
+        Changes(0.3, 0.5, uniform=False, step=0.1),
+        Changes(0.4, 0.7, uniform=False, step=0.1, block=4.0),
+    ],
+)
+def test_the_approximation_by_its_formula(changes: Changes) -> None:
+    from scipy.stats import norm
+
+    for effect, n in ((0.0, 100), (0.05, 300), (0.3, 50)):
+        share = effect / changes.size
+        needed = max(changes.discordance, share)
+        squares = needed + share**2 * (1 - 1 / changes.block)
+        ratio = share / squares
+        spread = math.sqrt(1 - 0.75 * ratio**2 - 0.25 * ratio * share)
+        limit = norm.ppf(0.975) + changes.step / changes.size / math.sqrt(n * squares)
+        shift = share * math.sqrt(n / squares)
+        expected = norm.cdf((shift - limit) / spread) + norm.cdf((-shift - limit) / spread)
+        assert paired_power(effect, n, changes) == pytest.approx(expected)
+
+
+def test_the_smallest_effect_has_the_power_asked_for_and_the_plan_is_the_first_n_that_has_it() -> None:
+    changes = Changes(0.2, uniform=False)
+    for chance in (0.8, 0.9):
+        effect = minimum_detectable_effect(400, changes, power=chance)
+        assert paired_power(effect, 400, changes) == pytest.approx(chance, abs=1e-4)
+    assert minimum_detectable_effect(400, changes) == minimum_detectable_effect(400, changes, power=0.8, alpha=0.05)
+    for effect in (0.5, 0.2, 0.03):
+        n = plan_n(effect, changes)
+        assert paired_power(effect, n, changes) >= 0.8 > paired_power(effect, n - 1, changes)
+        assert plan_n(effect, changes, alpha=0.01) > n
+    assert plan_n(0.05) == plan_n(0.05, Changes(0.2))
+    assert plan_n(1.0, Changes(1.0)) == 6, "six of six is the first that a fair coin does not explain"
+    assert minimum_detectable_effect(300, Changes(0.2, 2.0)) <= 1.0
+
+
+def test_the_step_of_a_grid_of_thirtieths() -> None:
+    assert power._step(np.array([0.3, -0.6, 0.9])) == pytest.approx(0.3)
+    assert power._step(np.array([1 / 30, 0.5])) == pytest.approx(1 / 30)
+    assert power._step(np.array([0.3, 0.01])) == 0.0
+    assert power._step(np.array([0.3 + 2e-9])) == pytest.approx(0.3), "rounding is no other grid"
+    uniform = Changes.seen_in(blocks(np.array([0.3, -0.3, 0.0]), None))
+    assert uniform.uniform
+    assert (Changes(0.1).size, Changes(0.1).uniform, Changes(0.1).step, Changes(0.1).block) == (1.0, True, 0.0, 1.0)
+    assert (Changes(0.0).discordance, Changes(1.0).discordance) == (0.0, 1.0)

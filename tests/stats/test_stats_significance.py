@@ -75,3 +75,37 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
     with pytest.raises(EvaluationError, match=r"in \[0, 1\]"):
         holm([0.1, float("nan")])
+
+
+def test_chances_of_a_coin_and_the_distribution_of_flips_by_hand() -> None:
+    found = module.binomial_chances(np.arange(4), 3, 0.25)
+    assert found.tolist() == pytest.approx([27 / 64, 27 / 64, 9 / 64, 1 / 64])
+    totals, chances = module._flip_distribution(np.array([1.0, 2.0]), np.array([2, 1]))
+    assert dict(zip(totals.tolist(), chances.tolist(), strict=True)) == pytest.approx(
+        {-4.0: 1 / 8, -2.0: 1 / 4, 0.0: 1 / 4, 2.0: 1 / 4, 4.0: 1 / 8}
+    )
+
+
+def test_a_table_as_large_as_allowed_is_exact_and_a_larger_one_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST_TABLE", 6)
+    assert module._flip_distribution(np.array([1.0, 2.0]), np.array([1, 2])) is not None  # 2 sums, then 2 * 3
+    assert module._flip_distribution(np.array([1.0, 2.0]), np.array([2, 2])) is None
+
+
+def test_drawn_p_values_count_the_observed_swap_and_never_reach_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST_TABLE", 0)
+    assert sign_flip_test(np.ones(60), np.zeros(60), flips=99) == pytest.approx(1 / 100)
+    assert sign_flip_test([0.3, 0.7], [0.7, 0.3], flips=9) == 1.0
+    a, b = np.linspace(0.0, 1.0, 12), np.full(12, 0.4)
+    assert sign_flip_test(a, b) == sign_flip_test(a, b, flips=20_000, seed=0)
+
+
+def test_holm_is_checked_at_its_ends() -> None:
+    assert holm([0.0, 1.0]) == [0.0, 1.0]
+    with pytest.raises(EvaluationError):
+        holm([-0.1])
+    with pytest.raises(EvaluationError):
+        holm([1.1])
+    assert mcnemar_test(0, 5) == mcnemar_test(5, 0)
+    with pytest.raises(EvaluationError):
+        mcnemar_test(2, -1)
