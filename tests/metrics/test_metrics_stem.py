@@ -42,3 +42,21 @@ def test_most_official_stems_of_real_answers_are_met() -> None:
             pairs.append((whole[0], stems[0]))
     assert len(pairs) == 4143
     assert sum(stem_answer(whole) == stem for whole, stem in pairs) / len(pairs) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("word", "stem"),
+    [
+        ("ring", "ring"), ("sing", "sing"), ("ties", "tie"), ("flies", "fly"), ("cities", "city"), ("gas", "gas"),
+        ("cats", "cat"), ("his", "his"), ("tennis", "tennis"), ("cactus", "cactus"), ("dress", "dress"),
+        ("churches", "church"), ("dishes", "dish"), ("glasses", "glass"), ("boxes", "box"), ("potatoes", "potato"),
+        ("buzzes", "buzz"), ("shelves", "shelf"), ("scarves", "scarf"), ("leaves", "leaf"), ("buses", "bus"),
+        ("baking", "bake"), ("riding", "ride"), ("swimming", "swim"), ("running", "run"), ("grilling", "grill"),
+        ("kissing", "kiss"), ("buzzing", "buzz"), ("seeing", "see"), ("driving", "drive"), ("dancing", "dance"),
+        ("judging", "judge"), ("floating", "float"), ("heating", "heat"), ("doubling", "double"), ("arguing", "argue"),
+        ("playing", "play"), ("drawing", "draw"), ("mixing", "mix"), ("going", "go"), ("being", "be"),
+        ("adding", "add"), ("nothing", "nothing"), ("boeing", "boeing"), ("seizing", "seize"), ("bowling", "bowl"),
+    ],
+)  # fmt: skip
+def test_more_words_one_for_each_rule(word: str, stem: str) -> None:
+    assert stem_answer(word) == stem

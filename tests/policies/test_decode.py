@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from leverplus.errors import EvaluationError
 from leverplus.policies.base import PAD, STOP, Encoded, Features, Policy, sequence_logprobs
 from leverplus.policies.build import build_policy
-from leverplus.policies.decode import beam, greedy, sample, stochastic_beam
+from leverplus.policies.decode import _condition_on_maximum, beam, greedy, gumbel, sample, stochastic_beam
 from leverplus.recipe.selection import PolicyConfig
 
 SIZE = 5
@@ -127,3 +128,81 @@ def test_asking_for_more_than_the_pool_or_the_selector_has_is_refused() -> None:
     small = Encoded(encoded.mask & (torch.arange(SIZE) < 2), encoded.blocks)
     with pytest.raises(EvaluationError, match="pool of 2"):
         greedy(policy, small, 3)
+
+
+def test_gumbel_noise_is_standard_one_seed_a_query_and_only_inside_the_pool() -> None:
+    mask = torch.tensor([[True, False, True], [True, True, True]])
+    encoded = Encoded(mask, {})
+    noise = gumbel(encoded, [5, 6], (2, 20_000), stop=True)
+    assert noise.shape == (2, 2, 20_000, 4)
+    assert not noise[0, :, :, 1].any()
+    inside = noise[0][..., [0, 2, 3]]
+    assert float(inside.mean()) == pytest.approx(0.5772, abs=0.015)
+    assert float(inside.var()) == pytest.approx(math.pi**2 / 6, abs=0.04)
+    alone = gumbel(Encoded(mask[1:], {}), [6], (2, 20_000), stop=True)
+    assert torch.equal(alone[0], noise[1])
+    assert gumbel(encoded, [5, 6], (1, 3), stop=False).shape == (2, 1, 3, 3)
+    with pytest.raises(EvaluationError, match="2 queries but 1 seeds"):
+        gumbel(encoded, [5], (1, 1), stop=False)
+
+
+def test_a_temperature_flattens_samples_and_log_probabilities_stay_those_of_the_policy() -> None:
+    policy, encoded = setting(batch=1)
+    with torch.no_grad():
+        logits = policy.step(encoded, policy.start(encoded, 1))[0, 0]
+    warm = torch.softmax(logits / 2.0, -1)
+    drawn = sample(policy, encoded, 1, seeds=[3], count=20_000, temperature=2.0)
+    seen = torch.bincount(drawn.positions[0, :, 0], minlength=SIZE) / 20_000
+    assert float(((seen - warm).abs() / (warm / 20_000).sqrt()).max()) < 4.5
+    own = torch.log_softmax(logits, -1)[drawn.positions[0, :, 0]]
+    assert torch.allclose(drawn.logprobs[0], own, atol=1e-5)
+    assert drawn.keys is None
+    wide = Encoded(encoded.mask.expand(6000, -1), {k: v.expand(6000, *v.shape[1:]) for k, v in encoded.blocks.items()})
+    first = stochastic_beam(policy, wide, 1, 2, seeds=list(range(6000)), temperature=2.0).positions[:, 0, 0]
+    seen = torch.bincount(first, minlength=SIZE) / 6000
+    assert float(((seen - warm).abs() / (warm / 6000).sqrt()).max()) < 4.5
+
+
+def test_conditioning_on_a_maximum_is_kools_formula() -> None:
+    values = torch.tensor([[0.3, -1.0, 2.0, -torch.inf], [-torch.inf] * 4, [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+    maximum = torch.tensor([[1.2], [0.5], [-torch.inf]], dtype=torch.float64)
+    found = _condition_on_maximum(values, maximum)
+    for column in range(3):
+        inside = math.exp(-1.2) - math.exp(-2.0) + math.exp(-values[0, column].item())
+        assert found[0, column].item() == pytest.approx(-math.log(inside))
+    assert found[0].max().item() == pytest.approx(1.2)
+    assert found[0, 3] == -torch.inf
+    assert (found[1:] == -torch.inf).all()
+    shifted = _condition_on_maximum(values[:1], torch.tensor([[-40.0]], dtype=torch.float64))
+    assert torch.isfinite(shifted[0, :3]).all()
+    assert shifted[0].max().item() == pytest.approx(-40.0)
+
+
+def test_a_beam_that_may_stop_pads_what_follows_and_one_wider_than_the_tree_says_so() -> None:
+    policy, encoded = setting("anywhere", batch=1)
+    found = beam(policy, encoded, 2, 40, allow_stop=True)
+    kept = found.logprobs[0] > -torch.inf
+    lists = found.positions[0][kept].tolist()
+    expected = [list(pair) for pair in itertools.permutations(range(SIZE), 2)]
+    expected += [[first, STOP] for first in range(SIZE)] + [[STOP, PAD]]
+    assert sorted(lists) == sorted(expected)
+    assert float(found.logprobs[0][kept].exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    assert (found.logprobs[0][kept][:-1] >= found.logprobs[0][kept][1:] - 1e-6).all()
+    likeliest = greedy(policy, encoded, 2, allow_stop=True)
+    assert likeliest.positions.shape == (1, 1, 2)
+    narrow = stochastic_beam(policy, encoded, 1, 9, seeds=[1])
+    impossible = narrow.logprobs[0] == -torch.inf
+    assert int((~impossible).sum()) == SIZE
+    assert (narrow.positions[0][impossible] == PAD).all()
+
+
+def test_as_many_shots_as_the_selector_or_the_pool_has_are_allowed() -> None:
+    policy, encoded = setting()
+    assert greedy(policy, encoded, 4).positions.shape == (2, 1, 4)
+    three = Encoded(encoded.mask & (torch.arange(SIZE) < 3), encoded.blocks)
+    assert greedy(policy, three, 3).positions.sort(-1).values[0, 0].tolist() == [0, 1, 2]
+    with pytest.raises(EvaluationError, match="0 shots asked"):
+        greedy(policy, encoded, 0)
+    uneven = Encoded(encoded.mask & torch.tensor([[True] * 5, [True, True, False, False, False]]), encoded.blocks)
+    with pytest.raises(EvaluationError, match="pool of 2"):
+        greedy(policy, uneven, 3)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import permutations
 
@@ -7,7 +8,9 @@ import pytest
 
 from leverplus.scoring.mining import (
     BALANCES,
+    Balance,
     Wish,
+    _ranked,
     flat_worth,
     keep_groups,
     mine_flat,
@@ -138,3 +141,80 @@ def test_tiers_follow_gap_and_counts() -> None:
     assert tier_of(group_of(1.0, 0.6, 0.3, 0.0, 0.0)) == "medium", "three right, but only two wrong"
     assert tier_of(group_of(1.0, 1.0, 1.0, 1.0, 0.0)) == "low", "four right, but only one wrong"
     assert keep_groups([high, few, single], "mixed", ("high", "low")) == [high, single]
+
+
+class Flat:
+    """A scorer for which every prompt is wrong, likelier the more of `a` and `b` it has; it keeps what it was asked."""
+
+    def __init__(self, accuracy: float = 0.0) -> None:
+        self.accuracy, self.asked = accuracy, []
+
+    def score(self, prompts, what="") -> list[Score]:
+        self.asked.append([demos for _, demos in prompts])
+        return [self.one(demos) for _, demos in prompts]
+
+    def one(self, demos: tuple[str, ...]) -> Score:
+        reference = Reference("x", 3, math.log(0.1 + 0.2 * sum(demo in "ab" for demo in demos)))
+        return Score("q", demos, "x", "x", self.accuracy, self.accuracy > 0, (reference,), 0.0, 0.0, 1, 0.0)
+
+
+def one_flat(scorer: Flat, demos: list[tuple[str, ...]]) -> Group:
+    members, scores = tuple(Member(own, "random") for own in demos), tuple(scorer.one(own) for own in demos)
+    return Group("q", Pool("q", tuple("cabde"), "x"), members, scores)
+
+
+@pytest.mark.parametrize(("calls", "rounds"), [(20, [8, 8, 4]), (8, [8]), (3, [3]), (0, [])])
+def test_a_group_that_stays_flat_costs_exactly_its_calls_in_rounds_of_eight(calls, rounds) -> None:
+    scorer = Flat()
+    (mined,) = mine_flat(scorer, [one_flat(scorer, [("c",)])], shots=3, calls=calls)
+    assert [len(own) for own in scorer.asked] == rounds
+    assert len(mined.members) == len(mined.scores) == 1 + calls
+
+
+def test_better_is_sought_among_the_best_worse_among_the_worst_and_both_by_halves() -> None:
+    measured = [("a",), ("b", "c"), ("d",), ("c",)]  # a: 0.3, b: 0.3, c: 0.2, d: 0.1; e never tried: the mean
+    wrong, right, between = Flat(0.0), Flat(1.0), Flat(0.6)
+    for scorer in (wrong, right, between):
+        mine_flat(scorer, [one_flat(scorer, measured)], shots=1, calls=4)
+    assert wrong.asked[0] == [("b",), ("e",)], "b and e are best of what was not tried alone"
+    assert right.asked[0] == [("e",), ("b",)]
+    assert between.asked[0] == [("b",), ("e",)]
+    pairs = Flat(0.6)
+    mine_flat(pairs, [one_flat(pairs, measured)], shots=2, calls=6)
+    assert pairs.asked[0][:3] == [("b", "a"), ("a", "b"), ("e", "b")]
+    assert set(pairs.asked[0][3:]) <= {("c", "d"), ("d", "c"), ("e", "c"), ("c", "e"), ("e", "d"), ("d", "e")}
+    assert len(pairs.asked[0]) == 6
+
+
+def test_candidates_are_ranked_by_the_mean_of_what_they_stand_in() -> None:
+    scorer = Flat()
+    group = one_flat(scorer, [("a",), ("b", "c"), ("d",), ("c",), ("a", "b")])
+    # a: (0.3 + 0.5) / 2, b: (0.3 + 0.5) / 2, c: (0.3 + 0.1) / 2, d: 0.1, e: 2.2 / 7
+    assert _ranked(group) == ["a", "b", "e", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "accuracies", "holds"),
+    [
+        (Balance(), [0.0], True),
+        (Balance(positives=1), [0.0, 0.3], True),
+        (Balance(positives=2), [0.0, 0.3], False),
+        (Balance(negatives=2), [0.0, 0.0, 1.0], True),
+        (Balance(negatives=2), [0.0, 1.0], False),
+        (Balance(largest_share=0.5), [0.0, 1.0], True),
+        (Balance(largest_share=0.5), [0.0, 1.0, 1.0], False),
+        (Balance(distinct=2), [0.3, 0.6], True),
+        (Balance(distinct=3), [0.3, 0.6], False),
+    ],
+)
+def test_each_part_of_a_balance_alone(rule, accuracies, holds) -> None:
+    assert rule.holds(group_of(*accuracies)) is holds
+
+
+def test_the_balances_are_those_of_the_manual() -> None:
+    assert BALANCES["strict"] == Balance(2, 3, 0.6, 1)
+    assert BALANCES["few_positives"] == Balance(1, 3, 0.45, 1)
+    assert (BALANCES["all"].distinct, BALANCES["mixed"], BALANCES["diverse"].distinct) == (0, Balance(1, 1), 2)
+    empty = group_of()
+    assert BALANCES["all"].holds(empty)
+    assert not BALANCES["mixed"].holds(empty)

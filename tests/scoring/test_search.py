@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import pairwise, permutations
 
+import numpy as np
 import pytest
 
 from leverplus.errors import ScoringError
@@ -17,7 +20,7 @@ from leverplus.scoring.search import (
     top_members,
 )
 from leverplus.training.groups import evidence_of
-from leverplus.types import Pool
+from leverplus.types import Pool, Reference, Score
 
 
 def test_a_dense_table_holds_every_candidate_alone_and_the_bare_query(scorer, pools) -> None:
@@ -133,3 +136,64 @@ def test_the_gain_of_a_member_is_taken_against_the_list_it_grew_from(scorer, poo
     for evidence, member in zip(evidence_of(pairs, [known[m.demos] for m in pairs], known), pairs, strict=True):
         grown_from = known[member.demos[1:] if side == "left" else member.demos[:-1]]
         assert evidence.gain == pytest.approx(known[member.demos].gt_prob - grown_from.gt_prob)
+
+
+def scored(demos: tuple[str, ...], accuracy: float, p: float | None, relevance: float = 0.25) -> Score:
+    known = (Reference("x", 3, None if p is None else math.log(p)),)
+    return Score("q", demos, "x", "x", accuracy, accuracy > 0, known, relevance, relevance, 1, 0.0)
+
+
+def test_objectives_by_hand() -> None:
+    weighed, blind = scored(("a",), 0.6, 0.5), scored(("a",), 0.6, None, 0.5)
+    assert gain(weighed) == pytest.approx(0.5)
+    assert oracle_objective(weighed) == pytest.approx(0.6 + 0.0005)
+    assert gain(blind) == oracle_objective(blind) == pytest.approx(0.6 + 0.001 * blind.relevance)
+
+
+def test_a_dense_table_may_leave_the_bare_query_out(scorer, pools) -> None:
+    (group,) = dense_groups(scorer, pools[:1], zero_shot=False)
+    assert [member.demos for member in group.members] == [(item,) for item in pools[0].candidates]
+
+
+class Flat:
+    """A scorer for which every prompt is worth the same; it keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[tuple[str, tuple[str, ...]]]] = []
+
+    def score(self, prompts, purpose="", what="") -> list[Score]:
+        self.asked.append(list(prompts))
+        return [replace(scored(demos, 0.0, 0.5), query=query) for query, demos in prompts]
+
+
+def test_equal_sequences_are_taken_in_the_order_of_their_names() -> None:
+    pool = Pool("q", ("c", "a", "b"), "x")
+    right = beam_groups(Flat(), [pool], shots=2, width=1)[0]
+    assert [member.demos for member in right.members[3:]] == [("a", "c"), ("a", "b")]
+    assert not any(member.front for member in right.members)
+    left = beam_groups(Flat(), [pool], shots=2, width=2, side="left")[0]
+    assert [member.demos for member in left.members[3:]] == [("c", "a"), ("b", "a"), ("c", "b"), ("a", "b")]
+    assert all(member.front for member in left.members)
+    (best,) = greedy_oracle(Flat(), [pool], 2)
+    assert [score.demos for score in best] == [("a",), ("a", "b")]
+    (kept,) = top_members(dense_groups(Flat(), [pool]), 2)
+    assert [member.demos for member in kept.members] == [("a",), ("b",)]
+    assert [score.demos for score in kept.scores] == [("a",), ("b",)]
+
+
+def test_the_oracle_keeps_the_best_score_of_every_length() -> None:
+    class Known(Flat):
+        def score(self, prompts, purpose="", what="") -> list[Score]:
+            worth = {"a": 0.2, "b": 0.9, "c": 0.4}
+            return [scored(demos, sum(worth[d] for d in demos) / 3, 0.5) for _, demos in prompts]
+
+    (best,) = greedy_oracle(Known(), [Pool("q", ("a", "b", "c"), "x")], 3)
+    assert [score.demos for score in best] == [("b",), ("b", "c"), ("b", "c", "a")]
+
+
+def test_random_sequences_come_from_the_seed_and_the_end_of_the_query_id() -> None:
+    query = "a-rather-long-id-000123"
+    digest = int.from_bytes(query.encode()[-12:], "big")
+    picks = np.random.default_rng([3, digest]).choice(6, 4, replace=False)
+    found = random_sequences([Pool(query, tuple("abcdef"), "x")], 4, 3)
+    assert found == {query: tuple("abcdef"[pick] for pick in picks)}

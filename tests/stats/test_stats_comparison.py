@@ -1,6 +1,7 @@
 """The record of one comparison: its numbers by hand, its correction, and what it forbids to claim."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from leverplus.stats import (
     mcnemar_test,
     mean_interval,
     minimum_detectable_effect,
+    paired_bootstrap,
+    sign_flip_test,
 )
+from leverplus.stats.paired import blocks
 
 A = np.array([1.0] * 60 + [0.0] * 40)
 B = np.array([1.0] * 40 + [0.0] * 20 + [1.0] * 5 + [0.0] * 35)
@@ -93,3 +97,32 @@ def test_a_single_item_or_picture_has_no_interval() -> None:
     assert known_interval([1.0]) is None
     assert known_interval([1.0, 0.0], clusters=["a", "a"]) is None
     assert known_interval([1.0, 0.0, 1.0]) == list(mean_interval([1.0, 0.0, 1.0]))
+
+
+def test_a_claim_needs_a_small_p_value_and_an_interval_on_one_side() -> None:
+    base = compare(A, B)
+    for p_adjusted, ci95, noise in (
+        (0.049, (0.01, 0.2), False),
+        (0.05, (0.01, 0.2), True),
+        (0.01, (0.0, 0.2), True),
+        (0.01, (-0.2, 0.0), True),
+        (0.01, (-0.2, -0.01), False),
+        (0.2, (-0.1, 0.1), True),
+    ):
+        assert replace(base, p_adjusted=p_adjusted, ci95=ci95).within_noise is noise
+
+
+def test_a_comparison_takes_its_defaults_and_hands_on_what_it_is_told() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(40), rng.random(40)
+    assert compare(a, b) == compare(a, b, test="sign_flip", resamples=10_000, seed=0)
+    assert compare(a, b).ci95 == paired_bootstrap(a, b)
+    assert compare(a, b, seed=1).ci95 == paired_bootstrap(a, b, seed=1)
+    assert compare(a, b).p_value == sign_flip_test(a, b)
+    images = [place // 2 for place in range(40)]
+    grouped = compare(a, b, clusters=images)
+    assert grouped.p_value == sign_flip_test(a, b, clusters=images)
+    pieces = blocks(a - b, images)
+    assert grouped.mde80 == minimum_detectable_effect(20, Changes.seen_in(pieces))
+    with pytest.raises(EvaluationError, match="graded"):
+        compare([0.5, 1.0, 0.0], [0.0, 1.0, 0.0], test="mcnemar")

@@ -8,7 +8,7 @@ import pytest
 
 from leverplus.errors import EvaluationError
 from leverplus.stats import compare, compare_seeds, mean_interval, paired_bootstrap, sign_flip_test
-from leverplus.stats.paired import blocks, paired_differences
+from leverplus.stats.paired import Blocks, blocks, checked_scores, paired_differences
 
 GOOD = [0.0, 1.0, 0.3, 0.9]
 
@@ -65,3 +65,20 @@ def test_blocks_hold_the_sum_and_the_number_of_each_images_items() -> None:
 
 def test_a_difference_of_the_last_bit_is_no_difference() -> None:
     assert paired_differences([0.1 + 0.2, 1.0], [0.3, 0.0]).tolist() == [0.0, 1.0]
+
+
+def test_the_ends_of_the_range_are_scores_and_blocks_are_constant_within_a_billionth() -> None:
+    assert checked_scores([0.0, 1.0]).tolist() == [0.0, 1.0]
+    assert checked_scores([0.5], least=1).tolist() == [0.5]
+    for bad in ([0.0, 1.0 + 1e-6], [-1e-6, 0.5]):
+        with pytest.raises(EvaluationError, match="must lie"):
+            checked_scores(bad)
+    assert paired_differences([0.5, 0.5], [0.5 - 5e-10, 0.4]).tolist() == pytest.approx([0.0, 0.1])
+    assert paired_differences([0.5, 0.5], [0.5 - 2e-9, 0.4])[0] > 0.0
+    assert Blocks(np.array([1.0, 2.0]), np.array([2.0, 4.0])).is_constant
+    assert not Blocks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).is_constant
+    assert not Blocks(np.array([0.5, 0.5 + 2e-9]), np.ones(2)).is_constant
+    single = blocks(np.array([0.5, 0.25]), None)
+    assert (single.sums.tolist(), single.sizes.tolist(), len(single)) == ([0.5, 0.25], [1.0, 1.0], 2)
+    with pytest.raises(EvaluationError, match=r"\(2 of 3\)"):
+        checked_scores([float("nan"), float("inf"), 0.5])

@@ -3,7 +3,7 @@
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.stats import Changes, compare_summary, plan_n
+from leverplus.stats import Changes, compare_summary, mcnemar_test, minimum_detectable_effect, plan_n
 
 
 def test_a_gain_of_a_third_of_a_point_on_800_items_is_noise_at_both_ends() -> None:
@@ -47,3 +47,22 @@ def test_percentages_and_other_bad_numbers_are_refused() -> None:
 
 def test_rows_can_be_written_as_json() -> None:
     assert compare_summary(800, 0.5, 0.49)[0].as_json()["ci95"][0] < 0.0
+
+
+def test_a_row_by_hand_and_at_the_ends_of_what_is_possible() -> None:
+    row = compare_summary(200, 0.6, 0.5, discordances=[0.2])[0]
+    se = ((0.2 - 0.01) / 200) ** 0.5
+    assert (row.n, row.diff, row.se) == pytest.approx((200, 0.1, se))
+    assert row.ci95 == pytest.approx((0.1 - 1.959964 * se, 0.1 + 1.959964 * se), abs=1e-7)
+    assert row.p_value == pytest.approx(mcnemar_test(30, 10))
+    assert row.mde80 == minimum_detectable_effect(200, Changes(0.2))
+    assert row.n_needed == plan_n(0.1, Changes(0.2))
+    assert compare_summary(2, 1.0, 0.0, discordances=[1.0])[0].ci95 == (1.0, 1.0)
+    assert compare_summary(2, 0.0, 0.5, discordances=[1.0])[0].ci95[0] == -1.0
+    assert compare_summary(2, 0.5, 0.0, discordances=[1.0])[0].ci95[1] == 1.0
+    assert [own.discordance for own in compare_summary(100, 0.6, 0.5)] == [0.10, 0.15, 0.20, 0.25, 0.30]
+    with pytest.raises(EvaluationError):
+        compare_summary(800, 0.5, 0.4, discordances=[0.0])
+    for accuracy, baseline in ((-0.1, 0.5), (0.5, 1.1)):
+        with pytest.raises(EvaluationError):
+            compare_summary(800, accuracy, baseline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 from typing import Any
@@ -82,3 +83,26 @@ def test_the_wrong_members_that_were_least_likely_are_dropped_first(planted: Any
     kept = [without_wrong(row, share).sequences.flatten().tolist() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert kept == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 3, 4], [0, 3], [0]]
     assert rows_of_epoch([row], RceConfig(drop_wrong=0.5), 0)[0].rewards.tolist() == pytest.approx([0.9, 0.3, 0.05])
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.01, 1), (0.25, 10), (0.26, 10), (0.29, 12), (0.9, 36), (1.0, 39)])
+def test_a_share_is_rounded_and_leaves_at_least_one_on_each_side(planted: Any, share: float, held: int) -> None:
+    rows = rows_of(planted, 2)
+    assert len({row.query for row in rows}) == 40
+    learnt, kept_out = split_rows(rows, share)
+    assert (len({row.query for row in learnt}), len({row.query for row in kept_out})) == (40 - held, held)
+    first = sorted({str(row.query) for row in rows}, key=lambda query: hashlib.sha256(query.encode()).digest())[:held]
+    assert {row.query for row in kept_out} == set(first)
+
+
+def test_groups_of_different_sizes_are_judged_alike_alone_and_in_batches(planted: Any) -> None:
+    rows = [without_wrong(row, 1.0) if place % 3 else row for place, row in enumerate(rows_of(planted, 6) * 2)]
+    rows = [row for row in rows if len(row.rewards) > 1]
+    assert len({len(row.rewards) for row in rows}) > 1
+    assert len(rows) > 64, "more than one batch"
+    policy = planted.policy()
+    alone = [judge_rows(policy, [row], planted.table) for row in rows]
+    together = judge_rows(policy.train(), rows, planted.table)
+    assert not policy.training
+    for name, value in together.items():
+        assert value == pytest.approx(sum(own[name] for own in alone) / len(alone), rel=1e-4)
