@@ -127,6 +127,7 @@ def test_answers_that_are_only_alike_teach_by_degrees() -> None:
     assert [reward == max(row.rewards.tolist()) for reward in row.rewards.tolist()] == alike
 
 
+@pytest.mark.slow
 def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -> None:
     """Answers follow one of two features; the other is louder, so that nearest neighbours are no better than chance."""
     rng = np.random.default_rng(0)
