@@ -96,7 +96,7 @@ def _with_few_demos(requests: Sequence[Request]) -> Iterator[Request]:
     for place, request in enumerate(requests):
         asked = (request.query.question, request.query.image_id)
         others = [demo for demo in known if (demo.question, demo.image_id) != asked]
-        yield replace(request, demos=tuple(others[: place % 2]))
+        yield replace(request, demos=tuple(others[: place % 2]), choose=False)
 
 
 def _only_weighed(shown: Sequence[str], replies: Sequence[Reply]) -> bool:
@@ -187,7 +187,7 @@ def _check_ends(backend: Backend, requests: Sequence[Request], tolerance: float,
         longer = " ".join(request.references)
         example = _answered(request.query, longer)
         again = replace(example, id=ItemId(f"{example.id}="))
-        asked.append(Request(request.query, (example, again), (request.references[0], longer)))
+        asked.append(Request(request.query, (example, again), (request.references[0], longer), choose=True))
     pairs = [reply.logprobs or (0.0, 0.0) for reply in backend.answer(asked)]
     found = sum(longer - shorter > tolerance for shorter, longer in pairs)
     if found < LEAST_ENDS:

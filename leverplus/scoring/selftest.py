@@ -124,7 +124,7 @@ def self_test(
     picture = check_pictures(backend, requests, batch, tolerance, problems, digest=task.image_digest)
     # replies that are missing or no numbers were named above; there is nothing to subtract then
     sound = len(batch) == len(requests) and (right[0] is not None or batch[0].logprobs is None)
-    labels = isinstance(task, HasLabels) and bool(task.labels)
+    labels = requests[0].choose
     copying = check_copying(backend, requests, tolerance, problems, labels=labels) if trained and sound else None
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
@@ -136,7 +136,9 @@ def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
     """Dev queries with 0, 1 and 3 demonstrations, some of them shared; two references each: its own, another's.
 
     Where dev is small, questions of train are asked too; where all answers are the same, the other one is made up.
+    Labels are weighed and not written, as when they are scored.
     """
+    labels = isinstance(task, HasLabels) and bool(task.labels)
     rng = np.random.default_rng([seed, 41])
     items, shown = task.items("dev"), [item for item in task.items("train") if shows_answer(item)]
     chosen = [items[int(row)] for row in rng.choice(len(items), min(queries, len(items)), replace=False)]
@@ -147,7 +149,7 @@ def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
     for place, item in enumerate(chosen):
         wrong = _other_answer(item, [*chosen[place + 1 :], *chosen[:place], *order])
         prefix = tuple(demos[: SHOTS[place % len(SHOTS)]])
-        requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong)))
+        requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong), labels))
     return requests
 
 
@@ -196,7 +198,8 @@ def check_batches(
         for reply in (backend.answer([request])[0], turned):
             gap = _gap(together, reply)
             largest = max(largest, gap)
-            ties -= together.raw != reply.raw
+            written = together.logprobs is None or not request.choose
+            ties -= written and together.raw != reply.raw
             if ties < 0 or not gap <= tolerance:
                 problems.append(
                     f"query {request.query.id} with {len(request.demos)} demonstrations is answered '{together.raw}' "

