@@ -71,13 +71,13 @@ class Run:
         resolved, section = self.folder / "resolved.toml", self.recipe.task
         if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
             section = replace(section, rules="0.1")
-        return replace(section, **self._moved_paths(section))
+        return replace(section, **self._moved_paths(section, ("folder", "file", "images", "captions")))
 
-    def _moved_paths(self, section: TaskSection) -> dict[str, Any]:
-        """Relative paths of `[task]` that are not here, but in the folder where the run was started from."""
+    def _moved_paths(self, section: Any, keys: Sequence[str]) -> dict[str, Any]:
+        """Relative paths of a section that are not here, but in the folder where the run was started from."""
         manifest = self.folder / "run.json"
         home = read_json(manifest).get("started_in") if manifest.is_file() else None
-        named = {key: getattr(section, key) for key in ("folder", "file", "images", "captions")}
+        named = {key: getattr(section, key) for key in keys}
         relative = {key: path for key, path in named.items() if path and not Path(path).expanduser().is_absolute()}
         return {
             key: str(Path(home) / path)
@@ -89,7 +89,8 @@ class Run:
     def embedder(self) -> Embedder:
         from leverplus.embedders.cached import open_embedder
 
-        return open_embedder(self.recipe.embed, self.store_path.parent / "vectors", self.tell)
+        section = replace(self.recipe.embed, **self._moved_paths(self.recipe.embed, ("model",)))
+        return open_embedder(section, self.store_path.parent / "vectors", self.tell)
 
     @cached_property
     def live(self) -> LiveEmbedder | None:
@@ -382,7 +383,9 @@ class Run:
         """The groups of `score.groups`; every item must be one of the training split."""
         from leverplus.interop.groups import load_groups
 
-        groups = load_groups(Path(self.recipe.score.groups).expanduser())
+        section = self.recipe.score
+        named = self._moved_paths(section, ("groups",)).get("groups", section.groups)
+        groups = load_groups(Path(named).expanduser())
         known = {item.id for item in self.demonstrations}
         for group in groups:
             strangers = [item for item in (group.query, *group.pool.candidates) if item not in known]

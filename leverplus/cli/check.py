@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from leverplus.errors import RecipeError
-from leverplus.recipe.advice import missing_here, recommendation
+from leverplus.recipe.advice import missing_here, recommendation, unused_ends
 from leverplus.recipe.forecast import as_json, forecast, line
 from leverplus.recipe.idle import idle_given
 from leverplus.recipe.recipe import load_recipe
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         print(json.dumps({"ok": False, "problems": error.problems}))
         return 1
-    idle, advice = idle_given(recipe), recommendation(recipe)
+    idle, advice = idle_given(recipe), [*unused_ends(recipe), *recommendation(recipe)]
     cost, reserve = recipe.score.cost(recipe.pool.size), recipe.dev_reserve()
     parts = forecast(recipe)
     if args.json:

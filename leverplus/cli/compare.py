@@ -21,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", type=Path, nargs="*", metavar="RUN", help="run folders; seeds of one recipe are combined"
     )
     parser.add_argument(
-        "--baseline", metavar="NAME", help="a run, a recipe or an arm such as nearest_both (default: first)"
+        "--baseline", metavar="NAME", help="a run, a recipe, or a way of choosing such as nearest_both (default: first)"
     )
-    parser.add_argument("--arm", default="learned", metavar="ARM", help="the arm of the runs (default learned)")
+    parser.add_argument(
+        "--arm", default="learned", metavar="ARM", help="which way of choosing of the runs (default learned)"
+    )
     parser.add_argument(
         "--split", choices=("train", "dev", "test"), default="test", help="which evaluation (default test)"
     )
@@ -109,9 +111,9 @@ def _published(args: argparse.Namespace) -> int:
         print(json.dumps(report))
         return 0
     low, high = (100 * end for end in report["discordance"])
-    print(f"Accuracies were read as {report['unit']}; n = {report['n']:,} items, one run an arm.")
+    print(f"Accuracies were read as {report['unit']}; n = {report['n']:,} items, one run per row.")
     print(
-        f"A table does not say on how many items two arms differ. Assumed here: {low:.0f} % to {high:.0f} % of them, "
+        f"A table does not say on how many items two rows differ. Assumed here: {low:.0f} % to {high:.0f} % of them, "
         "each by a full point. `Settle` means: found 80 % of the time at p < 0.05.\n"
     )
     for row in report["comparisons"]:

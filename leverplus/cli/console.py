@@ -98,11 +98,21 @@ def add_task_values(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=help_text)
 
 
+def safe_name(name: str) -> str:
+    """A recipe's name as the name of one folder: a file called `...toml` must not lead out of runs/."""
+    kept = "".join(letter if letter.isalnum() or letter in "._+-" else "_" for letter in name).lstrip(".")
+    return kept or "recipe"
+
+
 def run_folder(args: argparse.Namespace, recipe: Recipe) -> Path:
     """--out, else runs/RECIPE, with seed and hash where they are not the usual ones."""
     if args.out is not None:
         return Path(args.out)
-    name = recipe.name + (f"-{recipe.hash[:6]}" if args.set else "") + (f"-seed{args.seed}" if args.seed else "")
+    name = (
+        safe_name(recipe.name)
+        + (f"-{recipe.hash[:6]}" if args.set else "")
+        + (f"-seed{args.seed}" if args.seed else "")
+    )
     return Path("runs") / name
 
 

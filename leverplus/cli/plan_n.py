@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--effect", type=float, required=True, metavar="X", help="the difference of accuracies to find, such as 0.01"
     )
     parser.add_argument(
-        "--discordance", type=float, metavar="D", help="share of items on which the arms differ (default 0.2)"
+        "--discordance", type=float, metavar="D", help="share of items on which the two compared differ (default 0.2)"
     )
     parser.add_argument("--power", type=float, default=0.8, metavar="P", help="chance of finding it (default 0.8)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     differ = max(USUAL.discordance, abs(args.effect)) if args.discordance is None else args.discordance
     if not abs(args.effect) <= differ <= 1.0:
         raise EvaluationError(
-            f"--discordance {differ:g}: arms that differ by {abs(args.effect):g} on average differ on at least that "
+            f"--discordance {differ:g}: two that differ by {abs(args.effect):g} on average differ on at least that "
             "share of the items, and at most on all of them (1)"
         )
     needed = plan_n(args.effect, Changes(differ), power=args.power)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(
         f"{needed:,} items: a true difference of {100 * args.effect:g} points is then found {100 * args.power:g} % of "
-        f"the time at p < 0.05, if the two arms differ on {100 * differ:g} % of the items (paired)."
+        f"the time at p < 0.05, if the two differ on {100 * differ:g} % of the items (paired)."
     )
     others = [
         f"{plan_n(args.effect, Changes(share), power=args.power):,} if they differ on {100 * share:g} %"

@@ -10,7 +10,7 @@ from typing import Any
 
 from leverplus.bench.runs import Workshop, seed_count
 from leverplus.bench.sweep import read_grid, run_sweep, shown
-from leverplus.cli.console import Bars, add_store_option, print_table
+from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
 from leverplus.folder import held, make_private_folder
 from leverplus.recipe.recipe import load_recipe
 from leverplus.store.location import default_store_path
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     grid = read_grid(args.grid)
-    folder = args.out or Path("runs") / f"sweep-{load_recipe(args.recipe, args.set).name}"
+    folder = args.out or Path("runs") / f"sweep-{safe_name(load_recipe(args.recipe, args.set).name)}"
     with Bars() as bars:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
         make_private_folder(folder)

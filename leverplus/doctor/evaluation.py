@@ -68,14 +68,14 @@ TEXTS = table(
         "missing_anchors",
         WARNING,
         "Without random, zero-shot and oracle rows nobody can tell skill from the model's own ability.",
-        "names of the printed or evaluated arms",
+        "names of the printed or evaluated rows",
         "Evaluate random, zero-shot, nearest and oracle on the same items.",
     ),
     Text(
         "conditions_differ",
         ERROR,
         "Rows of one table were measured on different numbers of items.",
-        "n of the arms of a table",
+        "n of the rows of a table",
         "Evaluate all of them on the same items.",
         ("difference_inside_noise",),
     ),
@@ -99,9 +99,9 @@ TEXTS = table(
     Text(
         "oracle_beaten",
         ERROR,
-        "An arm is above the oracle that sees the answers: the arms do not use the same pools or items.",
-        "accuracy of an arm against the oracle at the same number of shots",
-        "Evaluate all arms on the same items and pools.",
+        "A way of choosing is above the oracle that sees the answers: they do not use the same pools or items.",
+        "accuracy of a way of choosing against the oracle at the same number of shots",
+        "Evaluate every way of choosing on the same items and pools.",
         ("difference_inside_noise",),
     ),
     Text(
@@ -441,7 +441,7 @@ def oracle_beaten(record: Record) -> list[Finding]:
     for arm, values in arms.items():
         for shots, value in values["shots"].items():
             if arm not in ("oracle", "oracle_any", "oracle_exhaustive") and shots in top and value > top[shots] + 1e-9:
-                title = f"{arm} has {value:.1%} at {shots} shots, the oracle {top[shots]:.1%}"
+                title = f"{arm_name(arm)} has {value:.1%} at {shots} shots, the oracle {top[shots]:.1%}"
                 return TEXTS["oracle_beaten"].found(title, {"arm": value, "oracle": top[shots]})
     return []
 

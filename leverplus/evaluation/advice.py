@@ -17,7 +17,7 @@ from leverplus.evaluation.predictions import Results
 from leverplus.stats import Comparison, compare
 from leverplus.stats.paired import TIE
 
-NO_DEV = "No arm is recommended, because there are no dev items to choose on."
+NO_DEV = "No way of choosing is recommended, because there are no dev items to choose on."
 
 
 @dataclass(frozen=True)

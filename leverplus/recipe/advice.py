@@ -7,9 +7,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
+from leverplus.recipe.training import GrpoConfig
 
 if TYPE_CHECKING:
     from leverplus.recipe.recipe import Recipe
+
+
+def unused_ends(recipe: Recipe) -> list[str]:
+    """Lists of values by shots or by epoch that are longer than anything they are read for."""
+    score, found = recipe.score, []
+    longest = recipe.select.max_shots if score.groups else 1 if score.search == "dense" else score.shots
+    longest = max(longest, score.depth) if score.rounds else longest
+    for key in ("hard_by_shots", "soft_by_shots"):
+        values = getattr(recipe.reward, key)
+        if len(values) > longest:
+            found.append(
+                f"reward.{key} has {len(values)} factors, but no list that is learnt from has more than {longest} "
+                f"demonstration{'s' if longest > 1 else ''}: the others are never used"
+            )
+    grpo = recipe.stages.get("grpo")
+    if isinstance(grpo, GrpoConfig) and len(grpo.top_k) > grpo.epochs:
+        found.append(
+            f"grpo.top_k has {len(grpo.top_k)} values for grpo.epochs = {grpo.epochs}: the others are not used"
+        )
+    return found
+
 
 METHOD = ("train.stages", "score.search", "score.rounds")
 """Settings that say how is learnt; a recipe that gives none of them learns by the bare defaults."""

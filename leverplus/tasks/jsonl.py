@@ -27,6 +27,12 @@ KEYS = ("id", "question", "answers", "answer", "image", "image_id", "split", "me
 ENOUGH = 4
 """Annotators from which on an answer can earn full VQA accuracy."""
 
+SENTENCE = 4
+"""Words from which on an answer is a phrase that can be said otherwise."""
+
+FEW_LABELS = 60
+"""So many different answers may be a set of labels."""
+
 LONGEST_LINE = 1 << 20
 """Characters of one line; a record has a few hundred."""
 
@@ -48,7 +54,29 @@ def jsonl(section: TaskSection) -> FileTask:
         for draft in drafts:
             if len(draft.item.answers) < ENOUGH:
                 problems.add(draft.place, f"VQA accuracy needs {ENOUGH} answers or more; use task.metric = exact_match")
+    if note := _unfit_metric([draft.item for draft in drafts], metric):
+        notes.append(note)
     return build_task("jsonl", drafts, section, problems, metric=metric, postprocess="vqa", notes=notes)
+
+
+def _unfit_metric(items: Sequence[Item], metric: str) -> str:
+    """A sentence where the metric does not suit the answers; "" where it may."""
+    if not items:
+        return ""
+    long = sum(min((len(answer.split()) for answer in item.answers), default=0) >= SENTENCE for item in items)
+    if metric in ("exact_match", "label_accuracy") and long > len(items) / 2:
+        return (
+            f"task.metric = {metric} takes an answer that says the same in other words as wrong, and {long:,} of "
+            f"{len(items):,} items have answers of {SENTENCE} words or more; token_f1 counts shared words"
+        )
+    labels = {answer for item in items for answer in item.answers}
+    alone = all(len(set(item.answers)) == 1 for item in items)
+    if metric == "vqa_accuracy" and alone and len(labels) <= min(FEW_LABELS, len(items) / 5):
+        return (
+            f"task.metric = vqa_accuracy, but every item has one answer out of {len(labels)}: these are labels; with "
+            "task.name = labels every one is weighed, and the likeliest is the answer"
+        )
+    return ""
 
 
 def _choose_metric(drafts: list[Draft], section: TaskSection) -> tuple[list[Draft], str, str]:

@@ -176,7 +176,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
             "title": "Compare", "names": names, "every": view.runs.names(), "baseline": baseline, "arms": arms
         }  # fmt: skip
         if len(names) < 2 and not (names and baseline):
-            said = "Choose two runs or more, or one run and an arm as the baseline."
+            said = "Choose two runs or more, or one run and a way of choosing as the baseline."
             return page("compare", **shared, message=said, found=None)
         try:
             needed = _needed(view, names, baseline, arms)

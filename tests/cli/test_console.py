@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from leverplus.cli.console import Bars, results_table, run_folder, whole_number
+from leverplus.cli.main import main
 from leverplus.recipe.recipe import load_recipe
 
 
@@ -66,3 +67,25 @@ def test_quiet_bars_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         bars.show("scoring", 512, 1024)
         bars.say("done")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["...toml", "....toml", "a b;c.toml"])
+def test_no_name_of_a_recipe_file_leads_out_of_runs(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text('extends = "world"\n')
+    args = argparse.Namespace(out=None, set=[], seed=0)
+    folder = run_folder(args, load_recipe(str(file)))
+    assert folder.parent == Path("runs")
+    assert folder.name not in ("", ".", "..")
+    assert folder.resolve().parent == Path("runs").resolve()
+
+
+def test_check_names_lists_that_are_longer_than_what_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["score.search=dense", "reward.mode=hard_plus_soft", "reward.hard_by_shots=[1.0,0.5,0.2]"]
+    stages = ['train.stages=["sft","grpo"]', "grpo.epochs=2", "grpo.top_k=[3,4,5]"]
+    assert main(["check", "world", "--set", *sets, *stages]) == 0
+    said = capsys.readouterr().out
+    assert "note: reward.hard_by_shots has 3 factors, but no list that is learnt from has more than 1" in said
+    assert "note: grpo.top_k has 3 values for grpo.epochs = 2" in said
+    assert main(["check", "world", "--set", "score.search=beam", "score.shots=3", *sets[1:], *stages[:2]]) == 0
+    assert "factors, but" not in capsys.readouterr().out

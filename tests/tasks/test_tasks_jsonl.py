@@ -22,6 +22,9 @@ from leverplus.tasks.splits import share_of
 from leverplus.types import Item, ItemId
 
 
+TEXT_FIELDS = {"query_fields": ["text"], "demo_fields": ["text", "answer"]}
+
+
 def write(path: Path, rows: list[object]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -260,7 +263,7 @@ def test_pictures_stay_below_their_folder_unless_the_user_allows_more(tmp_path, 
 def test_a_run_folder_of_before_there_were_rules_keeps_its_splits(tmp_path, section) -> None:
     path = write(tmp_path / "a.jsonl", rows(60))
     values = {"task": {"name": "jsonl", "file": str(path)}, "embed": {"name": "sentence"}, "score": {"backend": "hf"}}
-    values |= {"model": {"name": "any"}, "pool": {"kind": "nearest_text", "size": 8}}
+    values |= {"model": {"name": "any"}, "select": TEXT_FIELDS, "pool": {"kind": "nearest_text", "size": 8}}
     recipe = build_recipe("own", values, "a test")
     (tmp_path / "resolved.toml").write_text('[task]\nname = "jsonl"\nsplit_seed = 0\n')
     before = Run(recipe, tmp_path, 0, tmp_path / "scores.db")
@@ -274,7 +277,7 @@ def test_a_run_finds_its_relative_files_from_another_folder(tmp_path, monkeypatc
     home.mkdir()
     write(home / "a.jsonl", rows(60))
     values = {"task": {"name": "jsonl", "file": "a.jsonl"}, "embed": {"name": "sentence"}, "score": {"backend": "hf"}}
-    values |= {"model": {"name": "any"}, "pool": {"kind": "nearest_text", "size": 8}}
+    values |= {"model": {"name": "any"}, "select": TEXT_FIELDS, "pool": {"kind": "nearest_text", "size": 8}}
     recipe, source = build_recipe("own", values, "a test"), tmp_path / "own.toml"
     source.write_text("")
     monkeypatch.chdir(home)
@@ -282,6 +285,28 @@ def test_a_run_finds_its_relative_files_from_another_folder(tmp_path, monkeypatc
     expected = homes(made.task)
     monkeypatch.chdir(tmp_path)
     assert homes(load_run(tmp_path / "run", tmp_path / "scores.db").task) == expected
+
+
+def test_a_run_finds_relative_vectors_and_groups_from_another_folder(tmp_path, monkeypatch) -> None:
+    home = tmp_path / "home"
+    for folder in ("vectors", "groups"):
+        (home / folder).mkdir(parents=True)
+    write(home / "a.jsonl", rows(60))
+    values = {"task": {"name": "jsonl", "file": "a.jsonl"}, "embed": {"name": "sentence", "model": "vectors"}}
+    values |= {"score": {"backend": "hf", "groups": "groups"}, "model": {"name": "weights"}, "select": TEXT_FIELDS}
+    values |= {"pool": {"kind": "nearest_text", "size": 8}}
+    recipe, source = build_recipe("own", values, "a test"), tmp_path / "own.toml"
+    source.write_text("")
+    monkeypatch.chdir(home)
+    open_run(recipe, source, tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    monkeypatch.chdir(tmp_path)
+    run = load_run(tmp_path / "run", tmp_path / "scores.db")
+    opened: list[str] = []
+    monkeypatch.setattr("leverplus.embedders.cached.open_embedder", lambda section, *_: opened.append(section.model))
+    monkeypatch.setattr("leverplus.interop.groups.load_groups", lambda path: opened.append(str(path)) or [])
+    _ = run.embedder, run.imported_groups
+    assert opened == [str(home / "vectors"), str(home / "groups")]
+    assert run.recipe.hash == recipe.hash
 
 
 class Blind:
@@ -300,10 +325,27 @@ def test_a_run_says_that_pictures_are_not_seen(tmp_path, with_pictures: bool) ->
     write_picture(tmp_path / "x.png", 1)
     lines = [{**row, "image": "x.png" if with_pictures else None, "image_id": row["id"]} for row in rows(60)]
     values = {"task": {"name": "jsonl", "file": str(write(tmp_path / "a.jsonl", lines))}}
-    values |= {"embed": {"name": "sentence"}, "score": {"backend": "hf"}, "model": {"name": "any"}}
+    values |= {
+        "embed": {"name": "sentence"},
+        "score": {"backend": "hf"},
+        "model": {"name": "any"},
+        "select": TEXT_FIELDS,
+    }
     values |= {"pool": {"kind": "nearest_text", "size": 8}}
     said: list[str] = []
     run = Run(build_recipe("own", values, "a test"), tmp_path / "run", 0, tmp_path / "scores.db", say=said.append)
     run.__dict__["embedder"] = Blind()
     assert len(run.demonstration_vectors) == len(run.demonstrations)
     assert [line.startswith("pictures are not seen by the selector") for line in said] == [True] * with_pictures
+
+
+def test_a_metric_that_does_not_suit_the_answers_is_a_note(tmp_path, section) -> None:
+    phrases = [{"id": n, "question": f"Why {n}?", "answer": f"because it is number {n}"} for n in range(20)]
+    task = jsonl(section(file=write(tmp_path / "phrases.jsonl", phrases), metric="exact_match"))
+    assert "20 of 20 items have answers of 4 words or more; token_f1" in " ".join(task.notes)
+    assert not jsonl(section(file=write(tmp_path / "phrases.jsonl", phrases), metric="token_f1")).notes
+    labels = [{"id": n, "question": f"What {n}?", "answers": ["yes" if n % 2 else "no"] * 10} for n in range(20)]
+    task = jsonl(section(file=write(tmp_path / "labels.jsonl", labels), metric="vqa_accuracy"))
+    assert "one answer out of 2: these are labels" in " ".join(task.notes)
+    words = [{"id": n, "question": f"What {n}?", "answers": [f"word{n}"] * 10} for n in range(20)]
+    assert not jsonl(section(file=write(tmp_path / "words.jsonl", words), metric="vqa_accuracy")).notes

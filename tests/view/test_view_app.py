@@ -83,7 +83,7 @@ def test_runs_on_other_items_are_refused_with_a_sentence(client: TestClient) -> 
 
 def test_one_run_may_be_compared_with_any_of_its_arms(client: TestClient) -> None:
     text = client.get("/compare?run=first").text
-    assert "Choose two runs or more, or one run and an arm as the baseline." in text
+    assert "Choose two runs or more, or one run and a way of choosing as the baseline." in text
     offered = re.findall(r'<option value="([^"]+)"', text)
     assert {"nearest_both", "random", "zero_shot"} <= set(offered)
     for arm in offered[1:]:
