@@ -46,8 +46,8 @@ def _reward_failures(recipe: Recipe) -> list[str]:
         found.append(f"reward.component_weights = {list(weights)}: {len(weights)} weights, but {needs}")
     if "choice_prob" in modes and recipe.task.name not in LABEL_TASKS:
         found.append(
-            f'reward "choice_prob": the task {recipe.task.name} has no labels to choose from; use "gt_prob", or one of '
-            f"the tasks {', '.join(LABEL_TASKS)}"
+            f'{_reward_key(recipe)} "choice_prob": the task {recipe.task.name} has no labels to choose from; '
+            f'use "gt_prob", or one of the tasks {", ".join(LABEL_TASKS)}'
         )
     if "expected_accuracy" in modes:
         found += _ungraded(recipe)
@@ -58,6 +58,11 @@ def _reward_failures(recipe: Recipe) -> list[str]:
         elif score.mine:
             found.append(f"score.mine = {score.mine}: mined lists come without the scores that the reward needs")
     return found
+
+
+def _reward_key(recipe: Recipe) -> str:
+    """Where a recipe names its reward: `reward.mode =`, or among several."""
+    return "reward.components:" if recipe.reward.components else "reward.mode ="
 
 
 def _ungraded(recipe: Recipe) -> list[str]:
@@ -71,7 +76,10 @@ def _ungraded(recipe: Recipe) -> list[str]:
         metric = f'task.metric = "{task.metric}"'
     else:
         return []
-    return [f'reward "expected_accuracy": {metric} grades how near an answer came; use "soft_only" or "gt_prob"']
+    return [
+        f'{_reward_key(recipe)} "expected_accuracy": {metric} grades how near an answer came; '
+        'use "soft_only" or "gt_prob"'
+    ]
 
 
 def _search_failures(recipe: Recipe) -> list[str]:

@@ -21,7 +21,6 @@ from leverplus.tasks.jsonl import LONGEST_LINE, jsonl
 from leverplus.tasks.splits import share_of
 from leverplus.types import Item, ItemId
 
-
 TEXT_FIELDS = {"query_fields": ["text"], "demo_fields": ["text", "answer"]}
 
 
