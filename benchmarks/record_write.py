@@ -133,17 +133,17 @@ def summary(args: argparse.Namespace) -> None:
     """First accuracies of every table on its test queries, in per cent: by place in the plan, one demonstration."""
     from leverplus.backends.table.table import read_table
 
-    print("| task | model | n | zero-shot | random | nearest by question | nearest by both | fixed | oracle of 64 |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| task | model | n | zero-shot | random | nearest by question | fixed | oracle of 64 |")
+    print("|---|---|---|---|---|---|---|---|")
     for path in sorted(args.tables.glob("*-test.parquet")):
         table = read_table([path])
         card = table.cards[0]
-        found: dict[str, list[float]] = {name: [] for name in ("zero", "random", "question", "both", "fixed", "oracle")}
+        found: dict[str, list[float]] = {name: [] for name in ("zero", "random", "question", "fixed", "oracle")}
         for query in sorted({table.ids.texts[number] for number in table.queries.tolist()}):
             rows = table.prompts(query)  # type: ignore[arg-type]
             dense = [float(table.accuracy[row]) for demos, row in rows.items() if len(demos) <= 1]
-            near = 1 if card["labels"] else 21  # place 0 is no demonstration
-            values = (dense[0], float(np.mean(dense[49:])), dense[1], dense[near], dense[41], max(dense[1:]))
+            # row 0 shows no demonstration, so that candidate n stands in row n + 1
+            values = (dense[0], float(np.mean(dense[49:])), dense[1], dense[41], max(dense[1:]))
             for own, value in zip(found.values(), values, strict=True):
                 own.append(value)
         cells = " | ".join(f"{100 * np.mean(own):.1f}" for own in found.values())
