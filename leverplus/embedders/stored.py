@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +23,14 @@ from leverplus.recipe.sections import EmbedSection
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
+if TYPE_CHECKING:
+    from leverplus.embedders.cached import CachedEmbedder
+
 STEPS = 127
 
 
 class StoredVectors:
-    """Unit vectors of the questions and answers that a file (embed.model) has; a text it lacks is named."""
+    """Unit vectors of the questions and answers that a file (embed.model) has; others come from a sentence encoder."""
 
     def __init__(self, section: EmbedSection) -> None:
         self.path = shipped(section.model)
@@ -49,6 +52,14 @@ class StoredVectors:
     def _rows(self) -> dict[bytes, int]:
         return {key.tobytes(): row for row, key in enumerate(self._file["keys"])}
 
+    @cached_property
+    def _sentence(self) -> CachedEmbedder:
+        """The sentence encoder, for texts that the file lacks; they are computed anew in every process."""
+        from leverplus.embedders.cached import CachedEmbedder
+        from leverplus.embedders.sentence import SentenceEncoder
+
+        return CachedEmbedder(SentenceEncoder(EmbedSection(name="sentence")), self.path.parent).uncached()
+
     def fingerprint(self) -> Mapping[str, str]:
         made: dict[str, str] = json.loads(self._file["fingerprint"].tobytes())
         digest = sha256(self._file["keys"].tobytes() + self._file["vectors"].tobytes()).hexdigest()[:16]
@@ -56,15 +67,13 @@ class StoredVectors:
 
     def of_texts(self, texts: Sequence[str]) -> Array:
         """Unit vectors of texts (N, D)."""
-        missing = [text for text in texts if content_key("text", text) not in self._rows]
-        if missing:
-            raise DataError(
-                f"{self.path.name} has no vector of {missing[0]!r} ({len(missing)} such texts); set "
-                'embed.name = "sentence" and embed.model = "" to compute vectors'
-            )
-        places = [self._rows[content_key("text", text)] for text in texts]
-        steps = self._file["vectors"][places].astype(np.float32)
-        unit: Array = steps / np.linalg.norm(steps, axis=1, keepdims=True).clip(min=1e-12)
+        rows = [self._rows.get(content_key("text", text)) for text in texts]
+        unit: Array = np.empty((len(texts), self._file["vectors"].shape[1]), np.float32)
+        held = [place for place, row in enumerate(rows) if row is not None]
+        steps = self._file["vectors"][[row for row in rows if row is not None]].astype(np.float32)
+        unit[held] = steps / np.linalg.norm(steps, axis=1, keepdims=True).clip(min=1e-12)
+        if missing := [place for place, row in enumerate(rows) if row is None]:
+            unit[missing] = self._sentence.of_texts([texts[place] for place in missing])
         return unit
 
     def embed(self, items: Sequence[Item], task: Task) -> Vectors:  # noqa: ARG002 one signature with other embedders

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leverplus.folder import shipped
 from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
 from leverplus.recipe.training import GrpoConfig
 
@@ -44,7 +45,7 @@ def missing_here(recipe: Recipe) -> list[str]:
     if task.name in ONE_FILE_TASKS:
         if not task.file:
             found.append("task.file: is not set; add --set task.file=FILE, see docs/own_data.md")
-        elif not Path(task.file).expanduser().is_file():
+        elif not shipped(task.file).is_file():
             found.append(f'task.file = "{task.file}": there is no such file')
     elif "task.folder" in recipe.given and not Path(task.folder).expanduser().is_dir():
         found.append(f'task.folder = "{task.folder}": there is no such folder')
