@@ -147,7 +147,7 @@ def main() -> None:
         else:
             from doctor_corpus_written import make_written
 
-            make_written(args.make, args.seed)
+            make_written(args.make, args.seed, args.scale)
     if args.pack is not None:
         pack(Path(args.pack[0]), args.pack[1])
     if args.judge:

@@ -115,7 +115,7 @@ def _keep(folder: Path, name: str, plan: Plan, train: Callable[[Path], None]) ->
         events.mkdir()
         for path in out.rglob("*tfevents*"):
             if path.parent.parent == out / "tb" or path.parent == out / "tb":
-                shutil.copy(path, events)
+                _scalars_only(path, events)
 
 
 def _arguments(out: Path, plan: Plan, **own: Any) -> dict[str, Any]:
@@ -280,5 +280,17 @@ def _stable_baselines(folder: Path, plan: Plan, seed: int, scale: float) -> None
             target = folder / f"{kind}-{plan.cause}"
             target.mkdir(parents=True)
             for path in Path(place).glob(pattern):
-                shutil.copy(path, target)
-        (folder / f"sb3_console-{plan.cause}.log").write_text(printed.getvalue(), encoding="utf-8")
+                _scalars_only(path, target) if kind == "sb3_events" else shutil.copy(path, target)
+        shown = [line for line in printed.getvalue().splitlines() if not line.startswith("Logging to")]
+        (folder / f"sb3_console-{plan.cause}.log").write_text("\n".join(shown) + "\n", encoding="utf-8")
+
+
+def _scalars_only(path: Path, folder: Path) -> None:
+    """Copy an event file without the texts in it (settings, places on this machine), under a name without the host."""
+    data, place, kept = path.read_bytes(), 0, []
+    while place + 12 <= len(data):
+        end = place + 16 + int.from_bytes(data[place : place + 8], "little")
+        if b"text_summary" not in data[place:end] and b"/tmp" not in data[place:end]:
+            kept.append(data[place:end])
+        place = end
+    (folder / f"{'.'.join(path.name.split('.')[:4])}.host").write_bytes(b"".join(kept))

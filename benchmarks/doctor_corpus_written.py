@@ -20,8 +20,11 @@ EVERY = 5
 """A held-out evaluation every so many steps."""
 
 
-def simulate(cause: str, seed: int) -> Curves:
-    """A training by rewards with one planted cause; `healthy` has none. Missing values are nan."""
+def simulate(cause: str, seed: int, scale: float = 1.0) -> Curves:
+    """A training by rewards with one planted cause; `healthy` has none. Missing values are nan.
+
+    `scale` multiplies what has a scale of its own: rewards, gradients and lengths.
+    """
     rng = random.Random(f"{cause} {seed}")
     steps = rng.randrange(40, 70)
     time = [n / (steps - 1) for n in range(steps)]
@@ -63,6 +66,8 @@ def simulate(cause: str, seed: int) -> Curves:
         level = rng.uniform(0.7, 1.3)
         curves[name] = [level * value for value in curves[name]]
     _spoil(curves, cause, time, rng)
+    for name in ("reward", "val_reward", "reward_std", "group_std", "grad", "length"):
+        curves |= {name: [scale * value for value in curves[name]]} if name in curves else {}
     for name in ("val_reward", "val_accuracy"):
         curves[name] = [value if n % EVERY == 0 else math.nan for n, value in enumerate(curves[name])]
     return curves
@@ -243,7 +248,7 @@ def rows_of(form: str, curves: Curves) -> list[dict[str, float]]:
     for n in range(len(curves["reward"])):
         step = n + 1 if resumed is None or n < resumed else n - 2  # a resumed log repeats three steps
         values = {name: curves[own][n] for own, name in NAMES[form].items() if own in curves}
-        rows.append({"step": float(step), **{name: v for name, v in values.items() if not math.isnan(v)}})
+        rows.append({"step": float(step), **{k: float(f"{v:.6g}") for k, v in values.items() if not math.isnan(v)}})
     return rows
 
 
@@ -377,13 +382,13 @@ WRITERS: dict[str, tuple[str, Callable[[Path, list[dict[str, float]]], None]]] =
 """Name of a format -> whose names it uses, and what writes it."""
 
 
-def make_written(folder: Path, seed: int) -> None:
+def make_written(folder: Path, seed: int, scale: float) -> None:
     """Every format with every cause it carries evidence of, and three seeds together as one more cause."""
     for place, (name, (form, write)) in enumerate(WRITERS.items()):
         for cause in causes_of(form):
             if cause == "resume_lost" and name in ("mlflow", "wandb_offline", "wandb_export"):
                 continue  # these are kept by step number, so that nothing tells of a resumption
-            write(folder / f"{name}-{cause}", rows_of(form, simulate(cause, 100 * seed + place)))
+            write(folder / f"{name}-{cause}", rows_of(form, simulate(cause, 100 * seed + place, scale)))
     for cause in ("seeds_differ", "seeds_agree"):
         for name in ("csv", "jsonl", "verl_console"):
             form, write = WRITERS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from leverplus.doctor.curves import Curve, curve, first_curve, rises
-from leverplus.doctor.findings import ERROR, WARNING, Finding, Text, table
+from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
 from leverplus.doctor.records import Record, Series
 
 TEXTS = table(
@@ -50,7 +50,7 @@ TEXTS = table(
         "The policy runs away from its reference: the weight of the KL term is too small, or the learning rate "
         "too large "
         "for what the rewards say.",
-        "KL at the end (over 1, exact over 6) against the beginning (over 8 times)",
+        "KL at the end (over 1, exact over 6) against the beginning (over 8 times); only told where the reward rises",
         "Raise the weight of the KL term, halve the learning rate, stop where the KL passes the limit.",
         ("over_optimised", "reward_falls", "entropy_collapsed", "length_drifts", "overfits", "clip_saturated"),
     ),
@@ -186,6 +186,10 @@ def _jumps(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     if moved is not None and max(moved.values) > 0.1 and reward is not None and reward.falls:
         title = f"An update moves the policy by up to {max(moved.values):.3g} nats, and the reward falls"
         return title, {"kl_prox": max(moved.values), "reward_first": reward.early, "reward_last": reward.late}
+    kl = curve(series, "kl", 10)
+    if kl is not None and kl.values[0] < 0.05 and max(kl.values[: len(kl.values) // 5]) > 0.5:
+        far = max(kl.values[: len(kl.values) // 5])
+        return f"The KL goes from {kl.values[0]:.2g} to {far:.2g} within the first fifth of the training", {"kl": far}
     norms = curve(series, "grad_norm", 5)
     if norms is None or rises(series, "reward", "val/reward", "val/accuracy"):
         return None
@@ -218,7 +222,7 @@ def kl_explodes(record: Record) -> list[Finding]:
         if reward is not None:
             title += f", the {_spoken(reward[0])} went from {reward[1].early:.3g} to {reward[1].late:.3g}"
             evidence |= {"reward_first": reward[1].early, "reward_last": reward[1].late}
-        severity = WARNING if reward is not None and reward[1].rises else ERROR
+        severity = INFO if reward is not None and reward[1].rises else ERROR
         return TEXTS["kl_explodes"].found(title, evidence, severity=severity, about=[series.label])
     return []
 

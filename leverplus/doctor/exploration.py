@@ -14,7 +14,7 @@ TEXTS = table(
         "The policy became certain and no longer tries anything else.",
         "normalised entropy under 0.05, or another under a tenth of that of the start, at the end of the log",
         "Raise clip_high or the entropy bonus, halve the learning rate.",
-        ("overfits",),
+        ("overfits", "flat_groups", "advantage_std_tiny", "reward_constant"),
     ),
     Text(
         "entropy_stuck",

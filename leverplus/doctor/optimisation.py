@@ -383,6 +383,8 @@ def overfits(record: Record) -> list[Finding]:
 
 def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     """A held-out reward well below its best while the training measure, or its likelihood, went on improving."""
+    if not series.exact and series.stage in ("sft", "dpo") and curve(series, "val/loss", 4) is not None:
+        return None  # there the held-out loss says more than an accuracy of few items
     for metric, fitted in FITTED.items():
         held = [value for _, value in series.values(metric)]
         error = held_out_error(record, series, metric)
