@@ -66,7 +66,7 @@ def run(tmp_path: Path, recipe: str, *settings: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("labels", [60])
+@pytest.mark.parametrize("labels", [2, 60])
 def test_own_labels_end_with_a_table(tmp_path: Path, labels: int, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps(row if labels else made_up(row)) for row in rows(labels or 6)]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))
