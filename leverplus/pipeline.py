@@ -60,6 +60,8 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
         section = replace(section, samples=0, stochastic=0, selector_beams=0)
     if section.groups:
         run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
+        if run.imitates_beams:
+            return run.imported_groups
         return keep_groups(run.imported_groups, section.keep, section.tiers)
     run.require_model()
     queries = run.training_queries()
@@ -111,7 +113,7 @@ def train_run(run: Run) -> Policy:
         if not done.is_dir():
             refresh = _refresh(run, name, table, acquisition)
             rows = refresh(policy, 0) if refresh else _scored_rows(run, name, groups, table, acquisition)
-            if name == asking:
+            if name == asking and not run.imitates_beams:  # lists without accuracies say nothing of their quality
                 preflight_run(run, policy, rows, groups, table)
             watch = watched(run, judge, name, config.epochs)
             stage = StageRun(name, config, table, run.seed, run.folder, anchors, watch, refresh, recipe.hash, run.calls)
@@ -150,7 +152,13 @@ def _scored_rows(
     from leverplus.training.mistakes import spoil_rows
 
     recipe, select = run.recipe, run.recipe.select
-    if acquisition is not None:
+    if run.imitates_beams:
+        from leverplus.interop.groups import beam_gain
+        from leverplus.training.groups import rows_by
+
+        best = top_members(groups, recipe.train.imitate, beam_gain)
+        rows = rows_by(best, table, beam_gain, stop=select.stop, max_shots=select.max_shots)
+    elif acquisition is not None:
         rows = acquisition.rows
     else:
         own = top_members(groups, recipe.train.imitate) if name == "sft" else groups

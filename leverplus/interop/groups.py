@@ -145,6 +145,19 @@ def _score(entry: Entry, candidate: Candidate) -> ImportedScore:
     )
 
 
+def are_beams(groups: Sequence[Group]) -> bool:
+    """Whether groups are beam data: lists with a gain and no accuracy, which can be imitated and not rewarded."""
+    return bool(groups) and all("accuracy" in getattr(s, "missing", ()) for group in groups for s in group.scores)
+
+
+def beam_gain(score: Score) -> float:
+    """The gain that a beam file gave a list; one without any is refused."""
+    gain: float | None = getattr(score, "info_score", None)
+    if gain is None:
+        raise NotMeasured(f"the beam file gives no score for query {score.query} with ({', '.join(score.demos)})")
+    return gain
+
+
 def load_groups(path: Path) -> list[Group]:
     """The groups of a folder that `lever import` made, or of its `groups.json`."""
     return read_group_file(path).groups()

@@ -38,7 +38,9 @@ def describe(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str,
         "groups": len(rows),
         "sequences": sum(len(row.rewards) for row in rows),
         "flat": int((spread <= FLAT).sum()),
-        "all_wrong": sum(not any(map(is_right, row.accuracy.tolist())) for row in rows),
+        "all_wrong": sum(
+            not any(map(is_right, row.accuracy.tolist())) for row in rows if not row.accuracy.isnan().any()
+        ),
         "all_right": sum(all_right(row.accuracy.tolist()) for row in rows),
         "rewards": histogram(torch.cat([row.rewards for row in rows])),
         "spread": histogram(spread),

@@ -147,7 +147,35 @@ def rows_from_groups(
     ]
 
 
-def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, *, stop: str, max_shots: int) -> Row:
+def rows_by(
+    groups: Sequence[Group], table: ItemTable, worth: Callable[[Score], float], *, stop: str, max_shots: int
+) -> list[Row]:
+    """Rows of groups whose answers nobody judged: the reward is what `worth` says, the accuracy is NaN."""
+    return [
+        _row(
+            group,
+            indices,
+            np.array([worth(group.scores[i]) for i in indices]),
+            table,
+            stop=stop,
+            max_shots=max_shots,
+            judged=False,
+        )
+        for group in groups
+        for indices in compete(group, same_shots=True)
+    ]
+
+
+def _row(
+    group: Group,
+    indices: Sequence[int],
+    values: Array,
+    table: ItemTable,
+    *,
+    stop: str,
+    max_shots: int,
+    judged: bool = True,
+) -> Row:
     positions = {item: place for place, item in enumerate(group.pool.candidates)}
     sequences = []
     for index in indices:
@@ -168,7 +196,7 @@ def _row(group: Group, indices: Sequence[int], values: Array, table: ItemTable, 
         sequences=torch.tensor(padded, dtype=torch.long).reshape(len(sequences), longest),
         rewards=torch.tensor(values, dtype=torch.float32),
         log_mu=torch.tensor([math.nan if value is None else value for value in log_mu], dtype=torch.float32),
-        accuracy=torch.tensor([group.scores[i].accuracy for i in indices], dtype=torch.float32),
+        accuracy=torch.tensor([group.scores[i].accuracy if judged else math.nan for i in indices], dtype=torch.float32),
     )
 
 

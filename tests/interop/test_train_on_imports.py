@@ -9,7 +9,7 @@ import pytest
 from tiny_world import TINY, TinyRun
 
 from leverplus.cli.main import main
-from leverplus.errors import DataError, RecipeError
+from leverplus.errors import DataError, RecipeError, TrainingError
 from leverplus.pipeline import open_run, search_groups, train_run
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
 
@@ -55,3 +55,33 @@ def test_items_that_the_task_does_not_have_are_named(imported, tmp_path) -> None
 def test_imported_groups_and_a_search_exclude_each_other() -> None:
     with pytest.raises(RecipeError, match=r"score\.groups: nothing is searched"):
         build_recipe("x", {"score": {"groups": "old", "rounds": 2, "search": "dense"}}, "test")
+
+
+@pytest.fixture(scope="module")
+def beams(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best lists of a tiny run of the world, written as beam JSON and taken over."""
+    place = tmp_path_factory.mktemp("beams")
+    words = ["--format", "beam", "--out", str(place / "beam.json"), "--store", str(tiny_run.store), "--shots", "1"]
+    assert main(["export", str(tiny_run.folder), *words]) == 0
+    assert main(["import", str(place / "beam.json"), "--into", str(place / "groups")]) == 0
+    return place / "groups"
+
+
+@pytest.mark.parametrize("labels", ["all", "weighted"])
+def test_beams_are_imitated_without_asking_for_their_accuracy(tiny_run, beams, tmp_path, labels) -> None:
+    given = [*TINY, f"score.groups={beams}", "train.imitate=3", f"sft.labels={labels}", "sft.keep=last"]
+    recipe = load_recipe("world", given)
+    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tiny_run.store)
+    train_run(run)
+    losses = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    sft = [line["train/loss/total"] for line in losses]
+    assert sft[-1] < sft[0], "the lists of the file become likelier"
+    counted = json.loads((run.folder / "groups-sft.json").read_text())
+    assert counted["all_wrong"] == 0, "nobody judged them"
+
+
+def test_beams_cannot_be_rewarded(tiny_run, beams, tmp_path) -> None:
+    recipe = load_recipe("world", [*TINY, f"score.groups={beams}", "train.stages=['sft','rce']", "rce.epochs=1"])
+    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tiny_run.store)
+    with pytest.raises(TrainingError, match=r"which only sft can imitate, not rce; add --set train\.stages"):
+        train_run(run)
