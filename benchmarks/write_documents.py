@@ -20,7 +20,7 @@ HEAD = """\
 
 Lever-Plus grew out of five reports on training a selector. Everything they name, a system, a setting, a finding or a
 script, is a row here, with what gives it today. `documents/NAME_documents` is a plan in the form of the documents
-(selector, epochs, the last epoch kept, deviations over n - 1), `NAME` the mended form; [plans](plans.md) compares both.
+(selector, epochs, the last epoch kept, deviations over n - 1), `NAME` the mended form; [plans](plans.md) has both.
 `lever check NAME` reads a recipe, `lever run NAME --ignore-findings` runs it. What somebody coming from the earlier
 code needs first is in [migrating](migrating.md).
 

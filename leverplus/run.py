@@ -399,17 +399,9 @@ class Run:
     @cached_property
     def imitates_beams(self) -> bool:
         """Whether `score.groups` is beam data, which only sft can learn from; another stage is refused."""
-        from leverplus.interop.groups import are_beams
+        from leverplus.interop.groups import require_imitation
 
-        if not self.recipe.score.groups or not are_beams(self.imported_groups):
-            return False
-        others = [stage for stage in self.recipe.stages if stage != "sft"]
-        if others:
-            raise TrainingError(
-                f"score.groups holds beam data: gains and no accuracies, which only sft can imitate, not {others[0]}; "
-                "add --set train.stages=['sft'], or import RL data"
-            )
-        return True
+        return bool(self.recipe.score.groups) and require_imitation(self.imported_groups, list(self.recipe.stages))
 
     def training_queries(self) -> list[Item]:
         """The training queries that are searched before training, or those of imported groups."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import DataError, MissingFile, NotMeasured
+from leverplus.errors import DataError, MissingFile, NotMeasured, TrainingError
 from leverplus.folder import disk_sentence, write_text
 from leverplus.parsing import parse_json
 from leverplus.types import Demos, Group, Item, ItemId, Member, Pool, Reference, Score
@@ -148,6 +148,19 @@ def _score(entry: Entry, candidate: Candidate) -> ImportedScore:
 def are_beams(groups: Sequence[Group]) -> bool:
     """Whether groups are beam data: lists with a gain and no accuracy, which can be imitated and not rewarded."""
     return bool(groups) and all("accuracy" in getattr(s, "missing", ()) for group in groups for s in group.scores)
+
+
+def require_imitation(groups: Sequence[Group], stages: Sequence[str]) -> bool:
+    """Whether groups are beam data; a stage that cannot learn from it is refused."""
+    if not are_beams(groups):
+        return False
+    others = [stage for stage in stages if stage != "sft"]
+    if others:
+        raise TrainingError(
+            f"score.groups holds beam data: gains and no accuracies, which only sft can imitate, not {others[0]}; "
+            "add --set train.stages=['sft'], or import RL data"
+        )
+    return True
 
 
 def beam_gain(score: Score) -> float:
