@@ -55,6 +55,8 @@ class Mutant:
         return " | ".join((self.file, self.inside, self.kind, self.old, self.new, str(self.nth)))
 
     def applied(self, source: str) -> str:
+        if source[self.start : self.end] != self.old:
+            raise ValueError(f"{self.file} has changed since its mistakes were listed; start again")
         return source[: self.start] + self.new + source[self.end :]
 
     def diff(self, source: str) -> str:

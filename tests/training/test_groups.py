@@ -11,8 +11,8 @@ import torch
 
 from leverplus.errors import DataError, NotMeasured
 from leverplus.policies.base import PAD, STOP
-from leverplus.recipe.training import RewardConfig
-from leverplus.training.groups import collate, rows_from_groups
+from leverplus.recipe.training import RewardConfig, StageConfig
+from leverplus.training.groups import _only_tried, collate, rows_from_groups, rows_of_epoch
 from leverplus.training.stages import prefix_tables
 from leverplus.types import ItemId
 
@@ -152,3 +152,33 @@ def test_every_key_of_the_reward_section_changes_what_is_learnt_from(key: str, p
         rows = rows_from_groups(groups, planted.table, config)
         seen.append([row.rewards.tolist() for row in rows])
     assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "epoch", "kept"),
+    [
+        ({}, 0, True),
+        ({"min_positive_ratio": 0.5}, 0, True),  # two of four are right
+        ({"min_positive_ratio": 0.51}, 0, False),
+        ({"min_positive_ratio": 0.5, "positive_threshold": 0.3}, 0, False),  # 0.3 itself is not above it
+        ({"easy_epochs": 1, "easy_gap": 0.5, "easy_count": 2}, 0, True),
+        ({"easy_epochs": 1, "easy_gap": 0.51, "easy_count": 2}, 0, False),
+        ({"easy_epochs": 1, "easy_gap": 0.5, "easy_count": 3}, 0, False),
+        ({"easy_epochs": 1, "easy_gap": 9.0, "easy_count": 3}, 1, True),
+        ({"easy_epochs": 2, "easy_gap": 9.0, "easy_count": 0}, 1, False),
+    ],
+)
+def test_an_epoch_learns_from_groups_with_enough_positives_and_first_from_easy_ones(
+    changes: dict[str, Any], epoch: int, kept: bool, planted: Any
+) -> None:
+    row = rows_from_groups(planted.groups(4)[:1], planted.table, RewardConfig())[0]
+    row = replace(row, rewards=torch.tensor([0.25, 0.5, 0.75, 0.5]), accuracy=torch.tensor([1.0, 0.3, 0.0, 0.0]))
+    assert rows_of_epoch([row], StageConfig(**changes), epoch) == ([row] if kept else [])
+
+
+def test_only_what_was_tried_stays_in_a_pool_and_sequences_point_to_it() -> None:
+    pools = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21])]
+    sequences = torch.tensor([[[3, 1], [1, STOP]], [[1, PAD], [PAD, PAD]]])
+    kept, moved = _only_tried(pools, sequences)
+    assert [pool.tolist() for pool in kept] == [[11, 13], [21]]
+    assert moved.tolist() == [[[1, 0], [0, STOP]], [[0, PAD], [PAD, PAD]]]
