@@ -338,3 +338,11 @@ def test_pairs_count_by_gap_or_alike_above_the_margin_and_say_how_they_stand() -
     for wrong in ({"weighting": "odd"}, {"per": "row"}):
         with pytest.raises(ValueError, match="known"):
             losses.pairwise(scores, rewards, mask, **wrong)
+
+
+def test_a_group_without_members_takes_no_part_in_centred_rce() -> None:
+    steps, valid = steps_of([[0.5], [0.2]], [[0.5], [0.2]]), torch.ones(2, 2, 1, dtype=torch.bool)
+    mask = torch.tensor([[True, True], [False, False]])
+    found = losses.rce(steps, valid, torch.tensor([[0.8, 0.2], [0.0, 0.0]], dtype=F64), mask, centred=True)
+    assert float(found.total) == pytest.approx(-(0.3 * math.log(0.5) - 0.3 * math.log(0.2)))
+    assert found.rows == 1
