@@ -24,7 +24,7 @@ one has one further demonstration. Not more: they drown the copy (SST-2 with Smo
 
 ENDS, LEAST_ENDS = 8, 2
 """Questions that are shown with a longer answer, to see whether the end of an answer is weighed; in so many it must
-show. SmolLM2 has 7 of 9 and more; with a mask that looks ahead 1 of 9."""
+show. SmolLM2 has 7 of 9 and more; without the end marker, or with its prompt shuffled, none."""
 
 USUALLY_MOVED, FALSE_REFUSALS = 0.9, 0.01
 """A backend is refused where so few margins move towards the shown answer that one wired right, in which at least 9 in

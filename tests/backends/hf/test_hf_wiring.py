@@ -12,6 +12,7 @@ import torch
 from tiny_hf import ColourTask
 
 from leverplus.backends.hf.backend import HfBackend
+from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.scoring.copying import Copying, check_copying
 from leverplus.scoring.selftest import sample_requests
@@ -140,7 +141,6 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "no cue for the answer": (no_cue, REPEATED),
     "a shuffled prompt": (shuffled_prompt, ENDS),
     "a mask that hides the demonstrations": (seeing(few_back), GAINS),
-    "a mask that looks ahead": (looks_ahead, ENDS),
 }
 
 
@@ -149,3 +149,13 @@ def test_a_wrong_wiring_is_shown(model: HfBackend, monkeypatch: pytest.MonkeyPat
     plant, problem = FAULTS[fault]
     plant(model, monkeypatch)
     assert problem in copying(model)[1]
+
+
+def test_a_mask_that_looks_ahead_is_refused_when_the_model_is_loaded(
+    model: HfBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied does not show it: the model still reads all that stands before an answer."""
+    model._verify()
+    looks_ahead(model, monkeypatch)
+    with pytest.raises(ScoringError, match="is not supported"):
+        model._verify()
