@@ -76,3 +76,10 @@ def test_own_labels_end_with_a_table(tmp_path: Path, labels: int, capsys: pytest
     assert "Advice: " in said.out
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["self_test"]["copying"]["moved"] > 0.9
+
+
+def test_trec_few_ends_with_a_table(tmp_path: Path) -> None:
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data" / "text"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}: the official files of TREC lie there")
+    run(tmp_path, "trec_few", f"task.folder={folder}", *ROUNDS)
