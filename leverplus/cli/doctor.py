@@ -120,8 +120,8 @@ def _show_spread(args: argparse.Namespace) -> int:
         raise WrongUsage("--weights belong to a reward: add --reward MODE, such as --reward hard_plus_soft")
     if args.queries or args.candidates:
         raise WrongUsage("--reward writes --csv and --html; leave --queries and --candidates out")
-    found = measure_spread(args.target, reward_of(args.reward, args.weights))
-    title = " ".join([f"reward {args.reward}", *args.weights, f"on {args.target}"])
+    found = measure_spread(args.targets[0], reward_of(args.reward, args.weights))
+    title = " ".join([f"reward {args.reward}", *args.weights, f"on {args.targets[0]}"])
     if args.csv is not None:
         bins = [
             f"right {a:.6g} to {b:.6g},{right}\nwrong {a:.6g} to {b:.6g},{wrong}"
