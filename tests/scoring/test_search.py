@@ -17,6 +17,7 @@ from leverplus.scoring.search import (
     join_groups,
     oracle_objective,
     random_sequences,
+    scored_groups,
     top_members,
 )
 from leverplus.training.groups import evidence_of
@@ -197,3 +198,10 @@ def test_random_sequences_come_from_the_seed_and_the_end_of_the_query_id() -> No
     picks = np.random.default_rng([3, digest]).choice(6, 4, replace=False)
     found = random_sequences([Pool(query, tuple("abcdef"), "x")], 4, 3)
     assert found == {query: tuple("abcdef"[pick] for pick in picks)}
+
+
+def test_members_that_do_not_match_their_pools_are_refused_before_anything_is_asked() -> None:
+    scorer = Flat()
+    with pytest.raises(ValueError, match="shorter"):
+        scored_groups(scorer, [Pool("q", ("a",), "x")], [], "nothing")
+    assert scorer.asked == []

@@ -15,7 +15,7 @@ from leverplus.stats import (
     power,
     sign_flip_test,
 )
-from leverplus.stats.paired import blocks
+from leverplus.stats.paired import Blocks, blocks
 from leverplus.stats.power import EXACT
 
 
@@ -206,3 +206,8 @@ def test_the_step_of_a_grid_of_thirtieths() -> None:
     assert uniform.uniform
     assert (Changes(0.1).size, Changes(0.1).uniform, Changes(0.1).step, Changes(0.1).block) == (1.0, True, 0.0, 1.0)
     assert (Changes(0.0).discordance, Changes(1.0).discordance) == (0.0, 1.0)
+
+
+def test_power_is_exact_while_few_items_change_however_many_there_are() -> None:
+    assert paired_power(0.008, 2000, Changes(0.01)) == power._mcnemar_power(0.008, 2000, 0.01, 0.05)
+    assert Changes.seen_in(Blocks(np.array([1e-9, 1.0]), np.ones(2))).discordance == 0.5, "a billionth is no change"
