@@ -333,8 +333,9 @@ class Run:
             )
 
     def remember(self, facts: Mapping[str, Any]) -> None:
-        """Write facts to run.json beside what it says already."""
-        write_json(self.folder / "run.json", {**read_json(self.folder / "run.json"), **facts})
+        """Write facts to run.json beside what it says already; `lever world ladder` and benchmarks have no folder."""
+        if (self.folder / "run.json").is_file():
+            write_json(self.folder / "run.json", {**read_json(self.folder / "run.json"), **facts})
 
     def affordable_calls(self) -> int:
         """What the budget leaves for training after every epoch was judged on dev."""

@@ -35,8 +35,11 @@ LATER_PLANS = ("plan5", "plan5_8", "plan6", "plan7", "plan7_1", "plan7_2", "plan
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_shipped_recipe_passes_its_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", name]) == 0
+def test_every_shipped_recipe_passes_its_check(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "mine.jsonl"  # recipes for one's own data say so until they are given a file
+    own.write_text('{"text": "the food was cold", "label": "complaint"}\n')
+    given = ["--set", f"task.file={own}"] if name.startswith("own_") else []
+    assert main(["check", name, *given]) == 0
     assert f"{name}: no problems" in capsys.readouterr().out
 
 
