@@ -65,9 +65,9 @@ def test_a_recipe_that_cannot_run_is_named_and_the_others_are_compared(
 ) -> None:
     broken = quick / "broken.toml"
     sound = find_recipe("baseline_sft").read_text()
-    broken.write_text(sound.replace("[sft]", '[sft]\nfreeze = ["nothing"]'))
+    broken.write_text(sound.replace("[sft]", "[sft]\neasy_epochs = 1\neasy_count = 99"))
     where = ["--out", str(quick / "runs"), "--store", str(quick / "s.db")]
     assert main(["bench", "plans", "--quick", "--json", "--recipes", f"plan5,{broken}", *where]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [row["recipe"] for row in found["recipes"]] == ["baseline", "plan5"]
-    assert "freeze names nothing" in found["failed"][str(broken)]
+    assert "groups is left for epoch 1" in found["failed"][str(broken)]
