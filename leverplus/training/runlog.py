@@ -91,7 +91,8 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     """The lines of a log and the numbers of those that are no JSON object, such as a last one that a kill cut short."""
     lines: list[dict[str, Any]] = []
     damaged: list[int] = []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    # utf-8-sig: an editor may have put a byte order mark in front
+    for number, text in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
         if not text.strip():
             continue
         try:

@@ -109,7 +109,10 @@ def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
     for method in ("listwise", "mended_grpo"):  # docs/results.md: also with four times as many
         others = runs(method, 512_000).mean("learned")
         assert difference(few.mean("learned"), others, few.images)["ci95"][0] > 0.0, method
-    for method, words in (("sft_rce_grpo", "above SFT + RCE + GRPO as"), ("mended_grpo", "above the same mended")):
+    for method, words in (
+        ("sft_rce_grpo", "above SFT + RCE + GRPO as"),
+        ("mended_grpo", "above the same stages with their mistakes mended"),
+    ):
         found = difference(few.mean("learned"), runs(method, 128_000).mean("learned"), few.images)
         low, high = found["ci95"]
         assert low > 0.0
