@@ -210,7 +210,10 @@ QUICK: Mapping[str, Any] = {
 }
 """Sizes of `--quick`, which proves that the benchmark runs and measures nothing."""
 
-QUICK_SETTINGS = ("pool.size=12", "select.hidden=16", "eval.shots=[1,2]", "eval.dev_items=4", "eval.random_draws=1")
+QUICK_SETTINGS = (
+    *("pool.size=12", "select.hidden=16", "score.dev_queries=16"),
+    *("eval.shots=[1,2]", "eval.dev_items=4", "eval.random_draws=1"),
+)
 
 
 def quick_settings(method: Method) -> tuple[str, ...]:

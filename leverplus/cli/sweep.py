@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.bench.runs import Workshop, seed_count
-from leverplus.bench.sweep import read_grid, run_sweep, shown
+from leverplus.bench.sweep import configurations, read_grid, run_sweep, shown
 from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
 from leverplus.folder import held, make_private_folder
 from leverplus.recipe.recipe import load_recipe
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     grid = read_grid(args.grid)
+    configurations(args.recipe, args.set, grid)  # a value that no recipe takes is refused before there is a folder
     folder = args.out or Path("runs") / f"sweep-{safe_name(load_recipe(args.recipe, args.set).name)}"
     with Bars() as bars:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)

@@ -42,7 +42,8 @@ def find_given(text: str) -> Path:
     if colon and Path(folder).expanduser().is_dir():
         return _of_run(Path(folder).expanduser(), name)
     raise MissingFile(
-        f"there is no checkpoint {text}; give a checkpoint folder, a run folder, RUN:NAME, or a .pt or .ckpt file"
+        f"there is no checkpoint {text}; give train.start or --checkpoint a checkpoint folder, a run folder, RUN:NAME, "
+        "or a .pt or .ckpt file"
     )
 
 

@@ -177,7 +177,7 @@ def _score(recipe: Recipe) -> Reasons:
     score = recipe.score
     found: Reasons = {}
     if score.engine != "ray":
-        found |= _off("score", ["workers"], _is(recipe, "score.engine") + " has no workers")
+        found |= _off("score", ["workers", "worker_timeout"], _is(recipe, "score.engine") + " has no workers")
     mixed = ("random", "retrieved", "samples", "temperatures", "stochastic", "selector_beams", "prefixes")
     rounds = ("first_share", "best", "chance", "depth")
     if score.groups:

@@ -247,7 +247,9 @@ def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[
             fewest = min(int(positive.sum()), int((~positive).sum()))
             if gap < config.easy_gap or fewest < config.easy_count:
                 continue
-        kept.append(without_wrong(row, config.drop_wrong))
+        remaining = without_wrong(row, config.drop_wrong)
+        if len(remaining.rewards):  # a group of wrong members alone may lose all of them
+            kept.append(remaining)
     return kept
 
 

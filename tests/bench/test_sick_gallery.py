@@ -14,6 +14,7 @@ SIZES = (*SMALL, "sft.batch_size=16")
 SICK = {own.name: own.codes for own in cases() if not own.healthy}
 HEALTHY = ("gallery/healthy", "gallery/healthy_listwise", "world")
 PRINTED = "speaks about printed tables and texts"
+LOGS = "a training log of another library, see tests/doctor/corpus, or hand-made in tests/doctor"
 FILE = "speaks about RL files of the earlier code; the scorer cannot make such data"
 NOISE = "needs a fall of two standard errors on dev or test, more than small runs show every time"
 GUARDED = "what it looks for is refused or cannot happen in a run"
@@ -51,6 +52,13 @@ ONLY_IN_RECORDS = {
     "scores_not_reproducible": GUARDED,
     "seed_missing": GUARDED,
     "shots_identical": GUARDED,
+    "kl_explodes": LOGS,
+    "learning_rate_too_large": LOGS,
+    "length_drifts": LOGS,
+    "resumed_without_optimiser": LOGS,
+    "reward_constant": LOGS,
+    "reward_hacked": LOGS,
+    "seeds_outweigh_gain": LOGS,
 }
 """Checks that no run of the gallery shows at these sizes, and why; they have a record of their own in tests/doctor."""
 
