@@ -63,7 +63,8 @@ def test_the_list_is_searched_and_a_run_is_opened(visitor: Visitor, address: str
         page.keyboard.press("Enter")
     assert names.all_inner_texts() == ["first"]
     page.get_by_role("link", name="first").click()
-    assert "learned selector" in page.locator(".verdict").inner_text()
+    assert "learned selector" in page.locator(".verdict:not(#advice)").inner_text()
+    assert "Advice" in page.locator("#advice").inner_text()
     assert {"forest", "curve-loss", "curve-dev"} <= set(drawn(page))
     page.get_by_role("link", name="Report").click()
     assert len(drawn(page)) > 5, "the report draws its charts inside the page's sandbox"
