@@ -57,12 +57,13 @@ class DualEncoder:
         self.network: Any = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
         self.network.eval().requires_grad_(False).to(device_named(section.device))
         self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
+        self.tokenizer_text = tokenizer_text(self.tokenizer)
         self.processor = load(transformers.AutoImageProcessor.from_pretrained, source, backend="pil")
         self.longest = int(self.network.config.text_config.max_position_embeddings)
 
     def fingerprint(self) -> Mapping[str, str]:
         preparation = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
-        revision = digest_of(self.network, tokenizer_text(self.tokenizer), preparation, str(self.longest))
+        revision = digest_of(self.network, self.tokenizer_text, preparation, str(self.longest))
         return {"embedder": self.name, "revision": revision, "pictures": "pillow"}
 
     def texts(self, texts: Sequence[str]) -> Tensor:

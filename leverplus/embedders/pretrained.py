@@ -85,7 +85,11 @@ def digest_of(network: torch.nn.Module, *texts: str) -> str:
 
 
 def tokenizer_text(tokenizer: Any) -> str:
-    """Everything that decides how a tokenizer cuts a text, as a text."""
+    """Everything that decides how a tokenizer cuts a text, as a text.
+
+    Take it right after loading: every call writes its padding and truncation into a fast tokenizer, so the text of one
+    that has been used differs.
+    """
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is not None:
         return str(fast.to_str())

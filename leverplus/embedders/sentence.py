@@ -46,11 +46,12 @@ class SentenceEncoder:
         self.network = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
         self.network.eval().requires_grad_(False).to(device_named(section.device))
         self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
+        self.tokenizer_text = tokenizer_text(self.tokenizer)
         self.pooling, self.longest = _usage(Path(source), self.network.config)
 
     def fingerprint(self) -> Mapping[str, str]:
         usage = f"{self.pooling} {self.longest}"
-        revision = digest_of(self.network, tokenizer_text(self.tokenizer), usage)
+        revision = digest_of(self.network, self.tokenizer_text, usage)
         return {"embedder": "sentence", "revision": revision, "pooling": self.pooling}
 
     def texts(self, texts: Sequence[str]) -> Tensor:

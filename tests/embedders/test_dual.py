@@ -145,6 +145,15 @@ def test_what_prepares_a_picture_is_in_the_fingerprint(folders, tmp_path) -> Non
     assert clip(section).fingerprint() == own
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_has_one_fingerprint_before_and_after_it_is_used(folders, tmp_path, kind) -> None:
+    own = opened(folders, kind, tmp_path).encoder.fingerprint()
+    used = opened(folders, kind, tmp_path).encoder
+    with torch.inference_mode():
+        used.texts(TEXTS)
+    assert used.fingerprint() == own
+
+
 def test_a_model_of_another_kind_and_a_missing_picture_are_refused(folders, tmp_path) -> None:
     with pytest.raises(LeverError, match=r"is a siglip, but embed\.name = clip reads clip"):
         clip(EmbedSection(name="clip", model=str(folders["siglip"]), device="cpu"))

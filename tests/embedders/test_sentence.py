@@ -68,6 +68,13 @@ def test_what_changes_a_vector_changes_the_fingerprint(folder, tmp_path) -> None
     assert own != encoder_of(shorter).fingerprint()
 
 
+@torch.inference_mode()
+def test_an_encoder_has_one_fingerprint_before_and_after_it_is_used(folder) -> None:
+    used = encoder_of(folder)
+    used.texts(["dog", "dog cat"])
+    assert used.fingerprint() == encoder_of(folder).fingerprint()
+
+
 def test_layers_and_poolings_that_would_be_ignored_are_refused(tmp_path) -> None:
     weighted = save_sentence_model(tmp_path / "weighted", pooling="pooling_mode_weightedmean_tokens")
     with pytest.raises(LeverError, match="supported: mean, cls and last token"):
