@@ -67,7 +67,7 @@ def test_an_import_with_one_checkpoint_is_named_by_its_folder(old_file: Path, tm
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nowhere/run", r"there is no checkpoint nowhere/run; give train.start or --checkpoint a checkpoint folder, a run"),
+        ("nowhere/run", r"there is no checkpoint nowhere/run; give train.start or --checkpoint a checkpoint folder"),
         ("{run}:rce", r"has no checkpoint 'rce'; known: sft, sft-epoch001"),
         ("{tmp}", r"has more than one checkpoint, or none"),
     ],
