@@ -7,8 +7,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.folder import read_json, write_json
 from leverplus.run import Run
+from leverplus.rundir import read_json, write_json
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy

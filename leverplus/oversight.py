@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.folder import write_json
 from leverplus.run import Run
+from leverplus.rundir import write_json
 
 if TYPE_CHECKING:
     from leverplus.doctor.findings import Finding

@@ -12,10 +12,10 @@ import numpy as np
 
 from leverplus.acquisition import Acquisition
 from leverplus.errors import TrainingError
-from leverplus.folder import read_json, write_json, write_text
 from leverplus.oversight import examine_run, judge_handover, preflight_run, watched
 from leverplus.recipe.training import AgreementConfig
 from leverplus.run import POOL_SEED, Run, load_run, open_run
+from leverplus.rundir import read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench

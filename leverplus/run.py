@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
-from leverplus.folder import Pulse, commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
 from leverplus.parsing import parse_toml
 from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.recipe import Recipe, load_recipe
+from leverplus.rundir import Pulse, commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
 
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend, Recorded

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leverplus.folder import read_json, write_json
 from leverplus.parsing import DEEPEST, is_deeper, parse_json, parse_own_json, parse_toml
+from leverplus.rundir import read_json, write_json
 
 
 def nested(depth: int) -> str:

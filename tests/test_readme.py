@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus import rewards
 from leverplus.cli.main import COMMANDS, parse
+from leverplus.maths import rewards
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.types import ItemId, Reference, Score
 
@@ -90,7 +90,7 @@ def test_python_in_a_page_is_python(page: Path) -> None:
 
 
 def test_the_reward_that_the_readme_adds_is_a_reward() -> None:
-    code = next(block for block in blocks(README, "python") if "# leverplus/rewards.py" in block)
+    code = next(block for block in blocks(README, "python") if "# leverplus/maths/rewards.py" in block)
     namespace = dict(vars(rewards))
     exec(code, namespace)
     (own,) = [value for name, value in namespace.items() if name not in vars(rewards) and callable(value)]

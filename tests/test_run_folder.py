@@ -15,14 +15,14 @@ from tiny_world import TINY, TinyRun
 from leverplus.cli.main import main
 from leverplus.doctor.findings import Finding
 from leverplus.errors import LeverError
-from leverplus.folder import held
 from leverplus.oversight import _tell
 from leverplus.pipeline import load_run, open_run, read_json, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.report.data import read_run
+from leverplus.rundir import held
 from leverplus.training.runlog import RunLog, read_log
 
-HOLD = "import sys, time; from pathlib import Path; from leverplus.folder import held\nwith held(Path(sys.argv[1])):\n"
+HOLD = "import sys, time; from pathlib import Path; from leverplus.rundir import held\nwith held(Path(sys.argv[1])):\n"
 
 
 def test_a_second_process_is_told_the_pid_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:

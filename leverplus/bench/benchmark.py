@@ -165,7 +165,7 @@ def write_standings(plan: Plan, bench: Bench, records: Records, left: Sequence[s
     from leverplus.bench.drawing import gap_picture
     from leverplus.bench.pages import markdown
     from leverplus.bench.standings import standings
-    from leverplus.folder import write_json, write_text
+    from leverplus.rundir import write_json, write_text
 
     found = {
         **standings(records.found),

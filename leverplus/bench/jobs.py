@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leverplus.bench.methods import Method
-from leverplus.folder import commit, read_json, write_json
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.run import Run, open_run
+from leverplus.rundir import commit, read_json, write_json
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench

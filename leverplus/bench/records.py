@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError
-from leverplus.folder import disk_sentence, replaced
+from leverplus.rundir import disk_sentence, replaced
 
 FILE = "results.json.gz"
 FORMAT = 1

@@ -18,7 +18,7 @@ from leverplus.cli.console import (
     results_table,
     whole_number,
 )
-from leverplus.folder import held
+from leverplus.rundir import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

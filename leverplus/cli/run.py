@@ -16,7 +16,7 @@ from leverplus.cli.console import (
     results_table,
     say_forecast,
 )
-from leverplus.folder import held
+from leverplus.rundir import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

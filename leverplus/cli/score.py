@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from leverplus.cli.console import Bars, add_store_option, open_from_folder, say_forecast
-from leverplus.folder import held
+from leverplus.rundir import held
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

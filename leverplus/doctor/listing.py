@@ -11,7 +11,7 @@ import numpy as np
 
 from leverplus.doctor.quality import Sample, tier
 from leverplus.errors import LeverError
-from leverplus.signal import is_flat
+from leverplus.maths.signal import is_flat
 
 QUERIES = (
     "query", "members", "distinct", "positives", "mean_accuracy", "best_accuracy", "worst_accuracy", "mean_gt_prob",

@@ -53,7 +53,7 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
     """Two passes over the same weights, KL to a fresh copy, loss of the start and of chance, labels outside pools."""
     import torch
 
-    from leverplus.divergences import categorical_kl
+    from leverplus.maths.divergences import categorical_kl
     from leverplus.training.groups import collate
     from leverplus.training.stages import frozen_copy, policy_logprobs, sequence_nll
 

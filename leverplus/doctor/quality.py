@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leverplus import signal
 from leverplus.doctor.records import GroupStats, SourceStats
 from leverplus.errors import DataError, NotMeasured
+from leverplus.maths import signal
 from leverplus.types import Group, Score
 
 BINS = 1000

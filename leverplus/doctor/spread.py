@@ -14,10 +14,10 @@ from leverplus.errors import DataError, MissingFile, RecipeError
 from leverplus.interop.groups import FORMAT, load_groups, read_json
 from leverplus.interop.imports import kind_of
 from leverplus.interop.rl import read_rl
+from leverplus.maths.signal import FLAT, is_right
 from leverplus.recipe.recipe import apply_override
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.training import RewardConfig
-from leverplus.signal import FLAT, is_right
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
 from leverplus.store.records import unseal

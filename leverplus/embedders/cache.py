@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from leverplus.embedders.base import Array
-from leverplus.folder import disk_sentence, replaced
+from leverplus.rundir import disk_sentence, replaced
 
 KEY_SIZE = 16
 

@@ -18,8 +18,8 @@ import numpy as np
 from leverplus.embedders.base import Array, Vectors
 from leverplus.embedders.cache import content_key
 from leverplus.errors import DataError, MissingFile
-from leverplus.folder import shipped
 from leverplus.recipe.sections import EmbedSection
+from leverplus.rundir import shipped
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 

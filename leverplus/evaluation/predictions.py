@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.errors import DataError, EvaluationError, MissingFile, NotMeasured
-from leverplus.folder import replaced
+from leverplus.rundir import replaced
 from leverplus.types import Demos, Item, ItemId, Score
 
 COLUMNS = ("item", "image", "arm", "shots", "draw", "demos", "answer", "score", "tokens", "seconds")

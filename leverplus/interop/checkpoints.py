@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
-from leverplus.folder import disk_sentence, replaced
 from leverplus.interop.weights import check_tensors, is_small, open_file
 from leverplus.policies import presets
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import PolicyConfig
+from leverplus.rundir import disk_sentence, replaced
 from leverplus.training.checkpoint import check_sizes, load_weights, tensors_of
 
 PREFIX = "lever_lm.pointer_selector."

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError, MissingFile, NotMeasured, TrainingError
-from leverplus.folder import disk_sentence, write_text
 from leverplus.parsing import parse_json
+from leverplus.rundir import disk_sentence, write_text
 from leverplus.types import Demos, Group, Item, ItemId, Member, Pool, Reference, Score
 
 FORMAT = "leverplus-groups"

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leverplus.divergences import masked_log_softmax
 from leverplus.errors import TrainingError
+from leverplus.maths.divergences import masked_log_softmax
 from leverplus.policies.adapters import Adapters, Live
 from leverplus.recipe.selection import PolicyConfig
 

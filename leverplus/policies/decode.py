@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leverplus.divergences import masked_log_softmax
 from leverplus.errors import EvaluationError
+from leverplus.maths.divergences import masked_log_softmax
 from leverplus.policies.base import PAD, STOP, Encoded, Policy, State, sequence_logprobs
 
 

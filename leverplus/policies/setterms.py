@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leverplus import setgain
+from leverplus.policies import setgain
 from leverplus.policies.base import Encoded, Memory
 from leverplus.recipe.selection import PolicyConfig
 

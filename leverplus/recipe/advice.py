@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leverplus.folder import shipped
 from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
 from leverplus.recipe.training import GrpoConfig
+from leverplus.rundir import shipped
 
 if TYPE_CHECKING:
     from leverplus.recipe.recipe import Recipe

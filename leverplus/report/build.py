@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from leverplus.errors import LeverError
 from leverplus.evaluation.names import arm_name, shots_name
-from leverplus.folder import replaced
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
 from leverplus.report.checkpoints import Pooled, agreement_figure
@@ -22,6 +21,7 @@ from leverplus.report.examples import examples, fates, most_used, picks_table
 from leverplus.report.figures import Figure
 from leverplus.report.pictures import Pictures
 from leverplus.report.verdict import advice, headline, notes, verdict
+from leverplus.rundir import replaced
 from leverplus.tasks.base import Task
 
 ASSETS = resources.files("leverplus.report") / "assets"

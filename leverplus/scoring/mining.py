@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 
-from leverplus import signal
+from leverplus.maths import signal
 from leverplus.scoring.scorer import Prompt, Scorer
 from leverplus.types import Demos, Group, ItemId, Member, Score
 

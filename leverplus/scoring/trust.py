@@ -17,7 +17,7 @@ from typing import Any
 from leverplus import catalog
 from leverplus.backends.base import Backend, Reply, Request
 from leverplus.errors import NotMeasured, ScoringError
-from leverplus.rewards import Evidence, Weights
+from leverplus.maths.rewards import Evidence, Weights
 from leverplus.scoring.scorer import Progress, Scorer
 from leverplus.scoring.selftest import self_test
 from leverplus.types import ItemId, Reference, Score

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from leverplus.errors import LeverError, MissingFile
-from leverplus.folder import make_private_folder
 from leverplus.policies.base import Encoded, Features
 from leverplus.policies.decode import greedy
+from leverplus.rundir import make_private_folder
 from leverplus.serving.corpus import Corpus
 from leverplus.serving.query import Picture, query_item
 from leverplus.types import Item

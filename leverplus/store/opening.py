@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from leverplus.errors import StoreError
-from leverplus.folder import make_private_folder
+from leverplus.rundir import make_private_folder
 from leverplus.store.migrations import APPLICATION_ID, MIGRATIONS, schema_version
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leverplus.folder import shipped
 from leverplus.parsing import parse_json
 from leverplus.recipe.sections import TaskSection
+from leverplus.rundir import shipped
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, build_task, text_id
 from leverplus.tasks.reading import Problems, is_whole, read_text

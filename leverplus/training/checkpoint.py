@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
-from leverplus.folder import disk_sentence
 from leverplus.parsing import parse_json
 from leverplus.policies.adapters import Adapters
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.selection import PolicyConfig
+from leverplus.rundir import disk_sentence
 
 FORMAT = 1
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leverplus.folder import write_json
+from leverplus.maths.signal import FLAT, all_right, is_right
 from leverplus.policies.items import ItemTable
-from leverplus.signal import FLAT, all_right, is_right
+from leverplus.rundir import write_json
 from leverplus.training.groups import Row, collate
 from leverplus.training.stages import Stage
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from leverplus.embedders.base import Vectors
 from leverplus.errors import TrainingError
+from leverplus.maths.schedules import learning_rate
 from leverplus.metrics import Metric, normalise_answer
 from leverplus.pools.build import picture_of
-from leverplus.schedules import learning_rate
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Item, ItemId, Score
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from leverplus import catalog, rewards
+from leverplus import catalog
 from leverplus.errors import DataError
+from leverplus.maths import rewards
+from leverplus.maths.rewards import Evidence, Weights
+from leverplus.maths.signal import is_right
 from leverplus.policies.base import PAD, STOP, Features, may_stop
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig, StageConfig
-from leverplus.rewards import Evidence, Weights
-from leverplus.signal import is_right
 from leverplus.types import Demos, Group, ItemId, Member, Score
 
 Array = NDArray[np.float64]

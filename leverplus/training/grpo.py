@@ -12,12 +12,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from leverplus import advantages, catalog, divergences, losses
+from leverplus import catalog
 from leverplus.errors import NotMeasured, TrainingError
-from leverplus.losses import LossParts, member_mean, row_mean
+from leverplus.maths import advantages, divergences, losses
+from leverplus.maths.losses import LossParts, member_mean, row_mean
+from leverplus.maths.schedules import BetaRule
 from leverplus.policies.base import Policy, StepLogprobs
 from leverplus.recipe.training import GrpoConfig
-from leverplus.schedules import BetaRule
 from leverplus.training.groups import GroupBatch
 from leverplus.training.measures import by_position
 from leverplus.training.stages import Progress, Stage, fixed_logprobs, frozen_copy, policy_logprobs

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from leverplus import losses
+from leverplus.maths import losses
 from leverplus.policies.base import Policy, sequence_logprobs
 from leverplus.policies.items import ItemTable
 from leverplus.training.groups import Row, collate

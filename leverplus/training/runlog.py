@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import TrainingError
-from leverplus.folder import disk_sentence, write_text
+from leverplus.rundir import disk_sentence, write_text
 
 CONTEXT = ("stage", "epoch", "step", "lvlm_calls")
 """Keys that say where a line belongs; every other key is a metric."""

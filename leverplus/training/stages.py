@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from leverplus import losses
-from leverplus.advantages import live_groups
-from leverplus.losses import LossParts
+from leverplus.maths import losses
+from leverplus.maths.advantages import live_groups
+from leverplus.maths.losses import LossParts
+from leverplus.maths.schedules import interpolate
 from leverplus.policies.base import PAD, STOP, Policy, StepLogprobs, sequence_logprobs
 from leverplus.recipe.training import AgreementConfig, ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
-from leverplus.schedules import interpolate
 from leverplus.training.groups import GroupBatch
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)

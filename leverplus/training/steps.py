@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from leverplus.errors import TrainingError
-from leverplus.losses import LossParts
+from leverplus.maths.losses import LossParts
+from leverplus.maths.schedules import learning_rate
 from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
-from leverplus.schedules import learning_rate
 from leverplus.training.groups import GroupBatch, Row, collate
 from leverplus.training.measures import Meter
 from leverplus.training.seeds import derive_seed

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError, LeverError, MissingFile
-from leverplus.folder import PULSE
 from leverplus.parsing import parse_own_json
 from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
+from leverplus.rundir import PULSE
 
 LIVE_SECONDS = 300
 """A run without results whose files changed in this time is called training; after it, stopped, unless it is slow."""

@@ -86,20 +86,20 @@ def test_what_is_called_equivalent_names_mistakes_that_exist_and_a_reason() -> N
 def test_a_mistake_is_caught_by_the_tests_beside_its_file_and_the_source_itself_is_not() -> None:
     program = """
 import json, mutation
-source = (mutation.ROOT / "leverplus" / "signal.py").read_text(encoding="utf-8")
+source = (mutation.ROOT / "leverplus" / "maths/signal.py").read_text(encoding="utf-8")
 wrong = source.replace("accuracy > 0.0", "accuracy < 0.0")
 endless = source + "\\nwhile True:\\n    pass\\n"
-said = [mutation.try_source("signal.py", own, limit) for own, limit in ((source, 60), (wrong, 60), (endless, 1))]
+said = [mutation.try_source("maths/signal.py", own, limit) for own, limit in ((source, 60), (wrong, 60), (endless, 1))]
 print(json.dumps(said))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=FOLDER, capture_output=True, text=True, check=True)
     as_it_is, wrong, endless = json.loads(done.stdout)
     assert as_it_is == ["survived", ""]
     assert wrong[0] == "caught"
-    assert wrong[1].startswith("tests/test_signal.py::")
+    assert wrong[1].startswith("tests/maths/test_signal.py::")
     assert endless == ["slow", ""]
     with pytest.raises(SystemExit, match="already imported"):
-        mutation.try_source("signal.py", "", 1.0)
+        mutation.try_source("maths/signal.py", "", 1.0)
 
 
 def test_outcomes_are_read_back_without_a_line_that_was_cut_short(tmp_path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from recipe.spread import RESOLVED, SPREAD, all_keys, other_value, outcome, owners, recorded, spread_recipe, with_owners
 
 from leverplus import catalog
+from leverplus.maths.rewards import Evidence, Weights
 from leverplus.recipe.idle import REWARD_READS, WEIGHTS, idle_given, idle_settings
 from leverplus.recipe.recipe import gallery_names, load_recipe, recipe_names
-from leverplus.rewards import Evidence, Weights
 from leverplus.types import ItemId, Reference, Score
 
 

@@ -13,7 +13,7 @@ from tiny_task import WORDS, TinyBackend, TinyTask
 from leverplus.backends.base import Reply, Request
 from leverplus.engine.local import LocalEngine
 from leverplus.errors import NotMeasured, ScoringError
-from leverplus.rewards import Evidence, Weights, choice_prob
+from leverplus.maths.rewards import Evidence, Weights, choice_prob
 from leverplus.scoring.scorer import Scorer
 from leverplus.store.db import ScoreStore
 from leverplus.types import Item, ItemId

@@ -19,10 +19,10 @@ import leverplus
 from leverplus.cli.main import main
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.folder import PULSE
 from leverplus.pipeline import load_run
 from leverplus.policies.items import choose_demos
 from leverplus.pools.similarity import similarity
+from leverplus.rundir import PULSE
 from leverplus.serving.selector import Selector
 from leverplus.tasks.pictures import as_rgb
 from leverplus.view.attempt import attempt

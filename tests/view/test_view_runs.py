@@ -12,9 +12,9 @@ from viewed import client_of, sentence
 
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
-from leverplus.folder import PULSE
 from leverplus.pipeline import load_run
 from leverplus.report.data import newer, require_manifest
+from leverplus.rundir import PULSE
 from leverplus.view.runs import LIVE_SECONDS, RunsFolder
 
 

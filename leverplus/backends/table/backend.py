@@ -11,9 +11,9 @@ from leverplus.backends.base import Reply, Request
 from leverplus.backends.table.format import changed_items
 from leverplus.backends.table.table import NOTHING, read_table
 from leverplus.errors import DataError, ScoringError
-from leverplus.folder import shipped
 from leverplus.metrics import edit_similarity, normalise_answer, token_f1
 from leverplus.recipe.model import ModelSection
+from leverplus.rundir import shipped
 from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 

@@ -98,7 +98,7 @@ def test_files_that_are_no_tables_get_a_sentence(tmp_path):
 
 
 def test_the_shipped_recipe_names_files_that_travel_with_the_package():
-    from leverplus.folder import shipped
+    from leverplus.rundir import shipped
 
     recipe = load_recipe("okvqa_table")
     names = [recipe.task.file, recipe.embed.model, *recipe.model.name.split(",")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leverplus.signal import FLAT
+from leverplus.maths.signal import FLAT
 
 
 def moments(rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

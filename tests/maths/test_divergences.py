@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leverplus import divergences as d
+from leverplus.maths import divergences as d
 
 
 def tables(seed: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from leverplus import folder as module
-from leverplus.folder import MANIFEST, PULSE, Pulse, read_json, write_json
+from leverplus import rundir as module
+from leverplus.rundir import MANIFEST, PULSE, Pulse, read_json, write_json
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:

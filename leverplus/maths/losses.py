@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leverplus.advantages import rank as rank_advantage
-from leverplus.advantages import zscore
+from leverplus.maths.advantages import rank as rank_advantage
+from leverplus.maths.advantages import zscore
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from leverplus import setgain
+from leverplus.policies import setgain
 
 
 def test_running_redundancy_equals_max_and_mean_over_the_chosen() -> None:

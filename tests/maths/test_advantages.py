@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leverplus import advantages, catalog
+from leverplus import catalog
+from leverplus.maths import advantages
 
 REWARDS = torch.tensor([[0.0, 0.0, 1.6, 2.0], [1.0, 1.0, 1.0, 7.0]])
 MASK = torch.tensor([[True, True, True, True], [True, True, True, False]])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leverplus import signal
 from leverplus.doctor import quality
+from leverplus.maths import signal
 from leverplus.scoring.mining import tier_of
 from leverplus.types import Group, ItemId, Member, Pool, Score
 

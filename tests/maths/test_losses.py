@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from leverplus import catalog, losses
-from leverplus.divergences import masked_log_softmax
+from leverplus import catalog
+from leverplus.maths import losses
+from leverplus.maths.divergences import masked_log_softmax
 
 F64 = torch.float64
 

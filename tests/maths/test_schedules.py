@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from leverplus.schedules import BetaRule, decay, interpolate, learning_rate, warm_up
+from leverplus.maths.schedules import BetaRule, decay, interpolate, learning_rate, warm_up
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])

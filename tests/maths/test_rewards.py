@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leverplus import catalog, rewards
+from leverplus import catalog
 from leverplus.errors import NotMeasured
-from leverplus.rewards import Evidence, Weights
+from leverplus.maths import rewards
+from leverplus.maths.rewards import Evidence, Weights
 from leverplus.types import ItemId, Reference, Score
 
 
