@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
+from leverplus.interop import ids
+from leverplus.interop.lora import lora_there, read_lora
 from leverplus.interop.weights import check_tensors, is_small, open_file
 from leverplus.policies import presets
 from leverplus.policies.base import Policy
@@ -111,6 +113,8 @@ def read_legacy(path: Path) -> Legacy:
     """The selector of a file; every tensor that is missing or unknown is named."""
     value = open_file(path)
     layout, state = _state(value, path)
+    if ids.holds_ids(state):
+        return _read_ids(value, layout, state, path)
     prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in state)), "")
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     check_tensors(own, path)
@@ -131,9 +135,35 @@ def read_legacy(path: Path) -> Legacy:
     notes = []
     if single and layout != "pt":
         notes.append(_lost_note(tensors))
-    if len(own) < len(state):
-        notes.append(f"{len(state) - len(own)} tensors of other parts (frozen encoders) were left out")
+    others = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)}
+    check_tensors(others, path)
+    policy.adapters, facts["lora"] = read_lora(others, path)
+    left = len(others)
+    if (adapters := policy.adapters) is not None:
+        left -= 2 * len(adapters.shapes)
+        notes.append(
+            f"adapters (LoRA) of rank {adapters.rank} on {len(adapters.shapes)} projections of CLIP were read; "
+            f"the file does not keep alpha, which the configuration set to {adapters.alpha:g}"
+        )
+    if left:
+        notes.append(f"{left} tensors of other parts (frozen encoders) were left out")
     return Legacy(policy.eval(), preset, facts, tuple(notes))
+
+
+def _read_ids(value: Any, layout: str, state: Mapping[str, Tensor], path: Path) -> Legacy:
+    """The language model over ids (v0) of a file."""
+    prefix = ids.PREFIX if any(name.startswith(ids.PREFIX) for name in state) else ""
+    own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    check_tensors(own, path)
+    preset, config, dims, items = ids.id_form(own, path)
+    tensors, masks = ids.split_masks(own, path)
+    here = ids.ids_here({name: tensor.float() for name, tensor in tensors.items()}, config.model)
+    check_sizes(config, dims, items, {name: tensor.numel() for name, tensor in here.items()}, str(path))
+    policy = build_policy(config, dims, items=items)
+    load_weights(policy, here, str(path))
+    facts = {"layout": layout, "prefix": prefix, "masks": masks, "meta": _plain_meta(value)}
+    encoders = sum(name.startswith(("img_model.", "sen_model.")) for name in own)
+    return Legacy(policy.eval(), preset, facts, tuple(ids.id_notes(config, encoders)))
 
 
 def _state(value: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
@@ -250,7 +280,11 @@ def _plain_meta(value: Any) -> dict[str, Any]:
 def legacy_state(policy: Policy, *, single: bool = False) -> dict[str, Tensor]:
     """The tensors of a policy under the names of the earlier code; one that it cannot hold is refused."""
     config, back = policy.config, _names_back(policy.config)
-    own = {name: tensor for name, tensor in tensors_of(policy).items() if name != "head.log_scale"}
+    own = {
+        name: tensor
+        for name, tensor in tensors_of(policy).items()
+        if name != "head.log_scale" and not name.startswith("adapters.")
+    }
     foreign = [name for name in own if not name.startswith(tuple(back))]
     scale = float(tensors_of(policy).get("head.log_scale", torch.tensor(math.nan)))
     fixed = -math.log(0.5 if config.trunk == "bi_encoder" else 0.1)  # the temperature was a constant of each version
@@ -277,10 +311,17 @@ _FRESH: Mapping[str, Mapping[str, Any]] = {
 
 def write_legacy(policy: Policy, path: Path, layout: str, facts: Mapping[str, Any] | None = None) -> Path:
     """Write a checkpoint of the earlier code: layout "pt", "v2" (which Lightning reads) or "bare"."""
-    known = {"prefix": PREFIX if layout == "v2" else "", "meta": _FRESH.get(layout, {})} | dict(facts or {})
-    state = legacy_state(policy, single=bool(known.get("single")))
+    numbered = policy.config.model != "pointer"
+    start = ids.PREFIX if numbered else PREFIX
+    known = {"prefix": start if layout == "v2" else "", "meta": _FRESH.get(layout, {})} | dict(facts or {})
+    if numbered:
+        state = ids.ids_there(policy, known.get("masks"))
+    else:
+        state = legacy_state(policy, single=bool(known.get("single")))
     state |= {name: torch.tensor(values) for name, values in known.get("unused", {}).items()}
     named = {known["prefix"] + name: tensor for name, tensor in state.items()}
+    if policy.adapters is not None:
+        named |= lora_there(policy.adapters, known.get("lora") or {})
     key = {"pt": "model_state_dict", "v2": "state_dict"}.get(layout)
     value: dict[str, Any] = named if key is None else {**known["meta"], key: named}
     with disk_sentence(path):

@@ -134,8 +134,9 @@ def _checkpoint(path: Path, into: Path | None) -> Imported:
     legacy = read_legacy(path)
     config, count = legacy.policy.config, sum(tensor.numel() for tensor in legacy.policy.parameters())
     found = (
-        f"checkpoint ({legacy.facts['layout']} layout): {legacy.preset}, {config.layers} attention layers, "
-        f"vectors of {legacy.policy.dims['image']}, width {config.hidden}, {count:,} weights"
+        f"checkpoint ({legacy.facts['layout']} layout): {legacy.preset}, "
+        f"{config.layers} {'LSTM' if config.model == 'lstm' else 'attention'} layers, "
+        f"vectors of {max(legacy.policy.dims.values())}, width {config.hidden}, {count:,} weights"
     )
     out = Imported("checkpoint", found, list(legacy.notes))
     if into is not None:

@@ -22,6 +22,9 @@ from leverplus.errors import CheckpointError, TrainingError
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "query", "key", "value")
 """Projections of attention, as CLIP, SigLIP and BERT name them."""
 
+UNKNOWN_REVISION = ""
+"""Of adapters from a file that does not say which weights they were made for: any network of their shapes will do."""
+
 
 class Adapters(nn.Module):
     """One pair of matrices a projection: `down` (rank, in) and `up` (out, rank), by the projection's name.
@@ -65,6 +68,11 @@ class Adapters(nn.Module):
         options = {"rank": self.rank, "alpha": self.alpha, "dropout": self.dropout.p}
         return {"shapes": shapes, "revision": self.revision, **options}
 
+    def of(self, name: str, side: str) -> Tensor:
+        """The matrix of a projection: `down` (rank, in) or `up` (out, rank)."""
+        matrix: Tensor = (self.down if side == "down" else self.up)[_key(name)]
+        return matrix
+
     def digest(self) -> str:
         """Changes whenever a weight does."""
         content = sha256()
@@ -75,12 +83,18 @@ class Adapters(nn.Module):
     @contextmanager
     def active(self, network: nn.Module, revision: str) -> Iterator[None]:
         """While this lasts, the network computes with these adapters."""
-        if revision != self.revision:
+        if self.revision not in (UNKNOWN_REVISION, revision):
             raise CheckpointError(
                 f"these adapters were trained for an embedder of revision {self.revision}, not {revision}; "
                 "use the embed.model they were trained with"
             )
         parts = dict(network.named_modules())
+        odd = [name for name, shape in self.shapes.items() if _shape(parts.get(name)) != shape]
+        if odd:
+            raise CheckpointError(
+                f"these adapters change {len(odd)} projections that the embedder has not, or not of that size (such as "
+                f"{odd[0]}); use the embed.model they were trained with"
+            )
         handles = [parts[name].register_forward_hook(partial(self._add, _key(name))) for name in self.shapes]
         try:
             yield
@@ -98,6 +112,11 @@ class Live(Protocol):
     """Items of a table as a network with adapters sees them now: rows in, blocks (N, D) out."""
 
     def encode(self, rows: Tensor, fields: Sequence[str], adapters: Adapters) -> dict[str, Tensor]: ...
+
+
+def _shape(part: nn.Module | None) -> tuple[int, int] | None:
+    """(in, out) of a linear projection; None of anything else."""
+    return (part.in_features, part.out_features) if isinstance(part, nn.Linear) else None
 
 
 def _key(name: str) -> str:

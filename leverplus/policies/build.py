@@ -28,6 +28,13 @@ def build_policy(config: PolicyConfig, dims: Mapping[str, int], *, items: int | 
             )
     if config.fuse == "mean" and len({dims[name] for name in wanted if name in dims}) > 1:
         problems.append('select.fuse = "mean": the fields differ in width; use select.fuse = "concat"')
+    other = {name: dims[name] for name in wanted if name in dims and dims[name] != config.hidden}
+    if config.model != "pointer" and config.id_form == "added" and other:
+        said = ", ".join(f"{name} {width}" for name, width in other.items())
+        problems.append(
+            f'select.id_form = "added" adds vectors to ids as they are, which needs them as wide as select.hidden = '
+            f'{config.hidden} ({said}); use select.id_form = "adapter"'
+        )
     if config.model != "pointer" and items is None:
         problems.append(f'select.model = "{config.model}": the size of the index must be given')
     if problems:

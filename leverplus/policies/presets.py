@@ -56,8 +56,8 @@ INTERACTION = _repaired(
     hidden=128, head="interaction_mlp", state="gru", step_embedding=True, temperature=1.0, dropout=0.1
 )
 
-ID_GPT2_FAITHFUL = _faithful(**_GPT2)
-ID_LSTM_FAITHFUL = _faithful(**_LSTM)
+ID_GPT2_FAITHFUL = _faithful(**_GPT2, id_form="adapter")
+ID_LSTM_FAITHFUL = _faithful(**_LSTM, id_form="adapter")
 BI_ENCODER_GATE_FAITHFUL = _faithful(**_BI_ENCODER)
 CROSS_ATTENTION_FAITHFUL = _faithful()
 VECTOR_GATE_FAITHFUL = _faithful(state="vector_gate")

@@ -222,6 +222,8 @@ def _id_model(recipe: Recipe) -> Reasons:
     )
     why = f"{_is(recipe, 'select.model')} does not read it"
     found = _off("select", pointer_only, why)
+    if recipe.select.id_form != "linear":
+        found |= _off("select", ["fuse"], f"{_is(recipe, 'select.id_form')} adds every field by itself")
     if recipe.select.model == "lstm":
         found |= _off("select", ["heads"], why)
         if recipe.select.layers == 1:
@@ -231,7 +233,7 @@ def _id_model(recipe: Recipe) -> Reasons:
 
 def _pointer(recipe: Recipe) -> Reasons:
     select = recipe.select
-    found: Reasons = {}
+    found: Reasons = _off("select", ["id_form"], f"{_is(recipe, 'select.model')} knows no ids")
     if select.trunk == "bi_encoder":
         why = _is(recipe, "select.trunk")
         found |= _off("select", ["layers"], f"{why} has no attention layers")

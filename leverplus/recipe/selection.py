@@ -27,6 +27,13 @@ class PolicyConfig:
     model: str = setting(
         "pointer", "pointer network, or a language model over item ids", choices=("pointer", "gpt2", "lstm")
     )
+    id_form: str = setting(
+        "linear",
+        "how vectors join ids (model = gpt2, lstm): all fields through one linear map; as in the earlier code each "
+        "field as it is, or each through a small network of its own",
+        choices=("linear", "added", "adapter"),
+        since="0.2",
+    )
     query_fields: tuple[str, ...] = setting(("image", "text"), "what is seen of the query", choices=QUERY_FIELDS)
     demo_fields: tuple[str, ...] = setting(
         ("image", "text", "answer"), "what is seen of a candidate; its answer is known", choices=DEMO_FIELDS
