@@ -78,8 +78,39 @@ def test_own_labels_end_with_a_table(tmp_path: Path, labels: int, capsys: pytest
     assert kept["self_test"]["copying"]["moved"] > 0.9
 
 
-def test_trec_few_ends_with_a_table(tmp_path: Path) -> None:
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data" / "text"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: the official files of TREC lie there")
-    run(tmp_path, "trec_few", f"task.folder={folder}", *ROUNDS)
+TREC = {"DESC": "0", "ENTY": "1", "ABBR": "2", "HUM": "3", "NUM": "4", "LOC": "5"}
+KINDS = {"person": "HUM", "place": "LOC", "number": "NUM", "colour": "ENTY", "time": "NUM", "reason": "DESC"}
+
+
+def write_trec(folder: Path) -> Path:
+    """Files of TREC's format, with questions of this module."""
+    found = {"train": list[str](), "test": list[str]()}
+    for row in rows(6):
+        found["test" if row["split"] == "test" else "train"].append(f"{TREC[KINDS[row['label']]]} {row['text']}")
+    for split, lines in found.items():
+        (folder / f"TREC.{split}.all").write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return folder
+
+
+@pytest.mark.parametrize(("recipe", "more"), [("trec_few", ROUNDS), ("trec_smollm", ("score.queries=4",))])
+def test_trec_ends_with_a_table(tmp_path: Path, recipe: str, more: tuple[str, ...]) -> None:
+    run(tmp_path, recipe, f"task.folder={write_trec(tmp_path)}", *more)
+
+
+def write_okvqa(folder: Path) -> Path:
+    """Questions with ten answers and a caption in each picture's place, two questions to a picture."""
+    asked, captions = [], []
+    for number in range(60):
+        picture, thing = number // 2, THINGS[number // 2 % 10]
+        image = f"val2014/COCO_val2014_{picture:012d}.jpg"
+        question = f"what is seen on photograph {number}?"
+        asked.append({"question_id": number, "question": question, "answer": [thing] * 10, "image": image})
+    for picture in range(30):
+        captions.append(f"{picture}\t" + json.dumps([{"caption": f"{THINGS[picture % 10]} in the rain.", "conf": 0.5}]))
+    (folder / "val_ten_answers.json").write_text(json.dumps(asked))
+    (folder / "vinvl_captions_val2014.tsv").write_text("\n".join(captions) + "\n")
+    return folder
+
+
+def test_free_answers_end_with_a_table(tmp_path: Path) -> None:
+    run(tmp_path, "okvqa_captions_smollm", f"task.folder={write_okvqa(tmp_path)}", "score.rounds=1")
