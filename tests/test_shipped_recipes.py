@@ -17,12 +17,12 @@ from PIL import Image
 from leverplus.cli.main import main
 from leverplus.recipe.recipe import documents_names, gallery_names, recipe_names
 
-TESTS = Path(__file__).parent
-sys.path.append(str(TESTS / "backends"))
-sys.path.append(str(TESTS / "embedders"))
+sys.path.append(str(Path(__file__).parent / "backends"))
+sys.path.append(str(Path(__file__).parent / "embedders"))
 from speaking_server import COLOURS, MODEL, speaking
 from tiny_networks import save_dual_model
 
+TESTS = Path(__file__).parent
 BEST = ("best_8k", "best", "best_32k")
 ELSEWHERE = {
     **dict.fromkeys(("world",), "tiny_world.py"),

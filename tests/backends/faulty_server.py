@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
 from typing import Any
 
-from speaking_server import MODEL, Handler, Served
+from speaking_server import MODEL, Handler, Served, serving
 
 SLOW = 3.0
 """Longer than a test waits for one attempt in which the server hangs."""
@@ -277,19 +276,10 @@ FAULTS: dict[str, Fault] = {
 
 @contextmanager
 def faulty(fault: Fault | None = None, **options: Any) -> Iterator[Books]:
-    """A server on a free port of this machine, for the time of a test."""
+    """A server that plays this fault; who still hangs when the test is over is let go."""
     served = Books(fault=fault, **options)
-    handler = type("FaultyHandlerOfOne", (FaultyHandler,), {"served": served})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    server.block_on_close = False
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
-        yield served
-    finally:
-        served.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(FaultyHandler, served):
+        try:
+            yield served
+        finally:
+            served.over.set()

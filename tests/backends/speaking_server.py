@@ -220,18 +220,26 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def speaking(**options: Any) -> Iterator[Served]:
-    """A server on a free port of this machine, for the time of a test."""
-    served = Served(**options)
-    handler = type("Handler", (Handler,), {"served": served})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def serving(handler: type[Handler], served: Served) -> Iterator[None]:
+    """A server on a free port of this machine, for the time of a test; `served.url` says where."""
+    own = type("HandlerOfOneServer", (handler,), {"served": served})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), own)
     server.daemon_threads = True
+    server.block_on_close = False  # a handler that hangs on purpose is not waited for
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:
-        yield served
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def speaking(**options: Any) -> Iterator[Served]:
+    """A server that answers, and fails where it is told to."""
+    served = Served(**options)
+    with serving(Handler, served):
+        yield served
