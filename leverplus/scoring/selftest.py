@@ -50,6 +50,13 @@ class ShowsSpan(Protocol):
 
 
 @runtime_checkable
+class ShowsPrompt(Protocol):
+    """A backend that can show the text of a whole prompt, up to where the answer begins."""
+
+    def prompt_text(self, request: Request) -> str: ...
+
+
+@runtime_checkable
 class Rounds(Protocol):
     """A backend that says how far rounding may move a log-probability (nats) from batch to batch."""
 
@@ -118,6 +125,7 @@ def self_test(
     requests = sample_requests(task, queries, seed)
     batch = backend.answer(requests)
     problems: list[str] = []
+    check_order(backend, requests, problems)
     spans = check_spans(backend, requests, problems)
     gap = check_batches(backend, requests, batch, tolerance, problems)
     right = check_answers(requests, batch, problems)
@@ -178,6 +186,31 @@ def check_spans(backend: Backend, requests: Sequence[Request], problems: list[st
                 return checked
             checked += 1
     return checked
+
+
+def check_order(backend: Backend, requests: Sequence[Request], problems: list[str]) -> None:
+    """The demonstrations stand in their order and the query stands last.
+
+    Read from the text of the prompt, because answers do not show it: a model copies what it is shown from behind the
+    query too. A question that a chat template rewrites cannot be looked for.
+    """
+    if not isinstance(backend, ShowsPrompt):
+        return
+    for request in requests:
+        text = backend.prompt_text(request)
+        questions = [item.question.strip() for item in (*request.demos, request.query)]
+        if not all(question in text for question in questions):
+            continue
+        place = 0
+        for question in questions:
+            found = text.find(question, place)
+            if found < 0:
+                problems.append(
+                    f"query {request.query.id}: in its prompt '{question}' stands before a demonstration that should "
+                    "come first; demonstrations go in their order, the query last"
+                )
+                return
+            place = found + len(question)
 
 
 def check_batches(

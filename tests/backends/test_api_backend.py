@@ -104,6 +104,9 @@ def test_a_chat_has_turns_and_pictures_without_loss(served, paintings) -> None:
     turns = served.asked[-1][1]["messages"]
     assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user"]
     assert turns[2]["content"] == paintings.items("train")[0].answer
+    lines = ["One word.", *(turn["content"][1]["text"] for turn in turns[1::2])]
+    lines.insert(2, turns[2]["content"])
+    assert backend.prompt_text(asked_of(paintings, 1)) == "\n".join(lines)
     picture, text = turns[3]["content"]
     assert text == {"type": "text", "text": "what color is it?"}
     data = base64.b64decode(picture["image_url"]["url"].removeprefix("data:image/png;base64,"))

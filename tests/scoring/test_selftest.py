@@ -252,6 +252,41 @@ def test_weighing_other_words_than_the_answer_fails(task, world, monkeypatch) ->
         self_test(task, world)
 
 
+class Written(Copies):
+    """Shows its prompts; `wrong` puts them together in another way."""
+
+    def __init__(self, wrong=lambda demos, query: [*demos, query]) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def prompt_text(self, request) -> str:
+        return "\n".join(f"{item.question}: {item.answer}" for item in self.wrong(request.demos, request.query))
+
+
+def test_prompts_in_the_right_order_pass() -> None:
+    assert self_test(TinyTask(), Written()).copying is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda demos, query: [query, *demos],
+        lambda demos, query: [*demos[:1], query, *demos[1:]],
+        lambda demos, query: [*demos[::-1], query],
+    ],
+    ids=["the query first", "the query in the middle", "the demonstrations backwards"],
+)
+def test_a_prompt_in_another_order_fails(wrong) -> None:
+    """What the model answers does not show it, since this one answers as ever."""
+    with pytest.raises(ScoringError, match="demonstrations go in their order, the query last"):
+        self_test(TinyTask(), Written(wrong))
+
+
+def test_a_question_that_is_part_of_another_or_not_in_the_text_is_no_problem() -> None:
+    """`what is 1` stands within `what is 12`; a chat template may rewrite what it is given."""
+    assert self_test(TinyTask(), Written(lambda demos, query: [])).copying is not None
+
+
 def test_all_problems_are_told_at_once(task, world, monkeypatch) -> None:
     monkeypatch.setattr(world, "answer_span", lambda request, reference: "?")
     monkeypatch.setattr(world, "answer", lambda requests: [Reply("red", (-1.0, -1.0), 1) for _ in requests])

@@ -108,6 +108,9 @@ def test_what_a_backend_says_of_itself_reaches_the_self_test() -> None:
         def answer_span(self, request, reference):
             return reference
 
+        def prompt_text(self, request):
+            return ""
+
     def ignore(*_: object) -> None: ...
 
     protocols = [

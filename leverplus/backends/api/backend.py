@@ -221,6 +221,10 @@ class OpenAIBackend:
             )
         return tokens
 
+    def prompt_text(self, request: Request) -> str:
+        """The whole prompt, up to where the answer begins; of a chat the texts of its turns."""
+        return self.prompts.chat_text(request) if self.chat else self.prompts.text(request)
+
     def _shown_span(self, request: Request, reference: str) -> str:
         """The text of the tokens that are weighed for a reference."""
         return self._weigh(request, [reference])[0][0].text

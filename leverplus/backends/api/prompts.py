@@ -50,6 +50,11 @@ class Prompts:
             turns += [self._question(demo), {"role": "assistant", "content": demo.answer}]
         return [*turns, self._question(request.query)]
 
+    def chat_text(self, request: Request) -> str:
+        """The texts of a chat's turns, a line each; pictures are left out."""
+        contents = [turn["content"] for turn in self.turns(request)]
+        return "\n".join(content if isinstance(content, str) else content[-1]["text"] for content in contents)
+
     def _question(self, item: Item) -> Turn:
         if item.image is None:
             return {"role": "user", "content": item.question}

@@ -82,6 +82,10 @@ class HfBackend:
         """The text of the tokens that are weighed for a reference."""
         return self.prompts.span(request, reference)
 
+    def prompt_text(self, request: Request) -> str:
+        """The whole prompt, up to where the answer begins."""
+        return self.prompts.text(request)
+
     def _reply(self, request: Request, reading: Reading) -> Reply:
         if request.choose:
             best = max(range(len(reading.logprobs)), key=reading.logprobs.__getitem__)

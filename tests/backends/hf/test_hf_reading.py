@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tiny_hf import ColourTask, llama
-from wrong_wirings import Plant, answers_see_one_another, looks_ahead, one_place_off
+from wrong_wirings import Plant, answers_see_one_another, looks_ahead, one_place_off, query_first
 
 from leverplus.backends.hf.backend import HfBackend
 from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
+from leverplus.scoring.selftest import self_test
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,11 @@ def test_a_model_that_is_read_wrongly_is_refused(model: HfBackend, monkeypatch: 
     FAULTS[fault](model, monkeypatch)
     with pytest.raises(ScoringError, match="is not supported"):
         model._verify()
+
+
+def test_a_query_before_its_demonstrations_is_refused(model: HfBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = ColourTask(pictures=False)
+    self_test(task, model, queries=6, trained=False)
+    query_first(model, monkeypatch)
+    with pytest.raises(ScoringError, match="demonstrations go in their order, the query last"):
+        self_test(task, model, queries=6, trained=False)
