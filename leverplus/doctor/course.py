@@ -91,13 +91,14 @@ JUDGED = ("val/accuracy", "val/reward", "val/group_reward", "accuracy", "reward"
 
 
 def reward_constant(record: Record) -> list[Finding]:
-    """Nothing to prefer. Our own logs are left out: there groups are measured once, so their mean reward stays."""
+    """Nothing to prefer. In our own logs groups are measured once: their mean stays, and only their spread tells."""
     for series in record.stages("grpo"):
         reward = curve(series, "reward", 5)
-        if series.exact or reward is None or reward.moves:
+        if reward is None or reward.moves:
             continue
         spread = _spread(series, reward)
-        if spread is None or spread > 0.05 * abs(reward.middle) + 1e-6:
+        most = 0.0 if series.exact else 0.05 * abs(reward.middle)
+        if spread is None or spread > most + 1e-6:
             continue
         title = (
             f"The reward is {reward.middle:.3g} from the first to the last {series.unit} and spreads by {spread:.2g}"
@@ -110,8 +111,8 @@ def reward_constant(record: Record) -> list[Finding]:
 def _spread(series: Series, reward: Curve) -> float | None:
     """The usual spread of rewards in a step; of a log that prints none, only a mean that never changes says it."""
     spread = curve(series, "reward_std", 3)
-    if spread is not None:
-        return spread.middle
+    if spread is not None or series.exact:
+        return None if spread is None else spread.middle
     low, high = curve(series, "reward/min", 3), curve(series, "reward/max", 3)
     if low is not None and high is not None:
         return high.middle - low.middle
@@ -121,7 +122,10 @@ def _spread(series: Series, reward: Curve) -> float | None:
 def reward_hacked(record: Record) -> list[Finding]:
     """More reward, no more right answers."""
     for series in record.stages("grpo"):
-        reward, found = curve(series, "reward", 5), first_curve(series, ("val/accuracy", "accuracy"))
+        reward, found = (
+            curve(series, "reward", 5),
+            first_curve(series, ("val/accuracy", "accuracy", "rewards/acc/mean")),
+        )
         if reward is None or found is None or not reward.rises:
             continue
         metric, right = found
@@ -146,7 +150,7 @@ def reward_hacked(record: Record) -> list[Finding]:
 def learning_rate_too_large(record: Record) -> list[Finding]:
     """The training breaks its own work."""
     for series in record.series:
-        if series.exact or len(series.epochs) < 5:
+        if len(series.epochs) < 5 or (series.exact and not _worse(series)):
             continue
         found = _jumps(series) if series.stage in ("grpo", "ppo") else _diverges(series)
         if found is None:
@@ -157,6 +161,15 @@ def learning_rate_too_large(record: Record) -> list[Finding]:
             title, evidence = f"{title} (learning rate {rate:g})", {**evidence, "lr": rate}
         return TEXTS["learning_rate_too_large"].found(title, evidence, about=[series.label])
     return []
+
+
+def _worse(series: Series) -> bool:
+    """Whether a training of our own loses what it is there for; while it does not, its large steps are fine."""
+    if series.stage == "sft":
+        loss = curve(series, "loss/total", 5)
+        return loss is not None and loss.rises
+    found = first_curve(series, ("val/reward", "val/accuracy", "reward"))
+    return series.stage == "grpo" and found is not None and found[1].falls
 
 
 def _diverges(series: Series) -> tuple[str, dict[str, float | int | str]] | None:

@@ -201,7 +201,7 @@ def learning_rate_tiny(record: Record) -> list[Finding]:
             return TEXTS["learning_rate_tiny"].found(title, evidence, fix=fix, severity=severity)
     for series in record.series:
         rate = max((value for _, value in series.values("lr")), default=None)
-        if rate is None or series.exact or rate >= IDLE_RATE:
+        if rate is None or rate >= IDLE_RATE:
             continue
         still = unmoved(series)
         if still:

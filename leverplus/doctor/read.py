@@ -15,7 +15,7 @@ from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_state
 from leverplus.doctor.published import checked_report, parse_report
 from leverplus.doctor.quality import Watch
-from leverplus.doctor.records import Record
+from leverplus.doctor.records import Record, Series
 from leverplus.doctor.rldata import rl_group_stats
 from leverplus.doctor.runfolder import read_lines, read_run, series_of
 from leverplus.errors import DataError, MissingFile
@@ -85,10 +85,16 @@ def read_target(path: Path, watch: Watch | None = None, chosen: Mapping[str, str
         return read_log_file(path, chosen)
     if path.suffix == ".jsonl":
         return _read_log(path, chosen)
-    first = start.removeprefix(MARK).lstrip()[:2]
+    first = _first_signs(path)
     if first[:1] in (b"{", b"[") and first != b"{'":  # a dict that Python printed is no JSON
         return _read_json(path, watch, chosen)
     return _read_text(path, chosen)
+
+
+def _first_signs(path: Path) -> bytes:
+    """The first two bytes of a file that are no blanks; a table may begin with many of them."""
+    with path.open("rb") as file:
+        return file.read(4096).removeprefix(MARK).lstrip()[:2]
 
 
 def is_run(path: Path) -> bool:
@@ -102,21 +108,36 @@ def _read_folder(path: Path, chosen: Mapping[str, str]) -> Record:
 
 
 def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
-    """What a text prints: a report, the console of a training, or both; the one that gives more lines is believed."""
+    """What a text prints: a report, the console of a training, or both; the one that gives more is believed."""
     text = text_of(path)
     printed = read_console(text)
     counted = series_from(printed, "", chosen)[0] if printed else None
     known = parse_report(text)
-    lines = sum(len(series.epochs) for series in known.series)
-    if counted is not None and len(counted.epochs) >= max(2, lines + 1):
+    if counted is not None and len(counted.epochs) >= 2 and _is_log(counted, known):
         own = record_of({"": printed}, str(path), chosen)
         return replace(own, published=known.published)
     return checked_report(replace(known, source=str(path)))
 
 
+def _is_log(counted: Series, known: Record) -> bool:
+    """Whether a text is a log rather than a report: it gives more lines as one, or as many with more numbers.
+
+    A report, which compares results and speaks of several trainings, knows better which line belongs to which.
+    """
+    lines = sum(len(series.epochs) for series in known.series)
+    if len(counted.epochs) > lines:
+        return True
+    told = known.published
+    compares = told is not None and (told.arms or told.gains or told.choices or told.live)
+    if compares or len(known.series) > 1:
+        return False
+    numbers = sum(len(line.values) for series in known.series for line in series.epochs)
+    return len(counted.epochs) == lines and sum(len(line.values) for line in counted.epochs) > numbers
+
+
 def refuse_strangers(path: Path, start: bytes) -> None:
     """Say what a file is that the doctor does not read, by its first bytes."""
-    if not start.strip():
+    if not start.strip() and not path.read_bytes().strip():
         raise DataError(f"{path} is empty; {READ}")
     for magic, kind in BINARY.items():
         if start.startswith(magic):

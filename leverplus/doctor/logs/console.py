@@ -12,6 +12,7 @@ _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
 _DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
 _VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 _ROW = re.compile(rf"^\s*\|\s(\s*)([^|]*?)\s*\|\s*({_NUMBER})?\s*\|\s*$", re.I)
+_CELL = re.compile(rf"({_NUMBER})\s*(%?)", re.I)
 _RULE = re.compile(r"^\s*-{5,}\s*$")
 _PLACE = re.compile(
     r"(?P<name>(?:global[_ ]?)?steps?|iter(?:ation)?s?|updates?|epochs?|步数?|轮次|迭代)\s*[\[:：=# ]\s*(?P<number>\d+)"
@@ -36,7 +37,18 @@ def read_console(text: str) -> list[Line]:
     lines: list[Line] = []
     table: dict[str, float | None] = {}
     section, resumed = "", False
+    header: list[str] = []
     for row in text.splitlines():
+        columns = _columns(row)
+        if header and len(columns) == len(header):
+            values = _of_columns(header, columns)
+            if values:
+                lines.append(Line(values, resumed))
+                resumed = False
+            continue
+        header = columns if _is_header(columns) else []
+        if header:
+            continue
         cells = _ROW.match(row)
         if cells is not None and (cells.group(3) is not None or cells.group(2).endswith("/")):
             if cells.group(3) is None:
@@ -59,6 +71,35 @@ def read_console(text: str) -> list[Line]:
     if table:
         lines.append(Line(table, resumed))
     return lines
+
+
+def _columns(row: str) -> list[str]:
+    """The cells of a line of a table: between bars, or with two blanks or a tab between them."""
+    text = row.replace("│", "|").strip()
+    if text.startswith("|") and text.count("|") >= 2:
+        return [cell.strip() for cell in text.strip("|").split("|")]
+    return [cell for cell in re.split(r"\s{2,}|\t", text) if cell]
+
+
+def _is_header(columns: list[str]) -> bool:
+    """Whether a table begins: its first column counts steps or epochs, another one is a metric, and none a number."""
+    if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
+        return False
+    first = meaning(columns[0])
+    known = [meaning(cell) for cell in columns[1:]]
+    return first is not None and first[0] in PLACES and any(found and found[0] not in PLACES for found in known)
+
+
+def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None]:
+    """A row of a table by its header; nothing where it does not begin with a number."""
+    cells = [_CELL.fullmatch(cell.strip("* ")) for cell in columns]
+    if cells[0] is None:
+        return {}
+    return {
+        name: number(cell.group(1)) if not cell.group(2) else (number(cell.group(1)) or 0.0) / 100.0
+        for name, cell in zip(header, cells, strict=True)
+        if cell is not None
+    }
 
 
 def number(text: str) -> float | None:
