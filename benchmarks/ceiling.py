@@ -14,7 +14,7 @@ equal candidates are taken by their ids. --pairs tries all ordered pairs on the 
 
 `informed` is its accuracy against these annotators, `informed_expected` its expectation over all annotators that the
 generator could have drawn; they differ by luck only. Intervals are over items, pictures drawn whole; that of the share
-of the gap draws all arms of an item together (`leverplus.bench.standings.gap`). Worlds are not drawn.
+of the gap draws all arms of an item together (`leverplus.lab.summary.gap`). Worlds are not drawn.
 
 Scores are kept in --work, one store for each world, so a second run asks the model nothing.
 """
@@ -240,7 +240,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
 
 def figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracies and shares of the gap by shots and in the mean, over the items of some worlds side by side."""
-    from leverplus.bench.standings import gap
+    from leverplus.lab.summary import gap
     from leverplus.stats import mean_interval
 
     images = [f"{record['world']}:{image}" for record in records for image in record["images"]]

@@ -16,9 +16,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from leverplus.bench.jobs import ARMS
-from leverplus.bench.records import Records
-from leverplus.bench.standings import gap, sample_of
+from leverplus.lab.jobs import ARMS
+from leverplus.lab.records import Records
+from leverplus.lab.summary import gap, sample_of
 
 HERE = Path(__file__).parent
 

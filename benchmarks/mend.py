@@ -12,9 +12,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from leverplus.bench.gallery import SMALL, case, run_case
-from leverplus.bench.mend import compare_learned, mend
-from leverplus.bench.runs import Workshop
+from leverplus.lab.gallery import SMALL, case, run_case
+from leverplus.lab.mend import compare_learned, mend
+from leverplus.lab.runs import Workshop
 
 SICK = ("modulo_labels", "lost_tensors", "dropout_in_ratio", "every_mistake")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from world_probe import probe  # beside this file
 
-from leverplus.world.probe import probe
 from leverplus.world.weights import ENCODER, MODEL, digest, load_encoder, load_model
 
 LADDER = ("zero_shot", "random", "nearest_image", "nearest_text", "nearest_both", "oracle", "oracle_two_facts")

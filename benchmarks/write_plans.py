@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from leverplus.bench.plans import PLANS, markdown, sentence
+from leverplus.lab.plans import PLANS, markdown, sentence
 from leverplus.recipe.recipe import find_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -101,6 +101,10 @@ BACKENDS: Table = {
     "hf": "leverplus.backends.hf.backend:HfBackend",
     "table": "leverplus.backends.table.backend:TableBackend",
 }
+TINY_MODELS: Table = {
+    "qwen2_5_vl": "leverplus.lab.tiny_models:qwen2_5_vl",
+}
+"""Models with random weights, `model.name = "tiny:NAME"`: they prove the wiring, no answer need be right."""
 TASKS: Table = {
     "world": "leverplus.tasks.world:WorldTask",
     "okvqa": "leverplus.tasks.vqa:okvqa",

@@ -89,6 +89,6 @@ def test_a_plan_in_the_form_of_the_documents_keeps_its_last_epoch(name: str) -> 
 
 
 def test_every_plan_has_both_forms() -> None:
-    from leverplus.bench.plans import PLANS
+    from leverplus.lab.plans import PLANS
 
     assert {f"documents/{name}_documents" for name in PLANS} == set(documents_names())

@@ -30,7 +30,7 @@ ROOMS = (
     ("run",),
     ("oversight", "acquisition"),
     ("pipeline",),
-    ("serving", "bench"),
+    ("serving", "lab"),
     ("__init__",),
     ("view",),
     ("cli",),

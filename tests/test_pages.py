@@ -52,7 +52,7 @@ SMALLER = {
 
 LONG = "takes minutes or hours; run by hand, see docs/results.md"
 BEST = "takes minutes; tests/test_shipped_recipes.py runs the recipe, smaller"
-GALLERY = "takes minutes; tests/bench/test_sick_gallery.py runs the recipe, smaller"
+GALLERY = "takes minutes; tests/lab/test_lab_gallery.py runs the recipe, smaller"
 TABLES = "takes hours; tests/bench runs the same functions on small sizes"
 PARSED = {
     "lever run world --seed 1": "the run that every test here starts from, smaller",

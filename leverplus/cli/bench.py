@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from leverplus.bench.plans import HEADER, PLANS, QUICK_RECIPES, cells, conclusion, run_plans
-from leverplus.bench.runs import Workshop, seed_count
 from leverplus.cli.console import Bars, add_store_option, print_table
 from leverplus.errors import WrongUsage
+from leverplus.lab.plans import HEADER, PLANS, QUICK_RECIPES, cells, conclusion, run_plans
+from leverplus.lab.runs import Workshop, seed_count
 from leverplus.store.location import default_store_path
 
 WHAT = ("methods", "plans", "ablations", "curves")
@@ -72,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _methods(args: argparse.Namespace, folder: Path) -> int:
-    from leverplus.bench.benchmark import Bench, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
-    from leverplus.bench.jobs import Place
-    from leverplus.bench.pages import PARTS, about
+    from leverplus.lab.benchmark import Bench, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
+    from leverplus.lab.jobs import Place
+    from leverplus.lab.pages import PARTS, about
 
     plans: dict[str, Callable[..., Plan]] = {"methods": Plan, "ablations": ablation_plan, "curves": curve_plan}
     given = {name: getattr(args, name) for name in ("budgets", "worlds", "seeds", "items")}

@@ -50,7 +50,7 @@ def _present(path: Path) -> Path:
     if not path.is_file():
         raise MissingFile(
             f"the world's weight file {path} is not there; reinstall with `pip install --force-reinstall leverplus`, "
-            "or make it again with `python -m leverplus.world.pretrain --out DIR`"
+            "or make it again with `python benchmarks/world_pretrain.py --out DIR`"
         )
     return path
 

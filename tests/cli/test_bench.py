@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.bench.plans import PLANS
 from leverplus.cli.main import main
+from leverplus.lab.plans import PLANS
 from leverplus.pipeline import read_json
 from leverplus.recipe.recipe import find_recipe
 

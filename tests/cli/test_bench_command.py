@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leverplus.bench.benchmark import Plan, quick_plan
-from leverplus.bench.jobs import Place, do_job
-from leverplus.bench.records import FILE, Records
 from leverplus.cli.main import main
 from leverplus.errors import DataError
+from leverplus.lab.benchmark import Plan, quick_plan
+from leverplus.lab.jobs import Place, do_job
+from leverplus.lab.records import FILE, Records
 from leverplus.pipeline import evaluate_run, load_run, read_json
 from leverplus.training.checkpoint import load_checkpoint
 

@@ -23,7 +23,7 @@ def make_models(folder: Path) -> dict[str, str]:
     """The folders of the four models by kind, written where they are not yet."""
     import tiny_networks
 
-    from leverplus.backends.hf.tiny import qwen2_5_vl
+    from leverplus.lab.tiny_models import qwen2_5_vl
 
     writers = {
         "language": _language,
@@ -45,7 +45,7 @@ def _language(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from leverplus.backends.hf.tiny import SPREAD, byte_tokenizer
+    from leverplus.lab.tiny_models import SPREAD, byte_tokenizer
 
     tokenizer = byte_tokenizer()
     config = LlamaConfig(

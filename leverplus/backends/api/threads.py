@@ -44,10 +44,10 @@ def in_threads(
                 done.put(error)
         done.put(None)
 
-    crew = [threading.Thread(target=work, daemon=True) for _ in range(min(threads, len(requests)))]
-    for thread in crew:
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(threads, len(requests)))]
+    for thread in workers:
         thread.start()
-    running, failures = len(crew), list[Exception]()
+    running, failures = len(workers), list[Exception]()
     try:
         while running:
             came = [done.get()]
@@ -60,17 +60,17 @@ def in_threads(
                 yield answered
     finally:
         halt.set()
-        _wait_for(crew, waiting)
+        _wait_for(workers, waiting)
         halt.clear()
     if failures:
         raise next((error for error in failures if not isinstance(error, Halted)), failures[0])
 
 
-def _wait_for(crew: Sequence[threading.Thread], waiting: Callable[[int], None]) -> None:
+def _wait_for(workers: Sequence[threading.Thread], waiting: Callable[[int], None]) -> None:
     until = time.monotonic() + SILENT
-    for thread in crew:
+    for thread in workers:
         thread.join(max(0.0, until - time.monotonic()))
-    late = [thread for thread in crew if thread.is_alive()]
+    late = [thread for thread in workers if thread.is_alive()]
     if late:
         waiting(len(late))
     for thread in late:

@@ -119,13 +119,12 @@ def _assemble(package: str, path: Path) -> None:
 
 def _tiny_folder(kind: str) -> Path:
     """Where a tiny model with random weights lies; it is made once."""
-    from leverplus.backends.hf.tiny import MODELS
+    from leverplus.catalog import TINY_MODELS, load
 
-    if kind not in MODELS:
-        raise MissingFile(f"there is no tiny model called '{kind}'; known: {', '.join(MODELS)}")
+    write = load(TINY_MODELS, kind, "tiny model")
     folder = cache_folder() / "models" / f"tiny-{kind}-{UNPACKED}"
     if not folder.is_dir():
-        _write_whole(folder, MODELS[kind])
+        _write_whole(folder, write)
     return folder
 
 

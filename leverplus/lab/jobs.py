@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.bench.methods import Method
+from leverplus.lab.methods import Method
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.run import Run, open_run
 from leverplus.rundir import commit, read_json, write_json

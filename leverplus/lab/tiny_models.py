@@ -4,7 +4,6 @@ answer is right. `model.name = "tiny:qwen2_5_vl"`, with `model.untrained = true`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +105,3 @@ def _special_ids(tokenizer: Any) -> dict[str, int]:
     names = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
     names |= {"vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
     return {f"{key}_token_id": tokenizer.convert_tokens_to_ids(name) for key, name in names.items()}
-
-
-MODELS: dict[str, Callable[[Path], None]] = {"qwen2_5_vl": qwen2_5_vl}

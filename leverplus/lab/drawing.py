@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.bench.methods import METHODS
-from leverplus.bench.pages import title, usual
 from leverplus.evaluation.names import arm_name
+from leverplus.lab.methods import METHODS
+from leverplus.lab.pages import title, usual
 
 Row = Mapping[str, Any]
 WIDTH, HEIGHT = 860, 460

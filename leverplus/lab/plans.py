@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leverplus.bench.runs import Workshop, evaluate_once, read_back
 from leverplus.errors import EvaluationError, LeverError
+from leverplus.lab.runs import Workshop, evaluate_once, read_back
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:

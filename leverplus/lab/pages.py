@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leverplus.bench.methods import TITLES
 from leverplus.evaluation.names import arm_name
+from leverplus.lab.methods import TITLES
 
 Row = Mapping[str, Any]
 Lines = tuple[Sequence[str], list[list[str]]]

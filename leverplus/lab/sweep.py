@@ -14,8 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from leverplus.bench.runs import Workshop, evaluate_once, read_back
 from leverplus.errors import EvaluationError, RecipeError
+from leverplus.lab.runs import Workshop, evaluate_once, read_back
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 Grid = Mapping[str, Sequence[str]]

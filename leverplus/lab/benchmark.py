@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leverplus.bench.crew import run_jobs
-from leverplus.bench.jobs import ARMS, Job, Place, Record, do_job, resized
-from leverplus.bench.methods import (
+from leverplus.errors import EvaluationError
+from leverplus.lab.jobs import ARMS, Job, Place, Record, do_job, resized
+from leverplus.lab.methods import (
     ABLATIONS,
     BUDGETS,
     COMMON,
@@ -30,8 +30,8 @@ from leverplus.bench.methods import (
     owner_of,
     quick_settings,
 )
-from leverplus.bench.records import Records
-from leverplus.errors import EvaluationError
+from leverplus.lab.records import Records
+from leverplus.lab.worker_pool import run_jobs
 from leverplus.recipe.recipe import Recipe
 
 BETWEEN_WRITES = 10.0
@@ -135,7 +135,7 @@ def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
         left = run_jobs(jobs, work, processes=bench.processes, deadline=deadline, done=done, failed=failed)
     finally:
         records.write()
-    return write_standings(plan, bench, records, [job.marks()[-1] for job in left])
+    return write_summary(plan, bench, records, [job.marks()[-1] for job in left])
 
 
 def require_current(jobs: Sequence[Job], records: Records) -> None:
@@ -160,15 +160,15 @@ def require_current(jobs: Sequence[Job], records: Records) -> None:
                     )
 
 
-def write_standings(plan: Plan, bench: Bench, records: Records, left: Sequence[str]) -> dict[str, Any]:
+def write_summary(plan: Plan, bench: Bench, records: Records, left: Sequence[str]) -> dict[str, Any]:
     """The figures of all that was measured so far, as JSON, Markdown and pictures."""
-    from leverplus.bench.drawing import gap_picture
-    from leverplus.bench.pages import markdown
-    from leverplus.bench.standings import standings
+    from leverplus.lab.drawing import gap_picture
+    from leverplus.lab.pages import markdown
+    from leverplus.lab.summary import summary_of
     from leverplus.rundir import write_json, write_text
 
     found = {
-        **standings(records.found),
+        **summary_of(records.found),
         "failed": dict(records.failed),
         "left_out": list(left),
         "quick": plan.quick,

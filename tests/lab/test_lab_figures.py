@@ -8,13 +8,13 @@ from statistics import fmean
 
 import pytest
 
-from leverplus.bench.benchmark import Plan, ablation_plan, curve_plan, require_current
-from leverplus.bench.drawing import gap_picture
-from leverplus.bench.jobs import ARMS
-from leverplus.bench.methods import METHODS, POOL_SIZES, QUERIES, TITLES
-from leverplus.bench.records import Records
-from leverplus.bench.standings import Sample, difference, sample_of
 from leverplus.errors import EvaluationError
+from leverplus.lab.benchmark import Plan, ablation_plan, curve_plan, require_current
+from leverplus.lab.drawing import gap_picture
+from leverplus.lab.jobs import ARMS
+from leverplus.lab.methods import METHODS, POOL_SIZES, QUERIES, TITLES
+from leverplus.lab.records import Records
+from leverplus.lab.summary import Sample, difference, sample_of
 from leverplus.recipe.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]

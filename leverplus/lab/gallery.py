@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leverplus import catalog
-from leverplus.bench.runs import Workshop
 from leverplus.errors import LeverError
+from leverplus.lab.runs import Workshop
 from leverplus.recipe.recipe import Recipe, find_recipe, gallery_names, load_recipe
 
 if TYPE_CHECKING:

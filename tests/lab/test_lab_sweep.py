@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tiny_world import TINY
 
-from leverplus.bench.runs import Workshop
-from leverplus.bench.sweep import configurations, read_grid, run_sweep, split_values, spread_of
 from leverplus.errors import EvaluationError, RecipeError, UnknownName
+from leverplus.lab.runs import Workshop
+from leverplus.lab.sweep import configurations, read_grid, run_sweep, split_values, spread_of
 from leverplus.pipeline import read_json, write_json
 from leverplus.store.db import ScoreStore
 

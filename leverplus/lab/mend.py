@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leverplus.bench.gallery import Case, Outcome, case, run_case
-from leverplus.bench.runs import Workshop
 from leverplus.errors import TrainingError
+from leverplus.lab.gallery import Case, Outcome, case, run_case
+from leverplus.lab.runs import Workshop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarking import load_benchmark
 
-from leverplus.world.pretrain import EpisodeSource, Pretraining, draw_bank, learning_rate, main
 from leverplus.world.weights import load_encoder, load_model, read_card
 from leverplus.world.words import ANSWER_END, ANSWER_START, BACKGROUNDS, COLOURS, END, SHAPES
+
+world_pretrain = load_benchmark("world_pretrain")
+EpisodeSource, Pretraining = world_pretrain.EpisodeSource, world_pretrain.Pretraining
+draw_bank, learning_rate, main = world_pretrain.draw_bank, world_pretrain.learning_rate, world_pretrain.main
 
 TINY = "--steps 2 --batch 4 --warm-up 1 --layers 1 --encoder-steps 2 --encoder-batch 8 --pictures-per-look 1 --probe 2"
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leverplus.bench.drawing import gap_picture
-from leverplus.bench.pages import markdown
-from leverplus.bench.standings import gap, harm, sample_of, standings
 from leverplus.errors import EvaluationError
+from leverplus.lab.drawing import gap_picture
+from leverplus.lab.pages import markdown
+from leverplus.lab.summary import gap, harm, sample_of, summary_of
 
 N = 8
 
@@ -48,7 +48,7 @@ def keyed(*records: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_row_by_hand() -> None:
     # seeds have means (5/8 + 6/8) / 2 and (3/8 + 6/8) / 2; random (2/8 + 4/8) / 2, oracle 7/8
-    found = standings(keyed(arms(), trained(first(5), first(6)), trained(first(3), first(6), seed=1)))
+    found = summary_of(keyed(arms(), trained(first(5), first(6)), trained(first(3), first(6), seed=1)))
     (row,) = found["methods"]
     assert row["accuracy"] == {"1": 0.5, "2": 0.75, "mean": 0.625}
     assert row["gap_closed"]["mean"]["share"] == pytest.approx((0.625 - 0.375) / (0.875 - 0.375))
@@ -78,7 +78,7 @@ def test_without_an_oracle_or_a_way_there_is_no_share() -> None:
     assert gap(flat, flat, flat, list("abcdef")) is None
     bare = arms(pool=256)
     del bare["accuracy"]["oracle"]
-    (row,) = standings(keyed(bare, trained(first(5), first(6), pool=256)))["methods"]
+    (row,) = summary_of(keyed(bare, trained(first(5), first(6), pool=256)))["methods"]
     assert row["gap_closed"] is None
 
 
@@ -89,13 +89,13 @@ def test_only_seeds_that_every_world_has_are_counted() -> None:
     apart = sample_of(records[:1] + records[2:3], {0: arms(0), 1: arms(1)})
     assert (list(apart.worlds), list(apart.seeds)) == ([0], [0])
     assert sample.own["learned"]["1"].shape == (1, 2 * N)
-    assert standings(keyed(*records))["methods"] == []
+    assert summary_of(keyed(*records))["methods"] == []
 
 
 def test_records_of_other_items_or_pools_are_refused() -> None:
     other = {**trained(first(5), first(5)), "conditions": "other items"}
     with pytest.raises(EvaluationError, match="measured on different items or pools"):
-        standings(keyed(arms(), other))
+        summary_of(keyed(arms(), other))
 
 
 def test_the_interval_of_a_share_covers_the_truth_as_often_as_it_says() -> None:
@@ -119,7 +119,7 @@ def test_an_ablation_is_compared_with_best_by_world_and_seed() -> None:
     best = [trained(first(5), first(6), seed=seed) for seed in (0, 1)]
     worse = [trained(first(4), first(4), method="no_dropout", seed=seed) for seed in (0, 1, 2)]
     other = trained(first(4), first(4), method="listwise")
-    (row,) = standings(keyed(arms(), *best, *worse, other))["ablations"]
+    (row,) = summary_of(keyed(arms(), *best, *worse, other))["ablations"]
     assert (row["change"], row["budget"], row["seeds"]) == ("no_dropout", 8_000, [0, 1])
     assert row["diff"] == pytest.approx(8 / 16 - 11 / 16)
     assert row["p_adjusted"] == row["p_value"]
@@ -128,7 +128,7 @@ def test_an_ablation_is_compared_with_best_by_world_and_seed() -> None:
 def test_an_ablation_that_lacks_a_world_is_compared_in_the_others() -> None:
     best = [trained(first(5), first(6), world=0), trained(first(8), first(8), world=1)]
     changed = trained(first(6), first(6), method="no_dropout", world=1)
-    (row,) = standings(keyed(arms(), arms(world=1), *best, changed))["ablations"]
+    (row,) = summary_of(keyed(arms(), arms(world=1), *best, changed))["ablations"]
     assert row["worlds"] == [1]
     assert row["diff"] == pytest.approx(6 / 8 - 1)
 
@@ -145,7 +145,7 @@ def found() -> dict[str, Any]:
         trained(first(3), first(3), method="no_dropout", budget=128_000),
     ]
     extra = {"failed": {"best/32000/world0/seed0": "out of luck"}, "left_out": ["x"], "quick": False}
-    return {**standings(keyed(*records)), **extra}
+    return {**summary_of(keyed(*records)), **extra}
 
 
 def test_the_tables_say_n_intervals_runs_and_what_is_missing(found: dict[str, Any]) -> None:

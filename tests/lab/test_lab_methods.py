@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from leverplus.bench.benchmark import Plan, ablation_plan, curve_plan, quick_plan
-from leverplus.bench.jobs import ARMS
-from leverplus.bench.methods import (
+from leverplus.errors import UnknownName
+from leverplus.lab.benchmark import Plan, ablation_plan, curve_plan, quick_plan
+from leverplus.lab.jobs import ARMS
+from leverplus.lab.methods import (
     ABLATIONS,
     BUDGETS,
     DEV_SHARE,
@@ -21,7 +22,6 @@ from leverplus.bench.methods import (
     quick_settings,
     rank,
 )
-from leverplus.errors import UnknownName
 from leverplus.recipe.recipe import load_recipe
 
 QUESTIONS = 8000

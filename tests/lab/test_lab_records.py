@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.bench.records import FILE, Records
 from leverplus.errors import DataError
+from leverplus.lab.records import FILE, Records
 
 
 def test_a_record_that_is_there_is_not_replaced(tmp_path: Path) -> None:

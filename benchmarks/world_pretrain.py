@@ -1,4 +1,4 @@
-"""Pretraining of the world's two models: `python -m leverplus.world.pretrain --out DIR` (minutes on one GPU).
+"""Pretraining of the world's two models: `python benchmarks/world_pretrain.py --out DIR` (minutes on one GPU).
 
 Needs torch, numpy and safetensors only. Episodes of nine items are drawn on the device: known facts come from the fixed
 table, the others are redrawn for every episode, so the model must learn to read its context. In most episodes all items
@@ -21,11 +21,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
+from world_probe import probe  # beside this file
 
 from leverplus.world.encoder import DualEncoder
 from leverplus.world.facts import known_facts
 from leverplus.world.model import ITEM_TOKENS, MAX_DEMOS, PROMPT_TOKENS, ModelConfig, TinyLVLM, normalise_pictures
-from leverplus.world.probe import probe
 from leverplus.world.questions import CUES
 from leverplus.world.scenes import SIZE, Scenes, draw_nuisance, render
 from leverplus.world.words import (
@@ -259,7 +259,7 @@ def save_weights(model: torch.nn.Module, path: Path, card: dict[str, object]) ->
 
 def main(argv: list[str] | None = None) -> int:
     defaults = Pretraining()
-    parser = argparse.ArgumentParser(prog="python -m leverplus.world.pretrain", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/world_pretrain.py", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--probe", type=int, default=500, help="test questions of world 0 to measure on")

@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from leverplus.bench.jobs import Job, Record
-from leverplus.bench.methods import rank
 from leverplus.errors import LeverError
+from leverplus.lab.jobs import Job, Record
+from leverplus.lab.methods import rank
 
 Work = Callable[[Job], dict[str, Record]]
 """What does a job; it is sent to the processes, so it is a function of a module or a `functools.partial` of one."""

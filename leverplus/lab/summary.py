@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leverplus.bench.jobs import ARMS, Record
-from leverplus.bench.methods import TITLES
 from leverplus.errors import EvaluationError
+from leverplus.lab.jobs import ARMS, Record
+from leverplus.lab.methods import TITLES
 from leverplus.stats.paired import TIE
 
 Scores = NDArray[np.float64]
@@ -212,7 +212,7 @@ Kind = tuple[str, int, int, int]
 """Method, budget, limit of training questions (0: none), size of the pools."""
 
 
-def standings(records: Mapping[str, Record], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def summary_of(records: Mapping[str, Record], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Everything the tables and pictures show, from the records of a benchmark."""
     arms: dict[int, dict[int, Record]] = {}
     runs: dict[Kind, list[Record]] = {}
@@ -248,7 +248,7 @@ def ablation_rows(samples: Mapping[Kind, Sample], reference: str = "best") -> li
 
     A change that was not measured in all worlds yet is compared in those it has.
     """
-    from leverplus.bench.plans import compare_by_seed
+    from leverplus.lab.plans import compare_by_seed
     from leverplus.stats import holm
 
     rows = []

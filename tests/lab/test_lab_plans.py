@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from leverplus.bench.plans import (
+from leverplus.cli.main import main
+from leverplus.evaluation.conditions import conditions_of
+from leverplus.evaluation.predictions import Prediction, Results
+from leverplus.evaluation.runs import EvaluatedRun
+from leverplus.lab.plans import (
     BASELINE,
     PLANS,
     cells,
@@ -22,10 +26,6 @@ from leverplus.bench.plans import (
     sentence,
     summarise,
 )
-from leverplus.cli.main import main
-from leverplus.evaluation.conditions import conditions_of
-from leverplus.evaluation.predictions import Prediction, Results
-from leverplus.evaluation.runs import EvaluatedRun
 from leverplus.recipe.recipe import load_recipe, recipe_names
 from leverplus.stats import compare_seeds
 from leverplus.store.keys import Context

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from leverplus.bench.crew import Pace, run_jobs, urgency
-from leverplus.bench.jobs import ARMS, Job
-from leverplus.bench.methods import ABLATIONS, METHODS, ablation
 from leverplus.errors import TrainingError
+from leverplus.lab.jobs import ARMS, Job
+from leverplus.lab.methods import ABLATIONS, METHODS, ablation
+from leverplus.lab.worker_pool import Pace, run_jobs, urgency
 
 
 def job(name: str = "best", budget: int = 8_000, world: int = 0, seed: int = 0) -> Job:
@@ -34,7 +34,7 @@ def work(own: Job) -> dict[str, dict[str, Any]]:
 
 
 class Told:
-    """What the crew reported."""
+    """What the worker pool reported."""
 
     def __init__(self) -> None:
         self.records: dict[str, dict[str, Any]] = {}
@@ -50,7 +50,7 @@ class Told:
         self.failed[own.marks()[-1]] = why
 
 
-def crew(jobs: list[Job], processes: int, seconds: float | None = None) -> tuple[Told, list[Job]]:
+def pool(jobs: list[Job], processes: int, seconds: float | None = None) -> tuple[Told, list[Job]]:
     told = Told()
     deadline = None if seconds is None else time.monotonic() + seconds
     left = run_jobs(jobs, work, processes=processes, deadline=deadline, done=told.done, failed=told.fail)
@@ -66,14 +66,14 @@ def test_arms_come_first_then_best_at_its_headline_budget() -> None:
 
 def test_one_process_does_all_jobs_in_order_and_goes_on_after_a_failure(monkeypatch: Any) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    told, left = crew([job(budget=8_000), job(seed=1), job(budget=128_000)], processes=1)
+    told, left = pool([job(budget=8_000), job(seed=1), job(budget=128_000)], processes=1)
     assert [own.budget for own in told.order] == [128_000, 8_000]
     assert told.failed == {"best/8000/world0/seed1": "there is nothing to learn from"}
     assert left == []
 
 
 def test_processes_report_failures_survive_deaths_and_use_one_thread_each() -> None:
-    told, left = crew([job(seed=2), job(seed=1), *(job(world=world) for world in range(3))], processes=2)
+    told, left = pool([job(seed=2), job(seed=1), *(job(world=world) for world in range(3))], processes=2)
     assert left == []
     assert len(told.records) == 3
     assert {record["threads"] for record in told.records.values()} == {"1"}
@@ -84,7 +84,7 @@ def test_processes_report_failures_survive_deaths_and_use_one_thread_each() -> N
 
 def test_when_the_time_is_up_what_is_under_way_is_left_out() -> None:
     jobs, started = [job(seed=3), job(budget=128_000)], time.monotonic()
-    told, left = crew(jobs, processes=2, seconds=4.0)
+    told, left = pool(jobs, processes=2, seconds=4.0)
     assert 4.0 <= time.monotonic() - started < 40.0, "the job that sleeps for a minute was stopped"
     assert jobs[0] in left
     assert sorted(map(str, told.order + left)) == sorted(map(str, jobs)), "every job is done or left out"
