@@ -18,7 +18,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from leverplus.stats import compare, compare_seeds, mcnemar_test, mean_interval, paired_bootstrap, sign_flip_test
+from leverplus.stats import (
+    compare,
+    compare_seeds,
+    holm,
+    mcnemar_test,
+    mean_interval,
+    paired_bootstrap,
+    sign_flip_test,
+)
 
 FALSE_ALARMS = (0.0, 0.065)
 COVERAGE = (0.935, 0.965)
@@ -191,6 +199,48 @@ def rows_of_seeds(n: int, seeds: int, simulations: int, seed: int) -> Iterator[R
     yield Row(name, n, "stated effect found", found / simulations, *POWER)
 
 
+def rows_of_family(n: int, comparisons: int, simulations: int, seed: int) -> Iterator[Row]:
+    """One true difference among many comparisons, all corrected together: found as often as stated under correction."""
+    population = graded(0.25)
+    name = f"{population.name}, one of {comparisons} compared"
+    rng = np.random.default_rng([seed, n, comparisons])
+    found = promised = 0
+    for trial in range(simulations):
+        stated = compare(*population.draw(n, 0.0, rng), resamples=50, seed=trial)
+        others = [sign_flip_test(*population.draw(n, 0.0, rng)) for _ in range(comparisons - 1)]
+        for corrected in (True, False):
+            effect = stated.detectable(comparisons) if corrected else stated.mde80
+            p = sign_flip_test(*population.draw(n, _possible(population, effect), rng))
+            hit = holm([p, *others])[0] < 0.05
+            found, promised = found + (hit and corrected), promised + (hit and not corrected)
+    yield Row(name, n, "stated effect found, corrected", found / simulations, *POWER)
+    yield Row(name, n, "effect stated for one test, corrected", promised / simulations, 0.0, 0.77)
+
+
+def rows_of_worlds(n: int, seeds: int, worlds: int, simulations: int, seed: int) -> Iterator[Row]:
+    """A volatile method trained anew in every world, against an arm without training: trainings are independent."""
+    name = f"binary, {seeds} volatile trainings in {worlds} worlds each"
+    rng = np.random.default_rng([seed, n, seeds, worlds])
+    of_item = np.repeat(np.arange(worlds), -(-n // worlds))[:n]
+    level = rng.normal(0.0, 0.05, size=worlds)
+
+    def draw(effect: float) -> Arms:
+        easy = rng.beta(0.6, 0.6, size=n) * 0.4 + 0.3 + level[of_item]
+        luck = rng.normal(0.0, 0.04, size=(seeds, worlds))
+        a = rng.random((seeds, n)) < easy + effect + luck[:, of_item]
+        return a.astype(float), (rng.random((1, n)) < easy).astype(float)
+
+    alarms = covered = found = 0
+    for trial in range(simulations):
+        stated = compare_seeds(*draw(0.0), worlds=of_item.tolist(), resamples=RESAMPLES, seed=trial)
+        alarms += stated.p_value < 0.05
+        covered += _inside(stated.ci95, 0.0)
+        found += compare_seeds(*draw(min(stated.mde80, 0.2)), worlds=of_item.tolist(), resamples=50).p_value < 0.05
+    yield Row(name, n, "false alarms, worlds and trainings", alarms / simulations, *FALSE_ALARMS)
+    yield Row(name, n, "coverage, worlds and trainings", covered / simulations, *COVERAGE)
+    yield Row(name, n, "stated effect found", found / simulations, *POWER)
+
+
 def simulate(simulations: int, seed: int = 0, report: Callable[[Row], object] = id) -> list[Row]:
     """All rows; `report` sees each as soon as it is known."""
     rows: list[Row] = []
@@ -198,6 +248,8 @@ def simulate(simulations: int, seed: int = 0, report: Callable[[Row], object] = 
         sources = [rows_of_population(population, n, simulations, seed) for population in POPULATIONS]
         sources.append(rows_of_images(n, simulations, seed))
         sources += [rows_of_seeds(n, seeds, simulations, seed) for seeds in (3, 5)]
+        sources.append(rows_of_family(n, 10, simulations, seed))
+        sources += [rows_of_worlds(n, seeds, 3, simulations, seed) for seeds in (2, 5)]
         for source in sources:
             for row in source:
                 report(row)

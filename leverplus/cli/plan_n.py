@@ -16,6 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--discordance", type=float, metavar="D", help="share of items on which the two compared differ (default 0.2)"
     )
     parser.add_argument("--power", type=float, default=0.8, metavar="P", help="chance of finding it (default 0.8)")
+    parser.add_argument(
+        "--comparisons",
+        type=int,
+        default=10,
+        metavar="M",
+        help="how many comparisons the verdict is corrected for (default 10: two rivals at five numbers of shots)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -36,15 +43,24 @@ def run(args: argparse.Namespace) -> int:
             f"--discordance {differ:g}: two that differ by {abs(args.effect):g} on average differ on at least that "
             "share of the items, and at most on all of them (1)"
         )
+    if args.comparisons < 1:
+        raise EvaluationError(f"--comparisons {args.comparisons}: at least 1, the comparison itself")
     needed = plan_n(args.effect, Changes(differ), power=args.power)
+    corrected = plan_n(args.effect, Changes(differ), power=args.power, alpha=0.05 / args.comparisons)
     if args.json:
         values = {"effect": args.effect, "discordance": differ, "power": args.power, "alpha": 0.05}
-        print(json.dumps({**values, "n": needed}))
+        both = {"n": needed, "comparisons": args.comparisons, "n_corrected": corrected}
+        print(json.dumps({**values, **both}))
         return 0
     print(
         f"{needed:,} items: a true difference of {100 * args.effect:g} points is then found {100 * args.power:g} % of "
         f"the time at p < 0.05, if the two differ on {100 * differ:g} % of the items (paired)."
     )
+    if args.comparisons > 1:
+        print(
+            f"{corrected:,} items where it is one of {args.comparisons} comparisons and p is corrected for all of them "
+            "(Holm), as every verdict here is."
+        )
     others = [
         f"{plan_n(args.effect, Changes(share), power=args.power):,} if they differ on {100 * share:g} %"
         for share in RANGE

@@ -158,16 +158,12 @@ def compare_runs(runs: Sequence[EvaluatedRun], baseline: str | None = None, arm:
     order = sorted(runs[0].results.items)
     images = dict(zip(runs[0].results.items, runs[0].results.images, strict=True))
     clusters = [images[item] for item in order]
-    rows = [
-        {
-            "arm": method.name,
-            "baseline": against.name,
-            "shots": shots,
-            **_compare(method, against, shots, order, clusters),
-        }
-        for method in others
-        for shots in _common_shots(method, against)
-    ]
+    pairs = [(method, shots) for method in others for shots in _common_shots(method, against)]
+    rows = []
+    for method, shots in pairs:
+        names = {"arm": method.name, "baseline": against.name, "shots": shots}
+        first, second = method.scores(shots, order), against.scores(shots, order)
+        rows.append({**names, **_compare(first, second, order, clusters, len(pairs))})
     for row, p in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_adjusted"] = p
         row["within_noise"] = p >= LEVEL or row["ci95"][0] <= 0.0 <= row["ci95"][1]
@@ -197,20 +193,21 @@ def _means_over(shots: Sequence[int]) -> list[int]:
 
 
 def _compare(
-    method: Method, against: Method, shots: str, order: Sequence[ItemId], clusters: Sequence[str]
+    first: Scores, second: Scores, order: Sequence[ItemId], clusters: Sequence[str], comparisons: int
 ) -> dict[str, Any]:
-    first, second = method.scores(shots, order), against.scores(shots, order)
+    """Two methods from scores (seeds, n) each; `comparisons` is how many p is corrected for."""
     counts = help_and_harm(first.mean(axis=0), second.mean(axis=0))
     if len(first) == 1 and len(second) == 1:
         found = compare(first[0], second[0], ids=order, clusters=clusters)
         values = {key: getattr(found, key) for key in ("n", "diff", "p_value", "mde80")}
-        ci95, spread = found.ci95, None
+        ci95, spread, detectable = found.ci95, None, found.detectable(comparisons)
     else:
         seeded = compare_seeds(first, second, clusters=clusters)
         values = {key: getattr(seeded, key) for key in ("n", "diff", "p_value", "mde80")}
-        ci95, spread = seeded.ci95, list(seeded.seed_sd)
+        ci95, spread, detectable = seeded.ci95, list(seeded.seed_sd), seeded.detectable(comparisons)
     return {
         **values,
+        "mde80_adjusted": detectable,
         "ci95": list(ci95),
         "helped": counts["helped"],
         "harmed": counts["harmed"],

@@ -167,7 +167,12 @@ def _row(name: str, owner: str, runs: Sequence[EvaluatedRun], difference: Mappin
 
 
 def compare_by_seed(
-    own: Scores, baseline: Scores, *, ids: Sequence[Hashable], clusters: Sequence[Hashable]
+    own: Scores,
+    baseline: Scores,
+    *,
+    ids: Sequence[Hashable],
+    clusters: Sequence[Hashable],
+    worlds: Sequence[Hashable] | None = None,
 ) -> dict[str, Any]:
     """The difference of two recipes from scores (seeds, n) in [0, 1], paired by item and by seed.
 
@@ -185,7 +190,8 @@ def compare_by_seed(
         return {**found, "seed_sd": None}
     if not changed.any():
         return {**found, "seed_sd": 0.0}
-    both = compare_seeds((changed + 1.0) / 2.0, np.full((1, own.shape[1]), 0.5), clusters=clusters)
+    half = np.full((1, own.shape[1]), 0.5)
+    both = compare_seeds((changed + 1.0) / 2.0, half, clusters=clusters, worlds=worlds)
     return {
         "diff": items.diff,
         "p_value": max(items.p_value, both.p_value),

@@ -120,8 +120,13 @@ def difference(own: Scores, other: Scores, images: Sequence[str]) -> dict[str, A
     if len(own) == len(other) == 1:
         found = compare(own[0], other[0], ids=range(own.shape[1]), clusters=images, resamples=RESAMPLES)
         return {"diff": found.diff, "ci95": list(found.ci95), "p_value": found.p_value}
-    both = compare_seeds(own, other, clusters=images, resamples=RESAMPLES)
+    both = compare_seeds(own, other, clusters=images, worlds=worlds_of(images), resamples=RESAMPLES)
     return {"diff": both.diff, "ci95": list(both.ci95), "p_value": both.p_value}
+
+
+def worlds_of(images: Sequence[str]) -> list[str]:
+    """The world of every picture; each world has trainings of its own."""
+    return [image.partition(":")[0] for image in images]
 
 
 def harm(own: Scores, zero: Scores) -> dict[str, float | None]:
@@ -265,7 +270,7 @@ def ablation_rows(samples: Mapping[Kind, Sample], reference: str = "best") -> li
                 for own, place in zip((changed, base), places, strict=True)
             ]
             images = [changed.images[place] for place in places[0]]
-            found = compare_by_seed(*pair, ids=range(len(images)), clusters=images)
+            found = compare_by_seed(*pair, ids=range(len(images)), clusters=images, worlds=worlds_of(images))
             rows.append({"change": kind[0], "budget": kind[1], "seeds": seeds, "worlds": worlds, **found})
     for row, p in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
         row["p_adjusted"] = p

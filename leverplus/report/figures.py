@@ -211,11 +211,21 @@ def forest_figure(
             f"{100 * r['ci95'][0]:+.1f} to {100 * r['ci95'][1]:+.1f}",
             f"{r['p_adjusted']:.2g}",
             f"{100 * r['mde80']:.1f}",
+            f"{100 * r['mde80_adjusted']:.1f}" if "mde80_adjusted" in r else "not known",
             "inside the noise" if within_noise(r) else "above" if r["diff"] > 0 else "below",
         )
         for name, r in zip(names, comparisons, strict=True)
     ]
-    head = ("compared · shots", "n", "difference", "95 % interval", "p, corrected", "detectable", "outcome")
+    head = (
+        "compared · shots",
+        "n",
+        "difference",
+        "95 % interval",
+        "p, corrected",
+        "detectable",
+        "corrected",
+        "outcome",
+    )
     muted = frozenset(k for k, row in enumerate(comparisons) if within_noise(row))
     return Figure("forest", title, data, layout, Table(head, rows_shown, muted), height=120 + 22 * len(comparisons))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from leverplus.errors import EvaluationError
 from leverplus.stats.bootstrap import RESAMPLES, Interval, paired_bootstrap
 from leverplus.stats.paired import Floats, blocks, check_clusters, check_ids, paired_differences
-from leverplus.stats.power import Changes, minimum_detectable_effect
+from leverplus.stats.power import USUAL, Changes, minimum_detectable_effect
 from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
 
 Test = Literal["sign_flip", "mcnemar"]
@@ -25,8 +25,9 @@ class Comparison:
     """Two arms on n common items; `diff` is the first minus the second, in accuracy.
 
     `p_adjusted` is corrected for all that is compared (see `adjust`); alone it equals `p_value`. `mde80` is the
-    smallest true difference these items would show 80 % of the time. `helped` and `harmed` count items the first arm
-    scores above and below the second.
+    smallest true difference these items would show 80 % of the time by this one test at 5 %, `mde80_adjusted` the same
+    under the correction, which is what a verdict goes by. `helped` and `harmed` count items the first arm scores above
+    and below the second. `pieces` and `changes` are what the detectable differences are computed from.
     """
 
     n: int
@@ -37,15 +38,27 @@ class Comparison:
     mde80: float
     helped: int
     harmed: int
+    mde80_adjusted: float = 1.0
+    pieces: int = field(default=1, repr=False)
+    changes: Changes = field(default=USUAL, repr=False)
 
     @property
     def within_noise(self) -> bool:
         """Whether nothing may be claimed: not significant after correction, or zero lies in the interval."""
         return self.p_adjusted >= LEVEL or self.ci95[0] <= 0.0 <= self.ci95[1]
 
+    def detectable(self, comparisons: int) -> float:
+        """The difference found 80 % of the time where p is corrected by Holm's rule over so many comparisons.
+
+        Holm's first step asks for p < 5 % / comparisons; a difference that is real while the others are not has to pass
+        that step.
+        """
+        return minimum_detectable_effect(self.pieces, self.changes, alpha=LEVEL / comparisons)
+
     def as_json(self) -> dict[str, Any]:
         """The record as `eval.json` holds it, without the names of the arms."""
-        return {**vars(self), "ci95": list(self.ci95)}
+        shown = {name: value for name, value in vars(self).items() if name not in ("pieces", "changes")}
+        return {**shown, "ci95": list(self.ci95)}
 
 
 def compare(
@@ -80,22 +93,31 @@ def compare(
     else:
         raise EvaluationError(f"there is no test called '{test}'; known: mcnemar, sign_flip")
     pieces = blocks(differences, clusters)
+    changes = Changes.seen_in(pieces)
+    detectable = minimum_detectable_effect(len(pieces), changes)
     return Comparison(
         n=len(differences),
         diff=float(differences.mean()),
         ci95=paired_bootstrap(a, b, clusters=clusters, resamples=resamples, seed=seed),
         p_value=p_value,
         p_adjusted=p_value,
-        mde80=minimum_detectable_effect(len(pieces), Changes.seen_in(pieces)),
+        mde80=detectable,
         helped=helped,
         harmed=harmed,
+        mde80_adjusted=detectable,
+        pieces=len(pieces),
+        changes=changes,
     )
 
 
 def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The same comparisons with `p_adjusted` corrected by Holm's rule over all of them."""
+    """The same comparisons with `p_adjusted` corrected by Holm's rule over all of them, and what is then detectable."""
+    count = len(comparisons)
     adjusted = holm([comparison.p_value for comparison in comparisons])
-    return [replace(comparison, p_adjusted=p) for comparison, p in zip(comparisons, adjusted, strict=True)]
+    return [
+        replace(comparison, p_adjusted=p, mde80_adjusted=comparison.detectable(count))
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    ]
 
 
 def _require_binary(differences: Floats, clusters: Sequence[Hashable] | None) -> None:

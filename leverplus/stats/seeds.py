@@ -4,13 +4,17 @@ The spread of the difference is that of items (paired over the arms) plus that o
 item noise that seed means carry), with degrees of freedom after Satterthwaite (1946). Drawing items and seeds with
 replacement gives the shape of the interval; its width is set to the spread above, because drawing few seeds understates
 their spread by (S - 1) / S and counts the item-by-seed noise more than once.
+
+Items may come from several worlds, each with trainings of its own (`worlds`). Seed 0 of one world and seed 0 of another
+are then independent trainings: spreads are taken within each world and added, and seeds are drawn in each world anew.
+Worlds themselves are not drawn: the interval is for these worlds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -32,6 +36,11 @@ class SeededComparison:
     p_value: float
     mde80: float
     seed_sd: tuple[float, float]
+    spread: _Spread = field(repr=False)
+
+    def detectable(self, comparisons: int) -> float:
+        """The difference found 80 % of the time where p is corrected by Holm's rule over so many comparisons."""
+        return self.spread.detectable(0.05 / comparisons)
 
 
 def compare_seeds(
@@ -39,10 +48,13 @@ def compare_seeds(
     b: ArrayLike,
     *,
     clusters: Sequence[Hashable] | None = None,
+    worlds: Sequence[Hashable] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> SeededComparison:
     """Compares methods from scores of shape (seeds, n), the same items in the same order; each score in [0, 1].
+
+    `worlds` names each item's world where every world had trainings of its own; a cluster lies in one world.
 
     An arm without randomness may be given as one row; its seed spread is then zero. An arm that was trained must
     have at least two rows, else its spread is unknown, and at least one of the two arms must be such an arm.
@@ -57,17 +69,57 @@ def compare_seeds(
         raise EvaluationError("one run an arm shows no spread over seeds; use compare, or train more seeds")
     arms = (_by_block(first, clusters), _by_block(second, clusters))
     diff = float(arms[0].mean() - arms[1].mean())
-    spread = _Spread.of(arms)
-    draws = _drawn_differences(arms, resamples, np.random.default_rng(seed)) - diff
+    parts = _by_world(arms, _world_of_blocks(first.shape[1], clusters, worlds))
+    spread = _Spread.of(parts)
+    rng = np.random.default_rng(seed)
+    draws = sum((part.share * _drawn_differences(part.arms, resamples, rng) for part in parts), -diff)
     return SeededComparison(
         n=first.shape[1],
         seeds=(len(first), len(second)),
         diff=diff,
         ci95=spread.interval(diff, draws),
         p_value=spread.p_value(diff),
-        mde80=spread.detectable,
+        mde80=spread.detectable(),
         seed_sd=(_seed_sd(arms[0]), _seed_sd(arms[1])),
+        spread=spread,
     )
+
+
+@dataclass(frozen=True)
+class _World:
+    """The blocks of one world: (seeds, blocks) of both arms, and its share of all blocks."""
+
+    arms: tuple[Floats, Floats]
+    share: float
+
+
+def _world_of_blocks(
+    n: int, clusters: Sequence[Hashable] | None, worlds: Sequence[Hashable] | None
+) -> Sequence[Hashable]:
+    """The world of every block, in the order in which blocks are first met."""
+    if worlds is None:
+        return []
+    if len(worlds) != n:
+        raise EvaluationError(f"worlds must name one world an item; got {len(worlds)} for {n} items")
+    if clusters is None:
+        return worlds
+    owner: dict[Hashable, Hashable] = {}
+    for cluster, world in zip(clusters, worlds, strict=True):
+        if owner.setdefault(cluster, world) != world:
+            raise EvaluationError(f"cluster {cluster} lies in two worlds; name clusters by world and picture")
+    return list(owner.values())
+
+
+def _by_world(arms: tuple[Floats, Floats], worlds: Sequence[Hashable]) -> list[_World]:
+    if not worlds:
+        return [_World(arms, 1.0)]
+    parts = []
+    for world in dict.fromkeys(worlds):
+        own = np.flatnonzero([other == world for other in worlds])
+        if len(own) < 2:
+            raise EvaluationError(f"world {world} has a single item or picture; at least 2 are needed to see noise")
+        parts.append(_World((arms[0][:, own], arms[1][:, own]), len(own) / len(worlds)))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -79,14 +131,20 @@ class _Spread:
     pieces: int
 
     @classmethod
-    def of(cls, arms: tuple[Floats, Floats]) -> _Spread:
-        pieces = arms[0].shape[1]
-        items = float(np.var(arms[0].mean(axis=0) - arms[1].mean(axis=0), ddof=1)) / pieces
-        weight, seeds = items**2 / (pieces - 1), 0.0
-        for arm in arms:
-            if len(arm) > 1:  # S, not S - 1: the square of an estimated variance is too large on average
-                seeds += _seed_variance(arm) / len(arm)
-                weight += (float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)) ** 2 / len(arm)
+    def of(cls, parts: Sequence[_World]) -> _Spread:
+        items = weight = seeds = 0.0
+        pieces = sum(part.arms[0].shape[1] for part in parts)
+        for part in parts:
+            squared = part.share**2  # a part's mean counts by its share, so its variances by the square
+            blocks_here = part.arms[0].shape[1]
+            changed = part.arms[0].mean(axis=0) - part.arms[1].mean(axis=0)
+            own = squared * float(np.var(changed, ddof=1)) / blocks_here
+            items += own
+            weight += own**2 / (blocks_here - 1)
+            for arm in part.arms:
+                if len(arm) > 1:  # S, not S - 1: the square of an estimated variance is too large on average
+                    seeds += squared * _seed_variance(arm) / len(arm)
+                    weight += (squared * float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)) ** 2 / len(arm)
         # The seed part may fall below zero, as an unbiased estimate must; cut at zero, intervals were too wide (96.5 %
         # covered at 200 items). A quarter of the item part bounds the rare very low estimate.
         variance = items + max(-0.25 * items, seeds)
@@ -109,16 +167,16 @@ class _Spread:
             return 1.0 if diff == 0.0 else math.ldexp(1.0, 1 - self.pieces)
         return float(2.0 * stdtr(self.freedom, -abs(diff) / self.error))
 
-    @property
-    def detectable(self) -> float:
+    def detectable(self, alpha: float = 0.05) -> float:
+        """The smallest true difference that is found 80 % of the time at this level."""
         if self.error == 0.0:
             return float(1.0 - 0.2 ** (1.0 / self.pieces))
         # The degrees of freedom are an estimate too; nine tenths of them make the effect be found as often as stated.
-        return min(1.0, self.error * _detectable_errors(max(1.0, float(f"{0.9 * self.freedom:.2g}"))))
+        return min(1.0, self.error * _detectable_errors(max(1.0, float(f"{0.9 * self.freedom:.2g}")), alpha))
 
 
 @lru_cache(maxsize=1024)
-def _detectable_errors(freedom: float) -> float:
+def _detectable_errors(freedom: float, alpha: float = 0.05) -> float:
     """How many of its standard errors a difference must have to be found 80 % of the time.
 
     Both the error it is stated with and the error of the next trial are estimates with these degrees of freedom; the
@@ -129,12 +187,12 @@ def _detectable_errors(freedom: float) -> float:
 
     levels = (np.arange(64) + 0.5) / 64
     error = np.sqrt(chdtri(freedom, levels) / freedom)
-    threshold = float(stdtrit(freedom, 0.975)) * error
+    threshold = float(stdtrit(freedom, 1.0 - alpha / 2)) * error
 
     def missing(size: float) -> float:
         return float(np.mean(ndtr(size * error[:, None] - threshold))) - 0.8
 
-    return float(brentq(missing, 0.0, 1000.0))
+    return float(brentq(missing, 0.0, 1e6))
 
 
 def _runs(scores: ArrayLike, name: str) -> Floats:

@@ -13,7 +13,17 @@ from leverplus.stats import Changes, plan_n
 def test_it_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan-n", "--effect", "0.05", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == {"effect": 0.05, "discordance": 0.2, "power": 0.8, "alpha": 0.05, "n": plan_n(0.05, Changes(0.2))}
+    one, ten = plan_n(0.05, Changes(0.2)), plan_n(0.05, Changes(0.2), alpha=0.005)
+    asked = {"effect": 0.05, "discordance": 0.2, "power": 0.8, "alpha": 0.05, "comparisons": 10}
+    assert found == {**asked, "n": one, "n_corrected": ten}
+    assert one < ten
+
+
+def test_one_comparison_needs_no_correction(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-n", "--effect", "0.05", "--comparisons", "1"]) == 0
+    assert "corrected" not in capsys.readouterr().out
+    assert main(["plan-n", "--effect", "0.05"]) == 0
+    assert f"{plan_n(0.05, Changes(0.2), alpha=0.005):,} items where it is one of 10" in capsys.readouterr().out
 
 
 def test_fewer_items_are_needed_where_fewer_differ(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +55,7 @@ def test_a_large_effect_needs_as_many_differing_items(capsys: pytest.CaptureFixt
         (["--effect", "nan"], "--effect nan"),
         (["--effect", "0.05", "--discordance", "0.01"], "differ on at least that share"),
         (["--effect", "0.05", "--power", "1"], "--power 1"),
+        (["--effect", "0.05", "--comparisons", "0"], "--comparisons 0"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(

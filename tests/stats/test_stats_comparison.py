@@ -36,7 +36,7 @@ def test_the_record_holds_difference_help_harm_and_p_value() -> None:
 
 def test_the_json_form_has_the_names_of_the_result_file() -> None:
     record = json.loads(json.dumps(compare(A, B).as_json()))
-    assert set(record) == {"n", "diff", "ci95", "p_value", "p_adjusted", "mde80", "helped", "harmed"}
+    assert set(record) == {"n", "diff", "ci95", "p_value", "p_adjusted", "mde80", "mde80_adjusted", "helped", "harmed"}
     assert isinstance(record["ci95"], list)
 
 
@@ -126,3 +126,11 @@ def test_a_comparison_takes_its_defaults_and_hands_on_what_it_is_told() -> None:
     assert grouped.mde80 == minimum_detectable_effect(20, Changes.seen_in(pieces))
     with pytest.raises(EvaluationError, match="graded"):
         compare([0.5, 1.0, 0.0], [0.0, 1.0, 0.0], test="mcnemar")
+
+
+def test_what_is_detectable_under_the_correction_is_the_effect_found_at_its_first_step() -> None:
+    alone = compare(A, B)
+    among = adjust([alone] * 10)[0]
+    assert alone.mde80_adjusted == alone.mde80 == among.mde80
+    assert among.mde80_adjusted == minimum_detectable_effect(100, Changes(0.25), alpha=0.005)
+    assert among.mde80_adjusted > 1.2 * among.mde80

@@ -78,7 +78,7 @@ def _parts(arm: np.ndarray) -> tuple[float, float]:
 def test_the_parts_of_the_spread_by_hand() -> None:
     from scipy.stats import t
 
-    from leverplus.stats.seeds import _detectable_errors, _Spread
+    from leverplus.stats.seeds import _by_world, _detectable_errors, _Spread
 
     rng = np.random.default_rng(7)
     for a, b in ((rng.random((3, 12)), rng.random((2, 12)) * 0.5), (rng.random((4, 9)), rng.random((1, 9)))):
@@ -93,7 +93,7 @@ def test_the_parts_of_the_spread_by_hand() -> None:
                 weight += (between / len(arm)) ** 2 / len(arm)
         variance = items + max(-items / 4, seeds)
         freedom = min(variance**2 / weight, n - 1)
-        spread = _Spread.of((a, b))
+        spread = _Spread.of(_by_world((a, b), []))
         assert (spread.error, spread.freedom, spread.pieces) == pytest.approx((variance**0.5, freedom, n))
         result = compare_seeds(a, b, resamples=100)
         assert result.p_value == pytest.approx(2 * t.sf(abs(result.diff) / variance**0.5, freedom))
@@ -103,12 +103,12 @@ def test_the_parts_of_the_spread_by_hand() -> None:
 
 
 def test_a_very_low_estimate_of_the_seed_part_takes_a_quarter_of_the_item_part_at_most() -> None:
-    from leverplus.stats.seeds import _Spread
+    from leverplus.stats.seeds import _by_world, _Spread
 
     checkers = np.indices((2, 40)).sum(axis=0) % 2.0  # seeds differ on every item and agree on average
     baseline = np.repeat([0.0, 1.0], 20)[None]
     items = float(np.var(checkers.mean(axis=0) - baseline[0], ddof=1)) / 40
-    assert _Spread.of((checkers, baseline)).error == pytest.approx((0.75 * items) ** 0.5)
+    assert _Spread.of(_by_world((checkers, baseline), [])).error == pytest.approx((0.75 * items) ** 0.5)
 
 
 def test_an_interval_has_the_shape_of_the_draws_and_the_width_of_the_spread() -> None:
@@ -128,8 +128,8 @@ def test_an_interval_has_the_shape_of_the_draws_and_the_width_of_the_spread() ->
     assert still.interval(0.9, draws)[1] == 1.0
     assert still.interval(-0.9, draws)[0] == -1.0
     assert (still.p_value(0.0), still.p_value(0.5)) == (1.0, 2.0**-7)
-    assert still.detectable == pytest.approx(1 - 0.2 ** (1 / 8))
-    assert _Spread(0.9, 3.0, 50).detectable == 1.0
+    assert still.detectable() == pytest.approx(1 - 0.2 ** (1 / 8))
+    assert _Spread(0.9, 3.0, 50).detectable() == 1.0
 
 
 def test_the_errors_a_difference_must_have_are_found_four_times_in_five() -> None:
@@ -179,3 +179,35 @@ def test_scores_of_another_shape_and_other_items_are_refused() -> None:
     assert found.seeds == (2, 1)
     again = compare_seeds([[0.0, 1.0, 0.5]] * 2, [0.0, 0.5, 0.5], seed=0, resamples=10_000)
     assert again == found, "10,000 draws from seed 0 unless told"
+
+
+def test_one_world_is_the_comparison_without_worlds() -> None:
+    rng = np.random.default_rng(4)
+    a, b = _runs(rng, 4, 300, 0.6, 0.03), _runs(rng, 1, 300, 0.5)
+    assert compare_seeds(a, b, worlds=["w"] * 300) == compare_seeds(a, b)
+
+
+def test_variances_of_two_worlds_add_by_hand() -> None:
+    """Trainings are spread within their own world; the mean of two worlds has a quarter of either variance."""
+    rng = np.random.default_rng(5)
+    a, b = _runs(rng, 3, 400, 0.6, 0.05), _runs(rng, 1, 400, 0.5)
+    worlds = [place // 200 for place in range(400)]
+    found = compare_seeds(a, b, worlds=worlds).spread
+    expected = 0.0
+    for own in (slice(0, 200), slice(200, 400)):
+        items = np.var(a[:, own].mean(axis=0) - b[0, own], ddof=1) / 200
+        means, grand = a[:, own].mean(axis=1, keepdims=True), a[:, own].mean()
+        rest = a[:, own] - means - a[:, own].mean(axis=0) + grand
+        noise = (rest**2).sum() / (2 * 199) / 200
+        expected += (items + (np.var(means, ddof=1) - noise) / 3) / 4
+    assert found.error**2 == pytest.approx(expected)
+
+
+def test_a_picture_in_two_worlds_and_a_lonely_world_are_refused() -> None:
+    a, b = np.eye(4)[:2], np.zeros((1, 4))
+    with pytest.raises(EvaluationError, match="lies in two worlds"):
+        compare_seeds(a, b, clusters=["x", "x", "y", "z"], worlds=[0, 1, 1, 1])
+    with pytest.raises(EvaluationError, match="single item or picture"):
+        compare_seeds(a, b, worlds=[0, 1, 1, 1])
+    with pytest.raises(EvaluationError, match="one world an item"):
+        compare_seeds(a, b, worlds=[0, 1])
