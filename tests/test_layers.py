@@ -19,7 +19,7 @@ ROOMS = (
     ("maths", "metrics", "stats"),
     ("recipe",),
     ("world", "store"),
-    ("tasks", "policies"),
+    ("tasks", "policies", "effects"),
     ("embedders", "backends"),
     ("pools", "engine"),
     ("scoring",),
