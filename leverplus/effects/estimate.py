@@ -4,9 +4,9 @@ The score of query q with demonstration d is taken as
 
     y_qd = m_q + f(x_d) + u_d + noise,      u_d ~ N(0, spread),      noise ~ N(0, noise)
 
-m_q is free for every query, f is linear in features of the demonstration (ridge), and u_d is what no feature shows. Both
-variances come from moments (Henderson's third method), u by the mixed-model equations (Henderson 1975, BLUP), so that
-nothing is tuned. A demonstration that was never measured has u_d = 0: it starts at what its features predict.
+m_q is free for every query, f is linear in features of the demonstration (ridge), and u_d is what no feature shows.
+Both variances come from moments (Henderson's third method), u by the mixed-model equations (Henderson 1975, BLUP), so
+that nothing is tuned. A demonstration that was never measured has u_d = 0: it starts at what its features predict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RIDGES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
-"""Penalties tried for the prediction from features, in units of noise to spread; the best by cross-validation is kept."""
+"""Penalties tried for the prediction from features; the best by cross-validation is kept."""
 PARTS = 5
 """Parts of the demonstrations in that cross-validation."""
 SMALLEST = 1e-9
@@ -44,7 +44,7 @@ class Measured:
 
     @classmethod
     def of(cls, queries: ArrayLike, demos: ArrayLike, scores: ArrayLike, demonstrations: int) -> Measured:
-        """Checked arrays; a demonstration outside 0 .. demonstrations - 1 and scores that are no numbers are refused."""
+        """Checked arrays; a number outside 0 .. demonstrations - 1 and scores that are no numbers are refused."""
         columns = np.asarray(queries, np.int64), np.asarray(demos, np.int64), np.asarray(scores, np.float64)
         if len({len(column) for column in columns}) != 1 or not len(columns[0]):
             raise DataError(f"queries, demos and scores must be of one length above 0; got {[len(c) for c in columns]}")
@@ -146,7 +146,7 @@ class _Design:
         return np.asarray(scores - (np.bincount(self.query, scores) / self.per_query)[self.query], np.float64)
 
     def sums(self, scores: Floats) -> Floats:
-        return np.bincount(self.demo, self.centred(scores), minlength=self.size)
+        return np.bincount(self.demo, self.centred(scores), minlength=self.size).astype(np.float64)
 
     def variances(self, scores: Floats) -> tuple[float, float]:
         """Noise and spread of effects, from the sums of squares within queries and between demonstrations.

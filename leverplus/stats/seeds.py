@@ -72,7 +72,7 @@ def compare_seeds(
     parts = _by_world(arms, _world_of_blocks(first.shape[1], clusters, worlds))
     spread = _Spread.of(parts)
     rng = np.random.default_rng(seed)
-    draws = sum((part.share * _drawn_differences(part.arms, resamples, rng) for part in parts), -diff)
+    draws = np.sum([part.share * _drawn_differences(part.arms, resamples, rng) for part in parts], axis=0) - diff
     return SeededComparison(
         n=first.shape[1],
         seeds=(len(first), len(second)),

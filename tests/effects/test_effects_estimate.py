@@ -33,7 +33,9 @@ def test_variances_and_effects_by_hand() -> None:
     assert found.counts.tolist() == [4, 4]
 
 
-def scattered(rng: np.random.Generator, queries: int, demos: int, each: int, spread: float, noise: float) -> tuple:
+def scattered(  # noqa: PLR0917 the sizes of a simulation
+    rng: np.random.Generator, queries: int, demos: int, each: int, spread: float, noise: float
+) -> tuple[Measured, np.ndarray]:
     """Measured scores with a random few demonstrations a query, and the true effects."""
     truth = rng.normal(0.0, spread, demos)
     level = rng.random(queries)
@@ -123,9 +125,10 @@ def test_an_effect_without_its_own_row_is_that_of_the_other_rows() -> None:
         others = (data.demos == data.demos[row]) & (np.arange(len(data.demos)) != row)
         expected = rest[others].sum() / (others.sum() + found.noise / found.spread)
         assert out[row] == pytest.approx(expected)
-    assert np.corrcoef(out, design.centred(data.scores))[0, 1] < np.corrcoef(
-        found.effect[data.demos], design.centred(data.scores)
-    )[0, 1], "a row's own score must not help to predict it"
+    assert (
+        np.corrcoef(out, design.centred(data.scores))[0, 1]
+        < np.corrcoef(found.effect[data.demos], design.centred(data.scores))[0, 1]
+    ), "a row's own score must not help to predict it"
 
 
 def test_what_cannot_be_estimated_is_said() -> None:
