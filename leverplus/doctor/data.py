@@ -14,8 +14,8 @@ TEXTS = table(
         WARNING,
         "All members of most groups earn the same, so that no member can be preferred: a two-level reward, queries "
         "that are always right or always wrong, or members that are nearly the same.",
-        "share of groups without any spread in reward (warning over 50 %, error over 80 %), split into all wrong, all "
-        "right and tied",
+        "share of groups without any spread in reward (warning over 50 %, error over 80 % of 20 groups or more), split "
+        "into all wrong, all right and tied",
         "Use a dense reward (gt_prob), measure more varied members for these queries, and leave flat groups out of the "
         "policy gradient and the KL.",
         ("advantage_std_tiny", "dead_updates", "entropy_stuck", "kl_from_flat_groups", "kl_collapsed",
@@ -166,6 +166,9 @@ TEXTS = table(
     ),
 )  # fmt: skip
 
+FEW_GROUPS = 20
+"""Fewer groups than this may all be flat by chance, and a run with rounds of asking begins with a handful."""
+
 _HARD = {"hard_only", "soft_only", "hard_plus_soft", "hard_plus_soft_v2", "separated"}
 _PROB = {"gt_prob", "hard_plus_gtprob", "hard01_plus_gtprob", "hard01_plus_gtprob_separated"}
 
@@ -179,9 +182,10 @@ def flat_groups(record: Record) -> list[Finding]:
     title = f"{flat:.0%} of the groups carry no signal"
     title += f" (no member right in {zero:.0%}, all right in {one:.0%})" if zero or one else ""
     evidence = {"flat": flat, "all_wrong": zero, "all_right": one, "tied": max(flat - zero - one, 0.0)}
-    dense = record.setting("reward.mode") in {"gt_prob", None}
+    dense = record.setting("reward.mode") in {"gt_prob", "choice_prob", None}
     fix = None if dense or _unweighed(record) else {"reward.mode": "gt_prob"}
-    severity = ERROR if flat > 0.8 else None
+    enough = record.groups is None or record.groups.queries >= FEW_GROUPS
+    severity = ERROR if flat > 0.8 and enough else None
     return TEXTS["flat_groups"].found(title, evidence, fix=fix, severity=severity, cure=_cure_unweighed(record))
 
 
@@ -209,8 +213,12 @@ def _flat_shares(record: Record) -> tuple[float, float, float] | None:
         inside = series.last("reward/group_std")
         if inside is not None and inside < 1e-6:
             return 1.0, 0.0, 0.0
-    groups = record.groups
-    return None if groups is None else (groups.flat, groups.all_zero, groups.all_one)
+    groups, probe = record.groups, record.probe
+    if groups is None:
+        return None
+    # by the reward that is trained on, where known: choice_prob differs where accuracy and gt_prob do not
+    flat = groups.flat if probe is None or probe.reward_flat is None else probe.reward_flat
+    return flat, groups.all_zero, groups.all_one
 
 
 def _usual(series: Series, metric: str) -> float | None:
@@ -436,13 +444,9 @@ def unmeasured_labels(record: Record) -> list[Finding]:
 def filtered_by_outcome(record: Record) -> list[Finding]:
     """No query is all right or all wrong."""
     groups = record.groups
-    if (
-        groups is None
-        or groups.scale != "accuracy"
-        or groups.queries < 50
-        or groups.tiers.get("flat", 0) > 0
-        or not _small(groups)
-    ):
+    if groups is None or groups.scale != "accuracy" or groups.queries < 50:
+        return []
+    if groups.tiers.get("flat", 0) > 0 or not _small(groups):
         return []
     title = f"Not one of {groups.queries} queries is all right or all wrong: they were kept by their outcome"
     return TEXTS["filtered_by_outcome"].found(title, {"queries": groups.queries, "positive": groups.positive})
@@ -482,12 +486,9 @@ def pick_no_better_than_group(record: Record) -> list[Finding]:
     error = (max(groups.pick * (1.0 - groups.pick), 1e-9) / groups.picked) ** 0.5
     if groups.pick - groups.accuracy > error:
         return []
-    title = (
-        f"The selector's first pick is right {groups.pick:.1%} of the time, an average candidate {groups.accuracy:.1%}"
-    )
-    return TEXTS["pick_no_better_than_group"].found(
-        title, {"pick": groups.pick, "mean": groups.accuracy, "n": groups.picked}
-    )
+    pick, mean = groups.pick, groups.accuracy
+    title = f"The selector's first pick is right {pick:.1%} of the time, an average candidate {mean:.1%}"
+    return TEXTS["pick_no_better_than_group"].found(title, {"pick": pick, "mean": mean, "n": groups.picked})
 
 
 def normalised_twice(record: Record) -> list[Finding]:

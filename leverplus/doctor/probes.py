@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leverplus.doctor.records import Probe
+from leverplus.maths.signal import is_flat
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy
@@ -98,15 +99,19 @@ def probe_labels(rows: Sequence[Row], groups: Sequence[Group]) -> Probe:
 
 
 def probe_rewards(rows: Sequence[Row]) -> Probe:
-    """The mean correlation of reward and accuracy among sequences that compete, where both of them differ."""
+    """How reward and accuracy go together among sequences that compete, and how often the reward tells none apart."""
     import numpy as np
 
-    found = []
+    found, flat = [], []
     for row in rows:
         reward, accuracy = row.rewards.double().numpy(), row.accuracy.double().numpy()
+        flat.append(is_flat(reward.tolist()))
         if np.ptp(reward) > 1e-6 and np.ptp(accuracy) > 1e-6:
             found.append(float(np.corrcoef(reward, accuracy)[0, 1]))
-    return Probe(reward_agreement=sum(found) / len(found) if found else None)
+    return Probe(
+        reward_agreement=sum(found) / len(found) if found else None,
+        reward_flat=sum(flat) / len(flat) if flat else None,
+    )
 
 
 def probe_checkpoint(policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable) -> Probe:

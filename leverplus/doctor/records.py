@@ -144,7 +144,7 @@ class Probe:
     `nll` and `chance` the loss of the start and of a uniform policy, `order_agreement` the share of picks that
     stay when pools are shuffled, `unreachable` the labels outside their pool, `mislabelled` the labels that do not have
     the accuracy measured for them, out of `labels`; `reward_agreement` the mean correlation of reward and accuracy
-    among sequences that compete.
+    among sequences that compete, `reward_flat` the share of groups whose members all earn the same reward.
     """
 
     log_ratio: float | None = None
@@ -164,6 +164,7 @@ class Probe:
     labels: int | None = None
     mislabelled: int | None = None
     reward_agreement: float | None = None
+    reward_flat: float | None = None
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ _OUTER_MARKS = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 when the normalised answer equals any normalised reference, else 0.0."""
+    """1.0 when the normalised answer equals any normalised reference, else 0.0.
+
+    Texts that normalise to nothing, such as the article "A" or "...", are compared as they stand.
+    """
     _require(references, "exact match")
-    given = normalise_answer(answer)
-    return float(any(given == normalise_answer(reference) for reference in references))
+    given = normalise_answer(answer) or _label(answer)
+    return float(any(given == (normalise_answer(reference) or _label(reference)) for reference in references))
 
 
 def label_accuracy(answer: str, references: Sequence[str]) -> float:

@@ -222,7 +222,8 @@ class _Verdict(NamedTuple):
 def _verdict(postprocess: str, metric: str, raw: str, answers: tuple[str, ...]) -> _Verdict:
     """What raw text is worth against the annotators' answers; a query's candidates often get the same text."""
     answer = postprocess_named(postprocess)(raw)
-    accuracy = metric_named(metric)(answer, answers)
+    # nothing is never right: to the official metric "" is the same as "A", an article that normalises to nothing
+    accuracy = metric_named(metric)(answer, answers) if answer else 0.0
     return _Verdict(answer, accuracy, token_f1(answer, answers), edit_similarity(answer, answers))
 
 

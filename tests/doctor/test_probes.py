@@ -14,6 +14,7 @@ from leverplus.doctor.probes import (
     probe_order,
     probe_policy,
     probe_pools,
+    probe_rewards,
     probe_scorer,
 )
 from leverplus.doctor.quality import stats_of
@@ -122,6 +123,27 @@ class _FlakyBackend:
 
     def answer(self, requests):
         return [replace(reply, raw="nonsense") for reply in self.backend.answer(requests)]
+
+
+def test_groups_are_flat_by_the_reward_that_is_trained_on(plant):
+    """Labels whose probabilities are tiny differ by choice_prob and not by accuracy or gt_prob."""
+    made = plant()
+    stats = replace(stats_of(made.groups), flat=1.0, all_zero=1.0)
+    spread = probe_rewards(made.rows())
+    assert spread.reward_flat < 0.5
+    assert "flat_groups" not in {finding.code for finding in preflight(made.recipe.values(), spread, stats)}
+    even = probe_rewards([replace(row, rewards=torch.zeros_like(row.rewards)) for row in made.rows()])
+    assert even.reward_flat == 1.0
+    assert "flat_groups" in {finding.code for finding in preflight(made.recipe.values(), even, stats)}
+
+
+def test_a_handful_of_flat_groups_stops_no_run(plant):
+    """A run with rounds of asking begins with one group, which is all wrong or all right as often as not."""
+    made = plant()
+    dull = [replace(g, scores=tuple(replace(g.scores[0], demos=s.demos) for s in g.scores)) for g in made.groups[:3]]
+    found = {finding.code: finding for finding in preflight(made.recipe.values(), None, stats_of(dull))}
+    assert found["flat_groups"].severity == "warning"
+    refuse(list(found.values()))
 
 
 def test_groups_without_any_spread_are_refused_before_training(plant):

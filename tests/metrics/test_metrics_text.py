@@ -22,6 +22,14 @@ def test_exact_match_accepts_any_reference_after_normalisation() -> None:
     assert exact_match("two", ["2 dogs"]) == 0.0
 
 
+def test_exact_match_compares_what_normalises_to_nothing_as_it_stands() -> None:
+    """The letter A of a multiple choice is an article to the official normalisation."""
+    assert exact_match("a", ["A"]) == 1.0
+    assert exact_match("...", ["A"]) == 0.0
+    assert exact_match("the", ["A"]) == 0.0
+    assert exact_match("", ["A", "b"]) == 0.0
+
+
 def test_label_accuracy_knows_one_right_label() -> None:
     assert label_accuracy(" Positive.", ["positive"]) == 1.0
     assert label_accuracy("negative", ["positive", "negative", "positive"]) == 0.0

@@ -18,7 +18,7 @@ from tiny_task import TinyBackend, all_prompts, open_scorer
 from leverplus.backends.base import Reply
 from leverplus.errors import DataError, LeverError, ScoringError
 from leverplus.metrics import vqa_accuracy
-from leverplus.scoring.scorer import EVALUATION, TRAINING, info_score, prefixes_of, reference_counts
+from leverplus.scoring.scorer import EVALUATION, TRAINING, _verdict, info_score, prefixes_of, reference_counts
 from leverplus.store.db import ScoreStore
 from leverplus.store.exchange import verify
 from leverplus.types import Item, ItemId
@@ -188,6 +188,12 @@ class TestBadInput:
         assert (score.answer, score.accuracy, score.correct) == ("", 0.0, False)
         with pytest.raises(LeverError, match="no reference log-probability was measured"):
             _ = score.gt_prob
+
+    @pytest.mark.parametrize("metric", ["exact_match", "vqa_accuracy"])
+    def test_nothing_is_not_the_answer_a(self, metric) -> None:
+        """To the official normalisation "A" is an article, and so is nothing at all."""
+        assert _verdict("plain", metric, "", ("A",) * 10).accuracy == 0.0
+        assert _verdict("plain", metric, "A", ("A",) * 10).accuracy == 1.0
 
 
 KILLS, CHUNK = 20, 4
