@@ -48,7 +48,7 @@ NAP = 0.05
 
 KEPT = ROOT / "benchmarks" / "mutation"
 STAGES = ("training/test_stages.py", "training/test_grpo.py", "training/test_steps.py")
-POLICIES = ("policies/test_parts.py", "policies/test_policies.py", "interop/test_interop_checkpoints.py")
+POLICIES = ("policies/test_parts.py", "policies/test_policies.py", "legacy/test_legacy_checkpoints.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "maths/losses.py": ("maths/test_losses.py",),
     "maths/advantages.py": ("maths/test_advantages.py", "maths/test_losses.py"),
@@ -80,7 +80,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/setterms.py": POLICIES,
     "policies/pointer.py": POLICIES,
     "training/stages.py": STAGES,
-    "training/grpo.py": ("training/test_stages.py", "training/test_grpo.py", "training/test_mistakes.py"),
+    "training/grpo.py": ("training/test_stages.py", "training/test_grpo.py", "legacy/test_legacy_mistakes.py"),
     "training/groups.py": ("training/test_groups.py", "training/test_tried.py", "training/test_grpo.py"),
     "training/heldout.py": ("training/test_heldout.py",),
     "training/agreement.py": ("training/test_agreement.py",),

@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+from leverplus.recipe.recipe import find_recipe
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "documents.md"
 ROWS = Path(__file__).parent / "documents.toml"
@@ -58,9 +60,9 @@ def shown(kind: str, name: str) -> str:
         page, _, heading = name.partition("#")
         return f"[{page}: {heading.replace('-', ' ')}]({page}.md#{heading})"
     if kind == "recipe":
-        return f"recipe [`{name}`](../leverplus/recipes/{name}.toml)"
+        return f"recipe [`{name}`](../{find_recipe(name).relative_to(ROOT)})"
     if kind == "gallery":
-        return f"recipe [`gallery/{name}`](../leverplus/recipes/gallery/{name}.toml)"
+        return f"recipe [`gallery/{name}`](../{find_recipe(f'gallery/{name}').relative_to(ROOT)})"
     if kind == "file":
         return f"[`{name}`](../{name})"
     if kind == "check":

@@ -57,8 +57,8 @@ SAMPLERS: Table = {
 }
 POLICIES: Table = {
     "interaction": "leverplus.policies.presets:INTERACTION",
-    "id_gpt2": "leverplus.policies.presets:ID_GPT2",
-    "id_lstm": "leverplus.policies.presets:ID_LSTM",
+    "id_gpt2": "leverplus.legacy.presets:ID_GPT2",
+    "id_lstm": "leverplus.legacy.presets:ID_LSTM",
     "bi_encoder_gate": "leverplus.policies.presets:BI_ENCODER_GATE",
     "cross_attention": "leverplus.policies.presets:CROSS_ATTENTION",
     "vector_gate": "leverplus.policies.presets:VECTOR_GATE",
@@ -72,22 +72,28 @@ POLICIES: Table = {
     "parallel_slots": "leverplus.policies.presets:PARALLEL_SLOTS",
     "two_stage": "leverplus.policies.presets:TWO_STAGE",
     "stopping": "leverplus.policies.presets:STOPPING",
-    "id_gpt2_faithful": "leverplus.policies.presets:ID_GPT2_FAITHFUL",
-    "id_lstm_faithful": "leverplus.policies.presets:ID_LSTM_FAITHFUL",
-    "bi_encoder_gate_faithful": "leverplus.policies.presets:BI_ENCODER_GATE_FAITHFUL",
-    "cross_attention_faithful": "leverplus.policies.presets:CROSS_ATTENTION_FAITHFUL",
-    "vector_gate_faithful": "leverplus.policies.presets:VECTOR_GATE_FAITHFUL",
-    "recurrent_faithful": "leverplus.policies.presets:RECURRENT_FAITHFUL",
-    "diverse_faithful": "leverplus.policies.presets:DIVERSE_FAITHFUL",
-    "pool_aware_faithful": "leverplus.policies.presets:POOL_AWARE_FAITHFUL",
-    "additive_head_faithful": "leverplus.policies.presets:ADDITIVE_HEAD_FAITHFUL",
-    "bilinear_head_faithful": "leverplus.policies.presets:BILINEAR_HEAD_FAITHFUL",
-    "topic_coverage_faithful": "leverplus.policies.presets:TOPIC_COVERAGE_FAITHFUL",
-    "volume_faithful": "leverplus.policies.presets:VOLUME_FAITHFUL",
-    "parallel_slots_faithful": "leverplus.policies.presets:PARALLEL_SLOTS_FAITHFUL",
-    "two_stage_faithful": "leverplus.policies.presets:TWO_STAGE_FAITHFUL",
-    "stopping_faithful": "leverplus.policies.presets:STOPPING_FAITHFUL",
+    "id_gpt2_faithful": "leverplus.legacy.presets:ID_GPT2_FAITHFUL",
+    "id_lstm_faithful": "leverplus.legacy.presets:ID_LSTM_FAITHFUL",
+    "bi_encoder_gate_faithful": "leverplus.legacy.presets:BI_ENCODER_GATE_FAITHFUL",
+    "cross_attention_faithful": "leverplus.legacy.presets:CROSS_ATTENTION_FAITHFUL",
+    "vector_gate_faithful": "leverplus.legacy.presets:VECTOR_GATE_FAITHFUL",
+    "recurrent_faithful": "leverplus.legacy.presets:RECURRENT_FAITHFUL",
+    "diverse_faithful": "leverplus.legacy.presets:DIVERSE_FAITHFUL",
+    "pool_aware_faithful": "leverplus.legacy.presets:POOL_AWARE_FAITHFUL",
+    "additive_head_faithful": "leverplus.legacy.presets:ADDITIVE_HEAD_FAITHFUL",
+    "bilinear_head_faithful": "leverplus.legacy.presets:BILINEAR_HEAD_FAITHFUL",
+    "topic_coverage_faithful": "leverplus.legacy.presets:TOPIC_COVERAGE_FAITHFUL",
+    "volume_faithful": "leverplus.legacy.presets:VOLUME_FAITHFUL",
+    "parallel_slots_faithful": "leverplus.legacy.presets:PARALLEL_SLOTS_FAITHFUL",
+    "two_stage_faithful": "leverplus.legacy.presets:TWO_STAGE_FAITHFUL",
+    "stopping_faithful": "leverplus.legacy.presets:STOPPING_FAITHFUL",
 }
+MODELS: Table = {
+    "pointer": "leverplus.policies.pointer:PointerPolicy",
+    "gpt2": "leverplus.legacy.id_models:IdPolicy",
+    "lstm": "leverplus.legacy.id_models:IdPolicy",
+}
+"""The classes of selectors, by `select.model`."""
 EMBEDDERS: Table = {
     "world": "leverplus.embedders.world:WorldEmbedder",
     "sentence": "leverplus.embedders.sentence:SentenceEncoder",
@@ -216,6 +222,18 @@ CHECKS: Table = {
     "oracle_beaten": "leverplus.doctor.evaluation:oracle_beaten",
     "few_items": "leverplus.doctor.evaluation:few_items",
 }
+LEGACY: Table = {
+    "checkpoint": "leverplus.legacy.checkpoints:read_legacy",
+    "group_stats": "leverplus.legacy.rl_quality:rl_group_stats",
+    "groups": "leverplus.legacy.imports:rl_groups",
+    "report": "leverplus.legacy.published:parse_report",
+    "checked_report": "leverplus.legacy.published:checked_report",
+    "spoil_pools": "leverplus.legacy.mistakes:spoil_pools",
+    "spoil_groups": "leverplus.legacy.mistakes:spoil_groups",
+    "spoil_rows": "leverplus.legacy.mistakes:spoil_rows",
+    "convert_checkpoint": "leverplus.legacy.mistakes:convert_checkpoint",
+}
+"""What the core asks of the room for the earlier code: readers of its files, and its mistakes, made on purpose."""
 
 
 def load(table: Table, name: str, kind: str) -> Any:

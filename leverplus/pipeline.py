@@ -78,9 +78,9 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
 def train_run(run: Run) -> Policy:
     """Every stage of the recipe in order, each going on where it was stopped."""
     from leverplus.evaluation.sweep import checkpoint_names
-    from leverplus.interop.given import fill_from
     from leverplus.policies.build import build_policy
     from leverplus.training.checkpoint import load_checkpoint
+    from leverplus.training.given import fill_from
     from leverplus.training.loop import StageRun, run_stage
     from leverplus.training.mistakes import convert_checkpoint
     from leverplus.training.seeds import derive_seed
@@ -153,7 +153,7 @@ def _scored_rows(
 
     recipe, select = run.recipe, run.recipe.select
     if run.imitates_beams:
-        from leverplus.interop.groups import beam_gain
+        from leverplus.scoring.group_file import beam_gain
         from leverplus.training.groups import rows_by
 
         best = top_members(groups, recipe.train.imitate, beam_gain)

@@ -105,7 +105,7 @@ class Run:
 
     def given_policy(self, text: str) -> Policy:
         """A selector from outside this run, refused where it does not fit the task's vectors."""
-        from leverplus.interop.given import given_policy, require_widths
+        from leverplus.training.given import given_policy, require_widths
 
         policy = given_policy(text)
         _, table = self.pools(self.demonstrations[:1])
@@ -382,7 +382,7 @@ class Run:
     @cached_property
     def imported_groups(self) -> list[Group]:
         """The groups of `score.groups`; every item must be one of the training split."""
-        from leverplus.interop.groups import load_groups
+        from leverplus.scoring.group_file import load_groups
 
         section = self.recipe.score
         named = self._moved_paths(section, ("groups",)).get("groups", section.groups)
@@ -400,7 +400,7 @@ class Run:
     @cached_property
     def imitates_beams(self) -> bool:
         """Whether `score.groups` is beam data, which only sft can learn from; another stage is refused."""
-        from leverplus.interop.groups import require_imitation
+        from leverplus.scoring.group_file import require_imitation
 
         return bool(self.recipe.score.groups) and require_imitation(self.imported_groups, list(self.recipe.stages))
 
@@ -443,7 +443,7 @@ def open_run(
                 f"choose a new folder with --out DIR, or delete {folder}"
             )
         if recipe.train.start:
-            from leverplus.interop.given import find_given
+            from leverplus.training.given import find_given
 
             find_given(recipe.train.start)  # one that is missing is refused before there is a folder
         try:

@@ -20,10 +20,10 @@ from leverplus.cli.main import main
 from leverplus.embedders.cache import VectorCache
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions, write_predictions
-from leverplus.interop.groups import write_json as write_groups
 from leverplus.pipeline import load_run
 from leverplus.report.build import build_report
 from leverplus.rundir import replaced, write_json
+from leverplus.scoring.group_file import write_json as write_groups
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint, save_state
 from leverplus.training.runlog import RunLog
 

@@ -20,7 +20,7 @@ from tiny_world import TinyRun
 from leverplus.doctor.examine import examine
 from leverplus.doctor.read import read_target
 from leverplus.errors import LeverError
-from leverplus.interop.imports import import_file
+from leverplus.legacy.imports import import_file
 from leverplus.recipe.sections import TaskSection
 from leverplus.serving.selector import Selector
 from leverplus.tasks.base import SPLITS

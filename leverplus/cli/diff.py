@@ -62,7 +62,7 @@ def _recipe(text: str) -> Recipe | None:
 
 def _policy(path: Path) -> Policy | None:
     """The selector of a checkpoint, or the last one of a run; None where there is none."""
-    from leverplus.interop.checkpoints import read_legacy
+    from leverplus.legacy.checkpoints import read_legacy
     from leverplus.run import load_run
     from leverplus.training.checkpoint import load_checkpoint
 

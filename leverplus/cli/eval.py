@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.evaluation.sweep import checkpoint_folder
-    from leverplus.interop.given import names_elsewhere
     from leverplus.pipeline import evaluate_run, train_run
     from leverplus.training.checkpoint import load_checkpoint
+    from leverplus.training.given import names_elsewhere
 
     made = open_from_folder(args.run, args.store, bars)
     elsewhere = args.checkpoint is not None and names_elsewhere(args.checkpoint)

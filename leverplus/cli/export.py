@@ -12,8 +12,8 @@ from leverplus.cli.console import Bars, add_store_option, open_from_folder
 from leverplus.errors import DataError, MissingFile
 
 if TYPE_CHECKING:
-    from leverplus.interop.groups import GroupFile
-    from leverplus.interop.metrics import Measurement
+    from leverplus.legacy.metrics import Measurement
+    from leverplus.scoring.group_file import GroupFile
 
 FORMATS = ("rl", "beam", "metrics", "pt", "v2", "bare")
 
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _groups(args: argparse.Namespace) -> str:
-    from leverplus.interop.beam import write_beam
-    from leverplus.interop.groups import FILE, read_group_file, rename_items, write_json
-    from leverplus.interop.rl import write_rl
+    from leverplus.legacy.beam import write_beam
+    from leverplus.legacy.rl import write_rl
+    from leverplus.scoring.group_file import FILE, read_group_file, rename_items, write_json
 
     imported = (args.source / FILE).is_file()
     file = read_group_file(args.source) if imported else _from_run(args)
@@ -59,11 +59,11 @@ def _groups(args: argparse.Namespace) -> str:
 
 def _from_run(args: argparse.Namespace) -> GroupFile:
     """The groups a run trained on, read from the store."""
-    from leverplus.interop.beam import beam_from_groups
-    from leverplus.interop.groups import item_numbers, rename_items
-    from leverplus.interop.rl import rl_from_groups
+    from leverplus.legacy.beam import beam_from_groups
+    from leverplus.legacy.rl import rl_from_groups
     from leverplus.metrics import normalise_answer
     from leverplus.pipeline import search_groups
+    from leverplus.scoring.group_file import item_numbers, rename_items
 
     with Bars(quiet=args.json) as bars:
         run = open_from_folder(args.source, args.store, bars)
@@ -84,9 +84,9 @@ def _from_run(args: argparse.Namespace) -> GroupFile:
 
 
 def _metrics(args: argparse.Namespace) -> str:
-    from leverplus.interop.groups import read_json, write_json
-    from leverplus.interop.imports import METRICS_FILE, read_metrics_folder
-    from leverplus.interop.metrics import metrics_from_report, write_metrics
+    from leverplus.legacy.imports import METRICS_FILE, read_metrics_folder
+    from leverplus.legacy.metrics import metrics_from_report, write_metrics
+    from leverplus.scoring.group_file import read_json, write_json
 
     report = args.source / "eval.json"
     found: list[Measurement]
@@ -102,7 +102,7 @@ def _metrics(args: argparse.Namespace) -> str:
 
 
 def _checkpoint(args: argparse.Namespace) -> str:
-    from leverplus.interop.checkpoints import write_legacy
+    from leverplus.legacy.checkpoints import write_legacy
     from leverplus.training.checkpoint import load_checkpoint
 
     folder = _checkpoint_folder(args)

@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.interop.imports import import_file
+    from leverplus.legacy.imports import import_file
 
     names = None
     if args.task:
         from leverplus.cli.task import load_task
-        from leverplus.interop.groups import item_numbers
+        from leverplus.scoring.group_file import item_numbers
 
         task = load_task(args.task, args.set)
         names = item_numbers([*task.items("train"), *task.items("dev")])

@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leverplus.catalog import LEGACY, load
 from leverplus.doctor.logs.console import read_console
 from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, record_of, text_of
 from leverplus.doctor.logs.names import meaning
 from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_state
-from leverplus.doctor.published import checked_report, parse_report
 from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record, Series
-from leverplus.doctor.rldata import rl_group_stats
 from leverplus.doctor.runfolder import read_lines, read_run, series_of
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_json
@@ -112,11 +111,12 @@ def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
     text = text_of(path)
     printed = read_console(text)
     counted = series_from(printed, "", chosen)[0] if printed else None
-    known = parse_report(text)
+    known: Record = load(LEGACY, "report", "reader")(text)
     if counted is not None and len(counted.epochs) >= 2 and _is_log(counted, known):
         own = record_of({"": printed}, str(path), chosen)
         return replace(own, published=known.published)
-    return checked_report(replace(known, source=str(path)))
+    checked: Record = load(LEGACY, "checked_report", "reader")(replace(known, source=str(path)))
+    return checked
 
 
 def _is_log(counted: Series, known: Record) -> bool:
@@ -192,7 +192,7 @@ def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Re
             raise DataError(f"{path} is not of the form of an eval.json; `lever eval` makes it again")
         return Record(source=str(path), report=dict(values))
     try:
-        return Record(source=str(path), groups=rl_group_stats(values, str(path), watch))
+        return Record(source=str(path), groups=load(LEGACY, "group_stats", "reader")(values, str(path), watch))
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise DataError(f"{path} is not RL data of a form this version knows ({error}); {READ}") from error
 

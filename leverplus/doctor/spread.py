@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from leverplus.catalog import LEGACY, load
 from leverplus.errors import DataError, MissingFile, RecipeError
-from leverplus.interop.groups import FORMAT, load_groups, read_json
-from leverplus.interop.imports import kind_of
-from leverplus.interop.rl import read_rl
 from leverplus.maths.signal import FLAT, is_right
 from leverplus.recipe.recipe import apply_override
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.training import RewardConfig
+from leverplus.scoring.group_file import FORMAT, load_groups, read_json
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
 from leverplus.store.records import unseal
@@ -49,9 +48,10 @@ def groups_of(path: Path) -> Iterable[Group]:
     value = read_json(path)
     if isinstance(value, Mapping) and value.get("format") == FORMAT:
         return load_groups(path)
-    if kind_of(value) != "rl":
+    found: list[Group] | None = load(LEGACY, "groups", "reader")(value, str(path))
+    if found is None:
         raise DataError(f"{path} holds no rewards of sequences; give a score store, RL data, or an imported folder")
-    return read_rl(value, str(path)).groups()
+    return found
 
 
 def _starts_like_a_store(path: Path) -> bool:

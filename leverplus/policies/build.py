@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
+from leverplus.catalog import MODELS, load
 from leverplus.errors import RecipeError
 from leverplus.policies.base import Policy
-from leverplus.policies.ids import IdPolicy
-from leverplus.policies.pointer import PointerPolicy
 from leverplus.recipe.selection import PolicyConfig
 
 
@@ -42,6 +41,6 @@ def build_policy(config: PolicyConfig, dims: Mapping[str, int], *, items: int | 
     used = {name: dims[name] for name in wanted}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if config.model == "pointer":
-            return PointerPolicy(config, used)
-        return IdPolicy(config, used, items or 0)
+        model = load(MODELS, config.model, "selector model")
+        policy: Policy = model(config, used) if config.model == "pointer" else model(config, used, items or 0)
+        return policy

@@ -23,7 +23,10 @@ from leverplus.recipe.selection import PolicyConfig, read_selection
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
 from leverplus.recipe.training import RewardConfig, StageConfig
 
-FOLDER = Path(__file__).parent.parent / "recipes"
+PACKAGE = Path(__file__).parent.parent
+FOLDER = PACKAGE / "recipes"
+LEGACY_FOLDER = PACKAGE / "legacy" / "recipes"
+"""Plans of the earlier code, the same in the form of its documents, and its mistakes; known by name like the others."""
 GALLERY = "gallery"
 DOCUMENTS = "documents"
 
@@ -90,17 +93,17 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(path.stem for folder in (FOLDER, LEGACY_FOLDER) for path in folder.glob("*.toml"))
 
 
 def gallery_names() -> list[str]:
     """The recipes of the gallery of sick runs, as `gallery/NAME`."""
-    return sorted(f"{GALLERY}/{path.stem}" for path in (FOLDER / GALLERY).glob("*.toml"))
+    return sorted(f"{GALLERY}/{path.stem}" for path in (LEGACY_FOLDER / GALLERY).glob("*.toml"))
 
 
 def documents_names() -> list[str]:
     """The plans in the form of the documents that they come from, as `documents/NAME`."""
-    return sorted(f"{DOCUMENTS}/{path.stem}" for path in (FOLDER / DOCUMENTS).glob("*.toml"))
+    return sorted(f"{DOCUMENTS}/{path.stem}" for path in (LEGACY_FOLDER / DOCUMENTS).glob("*.toml"))
 
 
 def find_recipe(name: str) -> Path:
@@ -110,10 +113,10 @@ def find_recipe(name: str) -> Path:
         if not path.is_file():
             raise MissingFile(f"there is no recipe file {path}; `lever recipes` lists the shipped ones")
         return path
-    shipped = FOLDER / f"{name}.toml"
-    if not shipped.is_file():
-        raise UnknownName(f"there is no recipe called '{name}'; known: {', '.join(recipe_names())}")
-    return shipped
+    for folder in (FOLDER, LEGACY_FOLDER):
+        if (folder / f"{name}.toml").is_file():
+            return folder / f"{name}.toml"
+    raise UnknownName(f"there is no recipe called '{name}'; known: {', '.join(recipe_names())}")
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -14,8 +14,8 @@ from leverplus.cli.main import main
 from leverplus.doctor.spread import measure_spread, reward_of
 from leverplus.errors import RecipeError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "interop"))
-from legacy import rl_global
+sys.path.insert(0, str(Path(__file__).parent.parent / "legacy"))
+from legacy_files import rl_global
 
 
 @pytest.fixture

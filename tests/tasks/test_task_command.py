@@ -8,8 +8,8 @@ from PIL import Image
 
 from leverplus.cli.main import main
 from leverplus.engine.open import build_task
-from leverplus.interop.groups import load_groups
 from leverplus.recipe.recipe import load_recipe
+from leverplus.scoring.group_file import load_groups
 
 
 def test_a_whole_task_is_counted(vqa_folder, capsys) -> None:

@@ -302,7 +302,7 @@ def test_a_run_finds_relative_vectors_and_groups_from_another_folder(tmp_path, m
     run = load_run(tmp_path / "run", tmp_path / "scores.db")
     opened: list[str] = []
     monkeypatch.setattr("leverplus.embedders.cached.open_embedder", lambda section, *_: opened.append(section.model))
-    monkeypatch.setattr("leverplus.interop.groups.load_groups", lambda path: opened.append(str(path)) or [])
+    monkeypatch.setattr("leverplus.scoring.group_file.load_groups", lambda path: opened.append(str(path)) or [])
     _ = run.embedder, run.imported_groups
     assert opened == [str(home / "vectors"), str(home / "groups")]
     assert run.recipe.hash == recipe.hash

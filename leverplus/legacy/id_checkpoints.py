@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
-from leverplus.policies import presets
+from leverplus.legacy import presets
+from leverplus.legacy.id_models import EARLIER_PLACES
 from leverplus.policies.base import Policy
-from leverplus.policies.ids import EARLIER_PLACES
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.training.checkpoint import tensors_of
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.errors import NotMeasured
-from leverplus.interop.groups import Candidate, Entry, GroupFile, numbered
-from leverplus.interop.rl import ITEM_IDS, is_query, item_names, raise_problems, whole_numbers
+from leverplus.legacy.rl import ITEM_IDS, is_query, item_names, raise_problems, whole_numbers
+from leverplus.scoring.group_file import Candidate, Entry, GroupFile, numbered
 from leverplus.types import Demos, Group, ItemId, Score
 
 

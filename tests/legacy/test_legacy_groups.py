@@ -6,15 +6,15 @@ import json
 import math
 
 import pytest
-from legacy import beam, candidate, metrics, rl_global, rl_local
+from legacy_files import beam, candidate, metrics, rl_global, rl_local
 
 from leverplus.errors import DataError, LeverError, NotMeasured
-from leverplus.interop.beam import read_beam, write_beam
-from leverplus.interop.groups import GroupFile, load_groups, read_group_file, rename_items, save_group_file
-from leverplus.interop.imports import import_file, kind_of
-from leverplus.interop.rl import read_rl, rl_from_groups, write_rl
+from leverplus.legacy.beam import read_beam, write_beam
+from leverplus.legacy.imports import import_file, kind_of
+from leverplus.legacy.rl import read_rl, rl_from_groups, write_rl
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig
+from leverplus.scoring.group_file import GroupFile, load_groups, read_group_file, rename_items, save_group_file
 from leverplus.training.groups import rows_from_groups
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 
@@ -238,7 +238,7 @@ def test_groups_measured_here_become_rl_data_that_read_back_the_same() -> None:
 
 
 def test_beams_of_groups_measured_here_hold_the_last_gain() -> None:
-    from leverplus.interop.beam import beam_from_groups
+    from leverplus.legacy.beam import beam_from_groups
 
     value = write_beam(beam_from_groups(native(), shots=2, width=5))
     assert value["0"]["id_list"] == [[1, 2, 0]]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leverplus.interop.rl import raise_problems
+from leverplus.legacy.rl import raise_problems
 
 KEY = re.compile(r"(?P<when>.+?)-test_data_num=(?P<n>-?\d+)-(?P<retriever>.+)")
 SHOTS = re.compile(r"shot_num=(\d+)")

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from legacy import OldSelector
+from legacy_files import OldSelector
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, LeverError
-from leverplus.interop.checkpoints import read_legacy
-from leverplus.interop.weights import is_small
+from leverplus.legacy.checkpoints import read_legacy
+from leverplus.legacy.weights import is_small
 from leverplus.policies.build import build_policy
 from leverplus.policies.presets import CROSS_ATTENTION
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from leverplus.doctor.document import read_blocks
 from leverplus.doctor.evaluation import identity, settled_differences, shown
 from leverplus.doctor.examine import examine
-from leverplus.doctor.published import parse_report
 from leverplus.doctor.read import read_target
 from leverplus.doctor.tables import overview
-from leverplus.doctor.words import items_in, metric, number, setting
 from leverplus.errors import DataError
+from leverplus.legacy.document import read_blocks
+from leverplus.legacy.published import parse_report
+from leverplus.legacy.words import items_in, metric, number, setting
 
 
 def codes(text: str) -> list[str]:

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from legacy import OldSelector, identical
+from legacy_files import OldSelector, identical
 from old_ids import OldIds, lora_state
 from tiny_world import TINY, TinyRun
 from torch.nn import functional as F
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, RecipeError
-from leverplus.interop.checkpoints import PREFIX, read_legacy, write_legacy
-from leverplus.interop.given import given_policy
-from leverplus.interop.imports import import_file
+from leverplus.legacy.checkpoints import PREFIX, read_legacy, write_legacy
+from leverplus.legacy.imports import import_file
+from leverplus.legacy.presets import ID_GPT2, ID_GPT2_FAITHFUL
 from leverplus.pipeline import load_run, open_run, train_run
 from leverplus.policies.base import Features
 from leverplus.policies.build import build_policy
-from leverplus.policies.presets import ID_GPT2, ID_GPT2_FAITHFUL
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
+from leverplus.training.given import given_policy
 
 pytest.importorskip("transformers", reason="the extra `embed` is not installed")
 sys.path += [str(Path(__file__).parents[1] / "embedders")]

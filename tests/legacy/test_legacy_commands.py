@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from legacy import OldSelector, beam, identical, metrics, rl_global, rl_local
+from legacy_files import OldSelector, beam, identical, metrics, rl_global, rl_local
 
 from leverplus.cli.main import main
-from leverplus.interop.rl import read_rl
+from leverplus.legacy.rl import read_rl
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from leverplus.errors import CheckpointError
-from leverplus.interop import ids
-from leverplus.interop.lora import lora_there, read_lora
-from leverplus.interop.weights import check_tensors, is_small, open_file
-from leverplus.policies import presets
+from leverplus.legacy import id_checkpoints as ids
+from leverplus.legacy import presets
+from leverplus.legacy.lora import lora_there, read_lora
+from leverplus.legacy.weights import check_tensors, is_small, open_file
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import PolicyConfig

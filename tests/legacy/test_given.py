@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from legacy import OldSelector
+from legacy_files import OldSelector
 from tiny_world import TINY, TinyRun
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, MissingFile, RecipeError
-from leverplus.interop.checkpoints import write_legacy
-from leverplus.interop.given import fill_from, find_given, given_policy
+from leverplus.legacy.checkpoints import write_legacy
 from leverplus.pipeline import load_run, open_run, read_json, train_run
 from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
+from leverplus.training.given import fill_from, find_given, given_policy
 
 FAITHFUL = ("select.preset=cross_attention_faithful", "select.hidden=16")
 

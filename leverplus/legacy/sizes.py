@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from leverplus.doctor import words
 from leverplus.doctor.records import Arm
+from leverplus.legacy import words
 
 Headings = tuple[str, ...]
 COUNTS = re.compile(r"^(?:n|(?:number of |#\s*)?(?:items|samples|questions)|样本数?)$", re.IGNORECASE)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from legacy import OldBiEncoder, OldSelector, convert_like_the_earlier_script, identical
+from legacy_files import OldBiEncoder, OldSelector, convert_like_the_earlier_script, identical
 
 from leverplus.errors import CheckpointError
-from leverplus.interop.checkpoints import PREFIX, read_legacy, write_legacy
-from leverplus.interop.imports import import_file
+from leverplus.legacy.checkpoints import PREFIX, read_legacy, write_legacy
+from leverplus.legacy.imports import import_file
+from leverplus.legacy.presets import CROSS_ATTENTION_FAITHFUL
 from leverplus.policies.base import Features, Policy
 from leverplus.policies.build import build_policy
-from leverplus.policies.presets import CROSS_ATTENTION, CROSS_ATTENTION_FAITHFUL
+from leverplus.policies.presets import CROSS_ATTENTION
 from leverplus.training.checkpoint import load_checkpoint
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from legacy import metrics
+from legacy_files import metrics
 
 from leverplus.errors import DataError
 from leverplus.evaluation.published import check_published
-from leverplus.interop.imports import kind_of
-from leverplus.interop.metrics import metrics_from_report, published_tables, read_metrics, write_metrics
+from leverplus.legacy.imports import kind_of
+from leverplus.legacy.metrics import metrics_from_report, published_tables, read_metrics, write_metrics
 
 
 def test_metrics_survive_import_and_export() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leverplus.catalog import LEGACY, load
 from leverplus.errors import CheckpointError, MissingFile
 from leverplus.parsing import parse_toml
 from leverplus.policies.base import Policy
@@ -73,9 +74,8 @@ def given_policy(text: str) -> Policy:
     path = find_given(text)
     if path.is_dir():
         return load_checkpoint(path)[0]
-    from leverplus.interop.checkpoints import read_legacy
-
-    return read_legacy(path).policy
+    policy: Policy = load(LEGACY, "checkpoint", "reader")(path).policy
+    return policy
 
 
 def require_widths(policy: Policy, dims: Mapping[str, int], items: int, source: str) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError, MissingFile
-from leverplus.interop.beam import read_beam
-from leverplus.interop.groups import GroupFile, read_json, rename_items, save_group_file, write_json
-from leverplus.interop.metrics import Measurement, is_metrics, published_tables, read_metrics
-from leverplus.interop.rl import is_query, read_rl
-from leverplus.types import ItemId
+from leverplus.legacy.beam import read_beam
+from leverplus.legacy.metrics import Measurement, is_metrics, published_tables, read_metrics
+from leverplus.legacy.rl import is_query, read_rl
+from leverplus.scoring.group_file import GroupFile, read_json, rename_items, save_group_file, write_json
+from leverplus.types import Group, ItemId
 
 METRICS_FILE = "metrics.json"
 METRICS_FORMAT = "leverplus-metrics"
@@ -76,6 +76,11 @@ def kind_of(value: Any) -> str:
     return "beam" if "id_list" in first and "score_list" in first else "a JSON object with queries of no known form"
 
 
+def rl_groups(value: Any, source: str) -> list[Group] | None:
+    """The groups of a JSON value that is RL data of the earlier code; None where it is something else."""
+    return read_rl(value, source).groups() if kind_of(value) == "rl" else None
+
+
 def _groups(file: GroupFile, into: Path | None) -> Imported:
     candidates = sum(len(entry.candidates) for entry in file.entries)
     groups = file.groups()
@@ -128,7 +133,7 @@ def read_metrics_folder(folder: Path) -> list[Measurement]:
 
 
 def _checkpoint(path: Path, into: Path | None) -> Imported:
-    from leverplus.interop.checkpoints import read_legacy
+    from leverplus.legacy.checkpoints import read_legacy
     from leverplus.training.checkpoint import save_checkpoint
 
     legacy = read_legacy(path)

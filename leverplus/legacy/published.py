@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from leverplus.doctor import words
-from leverplus.doctor.document import Block, read_blocks
 from leverplus.doctor.evaluation import identity
 from leverplus.doctor.records import Arm, Choice, Epoch, Published, Record, Series
-from leverplus.doctor.sizes import COUNTS, Headings, Place, count_unsized, table_says, taken_over
 from leverplus.errors import DataError
+from leverplus.legacy import words
+from leverplus.legacy.document import Block, read_blocks
+from leverplus.legacy.sizes import COUNTS, Headings, Place, count_unsized, table_says, taken_over
 
 _STAGES = ("grpo", "rce", "sft")
 _VERSUS = re.compile(

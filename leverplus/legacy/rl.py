@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.errors import DataError
-from leverplus.interop.groups import Candidate, Entry, GroupFile, numbered
+from leverplus.scoring.group_file import Candidate, Entry, GroupFile, numbered
 from leverplus.types import Demos, Group, ItemId, Score
 
 LISTED = 20
