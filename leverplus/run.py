@@ -16,7 +16,17 @@ from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
 from leverplus.parsing import parse_toml
 from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.recipe import Recipe, load_recipe
-from leverplus.rundir import Pulse, commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
+from leverplus.rundir import (
+    Pulse,
+    commit,
+    digest_of,
+    make_private_folder,
+    moved_paths,
+    read_json,
+    versions,
+    write_json,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend, Recorded
@@ -71,25 +81,13 @@ class Run:
         resolved, section = self.folder / "resolved.toml", self.recipe.task
         if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
             section = replace(section, rules="0.1")
-        return replace(section, **self._moved_paths(section, ("folder", "file", "images", "captions")))
-
-    def _moved_paths(self, section: Any, keys: Sequence[str]) -> dict[str, Any]:
-        """Relative paths of a section that are not here, but in the folder where the run was started from."""
-        manifest = self.folder / "run.json"
-        home = read_json(manifest).get("started_in") if manifest.is_file() else None
-        named = {key: getattr(section, key) for key in keys}
-        relative = {key: path for key, path in named.items() if path and not Path(path).expanduser().is_absolute()}
-        return {
-            key: str(Path(home) / path)
-            for key, path in relative.items()
-            if isinstance(home, str) and not Path(path).exists() and (Path(home) / path).exists()
-        }
+        return replace(section, **moved_paths(self.folder, section, ("folder", "file", "images", "captions")))
 
     @cached_property
     def embedder(self) -> Embedder:
         from leverplus.embedders.cached import open_embedder
 
-        section = replace(self.recipe.embed, **self._moved_paths(self.recipe.embed, ("model",)))
+        section = replace(self.recipe.embed, **moved_paths(self.folder, self.recipe.embed, ("model",)))
         return open_embedder(section, self.store_path.parent / "vectors", self.tell)
 
     @cached_property
@@ -141,12 +139,13 @@ class Run:
 
     @cached_property
     def backend(self) -> Backend:
-        from leverplus.engine.open import build_backend
+        from leverplus.engine.open import build_backend, find_weights
 
         recipe, paid, earlier = self.recipe, None, None
         if self.at_work and (self.folder / "run.json").is_file():
             paid, earlier = self.folder / "paid.jsonl", read_json(self.folder / "run.json").get("spent")
-        backend = build_backend(recipe.score.backend, self.task, recipe.model, paid, earlier)
+        model = find_weights(recipe.score.backend, recipe.model, self.folder)
+        backend = build_backend(recipe.score.backend, self.task, model, paid, earlier)
         if hasattr(backend, "say"):
             backend.say = self.say
         return backend
@@ -154,13 +153,14 @@ class Run:
     @cached_property
     def scorer(self) -> Scorer:
         from leverplus.backends.base import Recorded
-        from leverplus.engine.open import BackendFactory, open_engine
+        from leverplus.engine.open import BackendFactory, find_weights, open_engine
         from leverplus.scoring.scorer import Scorer
         from leverplus.scoring.trust import require_offered, require_trust
         from leverplus.store.db import ScoreStore
 
         section = self.recipe.score
-        factory = BackendFactory(self.task_section, section.backend, self.recipe.model)
+        model = find_weights(section.backend, self.recipe.model, self.folder)
+        factory = BackendFactory(self.task_section, section.backend, model)
         engine = open_engine(section, self.backend, factory)
         store = ScoreStore(self.store_path)
         scorer = Scorer(self.task, self.backend, store, engine, progress=self._scored, chunk=section.chunk)
@@ -385,7 +385,7 @@ class Run:
         from leverplus.scoring.group_file import load_groups
 
         section = self.recipe.score
-        named = self._moved_paths(section, ("groups",)).get("groups", section.groups)
+        named = moved_paths(self.folder, section, ("groups",)).get("groups", section.groups)
         groups = load_groups(Path(named).expanduser())
         known = {item.id for item in self.demonstrations}
         for group in groups:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +17,21 @@ from typing import Any
 
 from leverplus.errors import LeverError, MissingFile
 from leverplus.parsing import parse_own_json
+
+
+def started_from(run: Path, name: str) -> Path | None:
+    """The folder a run was started from, where it has this relative path and the current folder has not."""
+    if not name or Path(name).expanduser().is_absolute() or Path(name).exists():
+        return None
+    manifest = run / "run.json"
+    home = read_json(manifest).get("started_in") if manifest.is_file() else None
+    return Path(home) if isinstance(home, str) and (Path(home) / name).exists() else None
+
+
+def moved_paths(run: Path, section: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """Relative paths of a section that are not here, but in the folder where the run was started from."""
+    homes = {key: started_from(run, getattr(section, key)) for key in keys}
+    return {key: str(home / getattr(section, key)) for key, home in homes.items() if home is not None}
 
 
 def read_json(path: Path) -> dict[str, Any]:

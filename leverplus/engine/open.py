@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from leverplus import catalog
 from leverplus.backends.base import Backend
 from leverplus.engine.base import Engine
-from leverplus.recipe.model import ModelSection
+from leverplus.recipe.model import FOUND, ModelSection
 from leverplus.recipe.sections import ScoreSection, TaskSection
+from leverplus.rundir import started_from
 from leverplus.tasks.base import Task
 
 
@@ -41,6 +42,16 @@ def build_backend(
         return charged
     backend: Backend = factory(task) if name == "world" else factory(task, model)
     return backend
+
+
+def find_weights(backend: str, model: ModelSection, run: Path) -> ModelSection:
+    """`[model]` with a relative folder or file that is not here looked for where the run was started from."""
+    if backend not in ("hf", "table"):
+        return model
+    names = [name.strip() for name in model.name.split(",")] if backend == "table" else [model.name]
+    homes = [started_from(run, name) for name in names]
+    found = [name if home is None else f"{home}{FOUND}{name}" for name, home in zip(names, homes, strict=True)]
+    return replace(model, name=",".join(found))
 
 
 def build_task(section: TaskSection) -> Task:

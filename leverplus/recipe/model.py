@@ -10,6 +10,9 @@ from leverplus.recipe.schema import setting
 
 QUESTION, ANSWER = "{question}", "{answer}"
 
+FOUND = "/./"
+"""Stands between the folder in which a relative `model.name` was found and that name, under which answers are kept."""
+
 LOCAL = ("gguf", "device", "dtype", "image_cache", "batch_tokens", "beams", "length_penalty")
 """What only a model in this process has."""
 

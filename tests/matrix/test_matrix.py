@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from matrix_case import Outcome, draw_case, forget, run_case, write_case
 from matrix_models import Asked
 from matrix_recipes import Values
 from matrix_tasks import DrawnTask
+
+from leverplus.cli.main import main
 
 CASES = 100
 
@@ -89,3 +93,23 @@ def test_free_answers_that_are_all_the_same_are_evaluated(
     rows = [{"id": n, "question": f"what {n}", "answer": "yes", "split": split} for n, split in enumerate(splits)]
     outcome = run_rows(tmp_path, asked, rows, small_recipe(tiny_models), name="jsonl")
     assert outcome.end == "evaluated", outcome.message
+
+
+def test_a_relative_model_folder_is_found_from_another_folder(
+    tmp_path: Path, tiny_models: dict[str, str], asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are kept under the name that was given, so that nothing is asked again from elsewhere."""
+    home = tmp_path / "home"
+    shutil.copytree(tiny_models["language"], home / "weights" / "mine")
+    rows = labelled(*((f"text {n}", "AB"[n % 2], split) for n, split in enumerate(["train"] * 6 + ["dev", "test"])))
+    (home / "data.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    values = small_recipe(tiny_models, model={"name": "weights/mine"}, task={"name": "labels", "file": "data.jsonl"})
+    (home / "mine.toml").write_text(tomli_w.dumps(values))
+    monkeypatch.chdir(home)
+    store = ["--store", str(tmp_path / "scores.db")]
+    assert main(["run", "mine.toml", "--out", "run", *store]) == 0
+    before, report = asked.count, (home / "run" / "eval.json").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "home/run", *store]) == 0
+    assert (home / "run" / "eval.json").read_text() == report
+    assert asked.count == before

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import LeverError, MissingFile
-from leverplus.recipe.model import ModelSection
+from leverplus.recipe.model import FOUND, ModelSection
 
 CACHE_VARIABLE = "LEVERPLUS_CACHE"
 PACKAGE = "pypi:"
@@ -48,7 +48,7 @@ def find_model(section: ModelSection) -> ModelFiles:
     """The files of a `[model]` section; MissingFile with a sentence where there are none."""
     if find_spec("transformers") is None:
         raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`")
-    name, path = section.name, Path(section.name).expanduser()
+    name, path = section.name.rpartition(FOUND)[2], Path(section.name).expanduser()
     if name.startswith(PACKAGE):
         path = _package_folder(name.removeprefix(PACKAGE))
     if name.startswith(TINY):
