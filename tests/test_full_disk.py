@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -41,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("mounting a small disk needs root")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a store of this process may still be open there
 
 
 def writers(run: TinyRun) -> dict[str, Callable[[Path], object]]:
@@ -136,3 +137,23 @@ def test_commands_on_a_run_that_can_only_be_read_end_with_a_sentence(
         said = capsys.readouterr().err
         assert said.count("lever: cannot write") == 1, said
         assert "Read-only file system" in said
+
+
+def test_a_store_that_can_only_be_read_serves_what_it_holds(
+    tiny_run: TinyRun, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Evaluated again from stored answers; what is not stored ends with a sentence that says what to type."""
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, folder)
+    shutil.copy(tiny_run.store, small_disk / "scores.db")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    before, store = (folder / "eval.json").read_text(), ["--store", str(small_disk / "scores.db")]
+    (folder / "eval.json").unlink()
+    assert main(["eval", str(folder), *store]) == 0
+    assert json.loads((folder / "eval.json").read_text())["arms"] == json.loads(before)["arms"]
+    capsys.readouterr()
+    assert main(["eval", str(folder), "--split", "dev", *store]) == 1
+    said = capsys.readouterr().err
+    assert "name a file in a folder you may write with --store FILE" in said
+    assert "Traceback" not in said
