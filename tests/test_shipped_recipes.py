@@ -29,7 +29,8 @@ ELSEWHERE = {
     **dict.fromkeys(("trec_few", "trec_smollm", "own_labels", "okvqa_captions_smollm"), "test_real_runs.py"),
     **dict.fromkeys(("sst2_smollm",), "test_smollm_run.py"),
 }
-"""The plans are run by tests/matrix/test_plan_recipes.py, the gallery by tests/lab/test_lab_gallery.py."""
+"""The plans are run by tests/matrix/test_plan_recipes.py and tests/test_documents.py, the gallery by
+tests/lab/test_lab_gallery.py."""
 
 SMALL = (
     "pool.size=6", "score.budget=160", "score.dev_queries=2", "score.dev_shots=[1]", "score.rounds=1", "eval.items=4",
