@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, TrainingError
 from leverplus.parsing import parse_toml
 from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.recipe import Recipe, load_recipe
-from leverplus.rundir import (
-    Pulse,
-    commit,
-    digest_of,
-    make_private_folder,
-    moved_paths,
-    read_json,
-    versions,
-    write_json,
-    write_text,
-)
+from leverplus.rundir import Heartbeat, digest_of, make_private_folder, read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from leverplus.backends.base import Backend, Recorded
@@ -81,13 +72,13 @@ class Run:
         resolved, section = self.folder / "resolved.toml", self.recipe.task
         if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
             section = replace(section, rules="0.1")
-        return replace(section, **moved_paths(self.folder, section, ("folder", "file", "images", "captions")))
+        return replace(section, **rundir.moved_paths(self.folder, section, ("folder", "file", "images", "captions")))
 
     @cached_property
     def embedder(self) -> Embedder:
         from leverplus.embedders.cached import open_embedder
 
-        section = replace(self.recipe.embed, **moved_paths(self.folder, self.recipe.embed, ("model",)))
+        section = replace(self.recipe.embed, **rundir.moved_paths(self.folder, self.recipe.embed, ("model",)))
         return open_embedder(section, self.store_path.parent / "vectors", self.tell)
 
     @cached_property
@@ -306,14 +297,14 @@ class Run:
         return pools, table
 
     @cached_property
-    def pulse(self) -> Pulse:
-        return Pulse(self.folder)
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.folder)
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Show how far something is, and keep the run alive for those who follow its folder."""
         self.progress(what, done, total)
         if self.at_work:
-            self.pulse.beat(what, done, total)
+            self.heartbeat.beat(what, done, total)
 
     def calls(self) -> int:
         """Distinct prompts that training and dev selection asked for so far."""
@@ -385,7 +376,7 @@ class Run:
         from leverplus.scoring.group_file import load_groups
 
         section = self.recipe.score
-        named = moved_paths(self.folder, section, ("groups",)).get("groups", section.groups)
+        named = rundir.moved_paths(self.folder, section, ("groups",)).get("groups", section.groups)
         groups = load_groups(Path(named).expanduser())
         known = {item.id for item in self.demonstrations}
         for group in groups:
@@ -452,8 +443,8 @@ def open_run(
             resolved = tomli_w.dumps(_without_none(recipe.values()))
             write_text(folder / "resolved.toml", resolved)
             facts: dict[str, Any] = {
-                "versions": versions(),
-                "commit": commit(),
+                "versions": rundir.versions(),
+                "commit": rundir.commit(),
                 "platform": platform.platform(),
                 "started_in": str(Path.cwd()),
             }

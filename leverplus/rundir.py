@@ -1,4 +1,7 @@
-"""The files of a run folder: read with a sentence where that fails, written at once, and what made them; its pulse."""
+"""A run folder: the name of every file in it, the one atomic write, one reader for each kind of file, and its lock.
+
+No other module writes one of these names as a text; `tests/test_rundir.py` looks.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,30 @@ from typing import Any
 
 from leverplus.errors import LeverError, MissingFile
 from leverplus.parsing import parse_own_json
+
+RECIPE = "recipe.toml"  # the recipe as it was given
+RESOLVED = "resolved.toml"  # every value of it
+MANIFEST = "run.json"  # seed, versions of packages, commit, hashes, calls
+LOG = "log.jsonl"  # one line per epoch
+CHECKPOINTS = "checkpoints"  # a folder per checkpoint
+WEIGHTS = "model.safetensors"  # of a checkpoint
+CONFIG = "config.json"  # of a checkpoint: class, settings, widths of the vectors
+STATE = "state"  # what a stage under way goes on from, gone when it is done
+ACQUIRED = "acquired"  # what rounds of active learning asked for
+PAID = "paid.jsonl"  # what a server was asked and what that cost
+PROBE = "probe.json"  # what was measured before and between stages
+PREDICTIONS = "predictions.parquet"  # one row per item, arm and number of shots
+EVAL = "eval.json"
+FINDINGS = "findings.json"
+REPORT = "report.html"
+PROGRESS = "progress.json"  # how far the work is
+LOCK = "run.lock"
+
+
+def of_split(name: str, split: str) -> str:
+    """The name of EVAL or PREDICTIONS for a split: that of test has none in it (`eval.json`, `eval-dev.json`)."""
+    stem, dot, ending = name.partition(".")
+    return name if split == "test" else f"{stem}-{split}{dot}{ending}"
 
 
 def started_from(run: Path, name: str) -> Path | None:
@@ -46,6 +73,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_log(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines of a log and the numbers of those that are no JSON object, such as a last one that a kill cut short."""
+    lines: list[dict[str, Any]] = []
+    damaged: list[int] = []
+    # utf-8-sig: an editor may have put a byte order mark in front
+    for number, text in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if isinstance(line, dict):
+            lines.append(line)
+        else:
+            damaged.append(number)
+    return lines, damaged
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
@@ -68,6 +114,33 @@ def replaced(path: Path) -> Iterator[Path]:
         with suppress(OSError):  # on a disk that can only be read there is nothing to take away
             part.unlink(missing_ok=True)
         raise
+
+
+class staged_folder:
+    """A folder to write into that takes its place only when everything was written; a full disk is one sentence."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.place, ignore_errors=True)
+        with disk_sentence(self.folder):
+            self.place.mkdir(parents=True)
+        return self.place
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _trace: object) -> None:
+        with disk_sentence(self.folder):
+            if value is not None:
+                shutil.rmtree(self.place, ignore_errors=True)
+                if isinstance(value, OSError):
+                    raise value
+                return
+            old = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
+            if self.folder.exists():
+                os.replace(self.folder, old)
+            os.replace(self.place, self.folder)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -125,9 +198,6 @@ def make_private_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-LOCK = "run.lock"
-
-
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """One process at a time works on a run folder; another one is told by which. A killed one leaves nothing behind:
@@ -158,12 +228,10 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-MANIFEST = "run.json"
-PULSE = "progress.json"
 BEAT_SECONDS = 5.0
 
 
-class Pulse:
+class Heartbeat:
     """Says in `progress.json` how far the work on a run is, at most every few seconds: who looks on sees it go on."""
 
     def __init__(self, folder: Path) -> None:
@@ -180,7 +248,9 @@ class Pulse:
             self.written = now
             if not (self.folder / MANIFEST).is_file():  # no run folder: the arms of a benchmark, `lever world ladder`
                 return
-            write_json(self.folder / PULSE, {"what": what, "done": done, "total": total, "seconds": round(seconds, 3)})
+            write_json(
+                self.folder / PROGRESS, {"what": what, "done": done, "total": total, "seconds": round(seconds, 3)}
+            )
 
 
 def digest_of(text: str) -> str:

@@ -19,8 +19,8 @@ from leverplus.oversight import _tell
 from leverplus.pipeline import load_run, open_run, read_json, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.report.data import read_run
-from leverplus.rundir import held
-from leverplus.training.runlog import RunLog, read_log
+from leverplus.rundir import held, read_log
+from leverplus.training.runlog import RunLog
 
 HOLD = "import sys, time; from pathlib import Path; from leverplus.rundir import held\nwith held(Path(sys.argv[1])):\n"
 

@@ -1,14 +1,15 @@
-"""The files of a run folder: replaced at once, and a pulse that is written seldom."""
+"""The files of a run folder: replaced at once, and a heartbeat that is written seldom."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from leverplus import rundir as module
-from leverplus.rundir import MANIFEST, PULSE, Pulse, read_json, write_json
+from leverplus.rundir import MANIFEST, PROGRESS, SHIPPED, Heartbeat, read_json, write_json
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
@@ -20,23 +21,41 @@ def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
 
 
-def test_a_pulse_is_written_at_most_every_five_seconds_with_the_time_of_the_last_piece(
+def test_a_heartbeat_is_written_at_most_every_five_seconds_with_the_time_of_the_last_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([100.0, 103.0, 104.9, 105.5, 300.5])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     write_json(tmp_path / MANIFEST, {})
-    pulse, seen = Pulse(tmp_path), []
+    heartbeat, seen = Heartbeat(tmp_path), []
     for done in range(5):
-        pulse.beat("scoring", done, 4)
-        seen.append(read_json(tmp_path / PULSE))
+        heartbeat.beat("scoring", done, 4)
+        seen.append(read_json(tmp_path / PROGRESS))
     assert [value["done"] for value in seen] == [0, 0, 0, 3, 4]
     assert [value["seconds"] for value in seen] == [0.0, 0.0, 0.0, 0.6, 195.0]
     assert seen[-1] == {"what": "scoring", "done": 4, "total": 4, "seconds": 195.0}
-    assert {file.name for file in tmp_path.iterdir()} == {MANIFEST, PULSE}
+    assert {file.name for file in tmp_path.iterdir()} == {MANIFEST, PROGRESS}
 
 
 def test_nothing_is_written_where_there_is_no_run(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        Pulse(folder).beat("scoring", 0, 2)
+        Heartbeat(folder).beat("scoring", 0, 2)
     assert list(tmp_path.iterdir()) == []
+
+
+PACKAGE = Path(module.__file__).parent
+MODELS = ("backends/hf/", "embedders/", "lab/tiny_models.py")
+"""A model's folder has a config.json and weights of the same names."""
+UNDER_WAY = ("run.py", "pipeline.py", "oversight.py", "acquisition.py", "training/", "serving/", "experiment/")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_rundir_writes_the_name_of_a_file_of_a_run(path: Path) -> None:
+    own = str(path.relative_to(PACKAGE))
+    if own == "rundir.py" or own.startswith((*MODELS, *UNDER_WAY)):
+        return
+    names = {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)} - {SHIPPED}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    joined = [node.right for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    written = [node.value for node in joined if isinstance(node, ast.Constant)]
+    assert [name for name in written if name in names] == []

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
+
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy
     from leverplus.recipe.recipe import Recipe
@@ -48,7 +50,7 @@ def _recipe(text: str) -> Recipe | None:
     from leverplus.run import load_run
 
     folder = Path(text)
-    if (folder / "resolved.toml").is_file():
+    if (folder / rundir.RESOLVED).is_file():
         return load_run(folder).recipe
     if folder.exists() and folder.suffix != ".toml":
         return None
@@ -68,10 +70,10 @@ def _policy(path: Path) -> Policy | None:
 
     if path.is_file() and path.suffix in (".pt", ".ckpt"):
         return read_legacy(path).policy
-    if (path / "resolved.toml").is_file():
+    if (path / rundir.RESOLVED).is_file():
         stages = list(load_run(path).recipe.stages)
-        path = path / "checkpoints" / stages[-1]
-    return load_checkpoint(path)[0] if (path / "model.safetensors").is_file() else None
+        path = path / rundir.CHECKPOINTS / stages[-1]
+    return load_checkpoint(path)[0] if (path / rundir.WEIGHTS).is_file() else None
 
 
 def _settings(first: Recipe, second: Recipe) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leverplus import rundir
 from leverplus.errors import LeverError, WrongUsage
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
     findings = examine(record)
     result = {"findings": [finding.as_json() for finding in findings]}
     if len(args.targets) == 1 and is_run(args.targets[0]):
-        _write(args.targets[0] / "findings.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        rundir.write_text(args.targets[0] / rundir.FINDINGS, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if args.html is not None and record.groups is not None:
         from leverplus.report.quality import quality_page
 
-        _write(args.html, quality_page(record, record.groups, findings))
+        rundir.write_text(args.html, quality_page(record, record.groups, findings))
     if args.csv is not None and record.groups is not None:
         lines = [f"{name.replace(',', ' ')},{value}" for name, value in quality_rows(record.groups)]
-        _write(args.csv, "\n".join(["measure,value", *lines]) + "\n")
+        rundir.write_text(args.csv, "\n".join(["measure,value", *lines]) + "\n")
     if args.json:
         quality = {} if record.groups is None else {"quality": dict(quality_rows(record.groups))}
         known = {"source": record.source, "read": overview(record), "read_as": dict(record.read_as)}
@@ -128,11 +129,11 @@ def _show_spread(args: argparse.Namespace) -> int:
             for a, b, right, wrong in found.histogram()
         ]
         lines = [f"{name.replace(',', ' ')},{value}" for name, value in found.rows()]
-        _write(args.csv, "\n".join(["measure,value", *lines, *bins]) + "\n")
+        rundir.write_text(args.csv, "\n".join(["measure,value", *lines, *bins]) + "\n")
     if args.html is not None:
         from leverplus.report.spread import spread_page
 
-        _write(args.html, spread_page(found, title))
+        rundir.write_text(args.html, spread_page(found, title))
     if args.json:
         print(json.dumps({"reward": args.reward, "measures": dict(found.rows()), "histogram": found.histogram()}))
         return 0
@@ -140,16 +141,6 @@ def _show_spread(args: argparse.Namespace) -> int:
     for name, value in found.rows():
         print(f"  {name:<40} {value:>10.4g}" if isinstance(value, float) else f"  {name:<40} {value:>10,}")
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once."""
-    part = path.with_name(f".{path.name}.new")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise LeverError(f"cannot write {path} ({error.strerror}); choose another place") from error
 
 
 def _show_quality(groups: GroupStats) -> None:

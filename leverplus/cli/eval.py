@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.cli.console import (
     Bars,
     add_store_option,
@@ -63,7 +64,7 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     elsewhere = args.checkpoint is not None and names_elsewhere(args.checkpoint)
     named = None
     if args.checkpoint is not None and not elsewhere:  # a name that is not there is refused before the model is asked
-        named = checkpoint_folder(made.folder / "checkpoints", args.checkpoint, made.recipe.stages)
+        named = checkpoint_folder(made.folder / rundir.CHECKPOINTS, args.checkpoint, made.recipe.stages)
     with held(made.folder):
         made.require_same_task(force=args.force)
         if elsewhere:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.cli.console import Bars, add_store_option, open_from_folder
 from leverplus.errors import DataError, MissingFile
 
@@ -88,7 +89,7 @@ def _metrics(args: argparse.Namespace) -> str:
     from leverplus.legacy.metrics import metrics_from_report, write_metrics
     from leverplus.scoring.group_file import read_json, write_json
 
-    report = args.source / "eval.json"
+    report = args.source / rundir.EVAL
     found: list[Measurement]
     if (args.source / METRICS_FILE).is_file():
         found = read_metrics_folder(args.source)
@@ -118,10 +119,10 @@ def _checkpoint(args: argparse.Namespace) -> str:
 
 def _checkpoint_folder(args: argparse.Namespace) -> Path:
     source: Path = args.source
-    if (source / "model.safetensors").is_file():
+    if (source / rundir.WEIGHTS).is_file():
         return source
-    choices = sorted(path.parent.name for path in (source / "checkpoints").glob("*/model.safetensors"))
-    if args.checkpoint is None and (source / "resolved.toml").is_file():
+    choices = sorted(path.parent.name for path in (source / rundir.CHECKPOINTS).glob(f"*/{rundir.WEIGHTS}"))
+    if args.checkpoint is None and (source / rundir.RESOLVED).is_file():
         from leverplus.pipeline import load_run
 
         last = list(load_run(source).recipe.stages)[-1]
@@ -130,4 +131,4 @@ def _checkpoint_folder(args: argparse.Namespace) -> Path:
     if name not in choices:
         known = ", ".join(choices) or "none"
         raise MissingFile(f"{source}: say which checkpoint with --checkpoint NAME; it has {known}")
-    return source / "checkpoints" / str(name)
+    return source / rundir.CHECKPOINTS / str(name)

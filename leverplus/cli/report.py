@@ -7,6 +7,8 @@ import json
 import webbrowser
 from pathlib import Path
 
+from leverplus import rundir
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
@@ -19,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from leverplus.report.build import build_report
     from leverplus.report.data import require_manifest
 
-    if (args.run / "run.json").is_file():
+    if (args.run / rundir.MANIFEST).is_file():
         require_manifest(args.run)
     path = build_report(load_run(args.run))
     size = path.stat().st_size

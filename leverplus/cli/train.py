@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from leverplus import rundir
 from leverplus.cli.console import Bars, add_ignore_option, add_store_option, open_from_folder
 from leverplus.rundir import held
 
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         made.strict = not args.ignore_findings
         with held(made.folder):
             train_run(made)
-    checkpoint = made.folder / "checkpoints" / list(made.recipe.stages)[-1]
+    checkpoint = made.folder / rundir.CHECKPOINTS / list(made.recipe.stages)[-1]
     facts = {"checkpoint": str(checkpoint), "model_calls": made.calls()}
     print(json.dumps(facts) if args.json else f"trained; checkpoint {checkpoint}, {made.calls():,} model calls")
     return 0

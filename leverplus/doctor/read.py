@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.catalog import LEGACY, load
 from leverplus.doctor.logs.console import read_console
 from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, record_of, text_of
@@ -98,7 +99,7 @@ def _first_signs(path: Path) -> bytes:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run of this package."""
-    return (path / "resolved.toml").is_file() or (path / "log.jsonl").is_file()
+    return (path / rundir.RESOLVED).is_file() or (path / rundir.LOG).is_file()
 
 
 def _read_folder(path: Path, chosen: Mapping[str, str]) -> Record:

@@ -10,19 +10,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_own_json, parse_toml
-from leverplus.training.runlog import CONTEXT, read_log
+from leverplus.rundir import read_log
+from leverplus.training.runlog import CONTEXT
 
 
 def read_run(folder: Path) -> Record:
     """The record of a run, finished or under way."""
-    resolved, log = folder / "resolved.toml", folder / "log.jsonl"
+    resolved, log = folder / rundir.RESOLVED, folder / rundir.LOG
     if not resolved.is_file() and not log.is_file():
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
     settings = flat(parse_toml(resolved.read_bytes())) if resolved.is_file() else {}
-    manifest = _json(folder / "run.json")
+    manifest = _json(folder / rundir.MANIFEST)
     probe, groups = read_probe(folder)
     return Record(
         source=str(folder),
@@ -30,8 +32,8 @@ def read_run(folder: Path) -> Record:
         series=series_of(read_lines(log), settings) if log.is_file() else (),
         groups=groups,
         probe=probe,
-        report=_json(folder / "eval.json"),
-        picks=tuple(read_picks(folder / "predictions.parquet")),
+        report=_json(folder / rundir.EVAL),
+        picks=tuple(read_picks(folder / rundir.PREDICTIONS)),
         seed=None if manifest is None else manifest.get("seed"),
         manifest=manifest is not None,
     )
@@ -44,7 +46,7 @@ def probe_json(probe: Probe, groups: GroupStats | None) -> dict[str, Any]:
 
 def read_probe(folder: Path) -> tuple[Probe | None, GroupStats | None]:
     """What probe.json holds; None where it, or a part of it, is absent."""
-    path = folder / "probe.json"
+    path = folder / rundir.PROBE
     values = _json(path)
     if values is None:
         return None, None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus import rundir
 from leverplus.errors import DataError, EvaluationError, MissingFile
 from leverplus.evaluation.behaviour import agreement, help_and_harm
 from leverplus.evaluation.conditions import items_hash, require_same
@@ -58,16 +59,16 @@ def read_evaluated(
 
     With `arms` the predictions of those alone are read.
     """
-    suffix = "" if split == "test" else f"-{split}"
-    manifest, report = (_read_json(folder / name, folder) for name in ("run.json", f"eval{suffix}.json"))
+    evaluated = rundir.of_split(rundir.EVAL, split)
+    manifest, report = (_read_json(folder / name, folder) for name in (rundir.MANIFEST, evaluated))
     conditions = report.get("conditions")
     if not isinstance(conditions, Mapping):
-        raise DataError(f"{folder}/eval{suffix}.json does not say how it was measured; type `lever eval {folder}`")
-    path = folder / f"predictions{suffix}.parquet"
+        raise DataError(f"{folder}/{evaluated} does not say how it was measured; type `lever eval {folder}`")
+    path = folder / rundir.of_split(rundir.PREDICTIONS, split)
     results = read_predictions(path, arms)
     if items_hash(results.items) != conditions.get("items"):
         check_items(results, known(split), str(path))
-        raise EvaluationError(f"{path} and eval{suffix}.json hold different items; type `lever eval {folder}`")
+        raise EvaluationError(f"{path} and {evaluated} hold different items; type `lever eval {folder}`")
     if arm not in results.draws:
         raise EvaluationError(f"{path} has no arm '{arm}'; known: {', '.join(results.draws)}")
     return EvaluatedRun(

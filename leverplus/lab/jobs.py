@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.lab.methods import Method
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.run import Run, open_run
@@ -158,7 +159,7 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
         for stage, name in job.stages.items():
             started = time.monotonic()
             results = Results.of(bench.queries)
-            run_learned(results, bench, load_checkpoint(folder / "checkpoints" / stage)[0], run.recipe.eval.shots)
+            run_learned(results, bench, load_checkpoint(folder / rundir.CHECKPOINTS / stage)[0], run.recipe.eval.shots)
             records[job.key(name, size)] = {
                 **_record(job, name, run, bench, results),
                 "commit": place.commit or commit(),
@@ -178,25 +179,25 @@ def _train(run: Run) -> dict[str, Record]:
     from leverplus.pipeline import train_run
     from leverplus.training.runlog import RunLog
 
-    manifest = read_json(run.folder / "run.json")
+    manifest = read_json(run.folder / rundir.MANIFEST)
     if "trained" in manifest:
         known: dict[str, Record] = manifest["trained"]
         return known
-    checkpoints = run.folder / "checkpoints"
+    checkpoints = run.folder / rundir.CHECKPOINTS
     whole, started = not checkpoints.exists(), time.time()
     train_run(run)
-    lines = RunLog(run.folder / "log.jsonl").lines()
+    lines = RunLog(run.folder / rundir.LOG).lines()
     trained = {}
     for stage in run.recipe.stages:
         last = [line for line in lines if line["stage"] == stage][-1]
-        ended = (checkpoints / stage / "config.json").stat().st_mtime
+        ended = (checkpoints / stage / rundir.CONFIG).stat().st_mtime
         trained[stage] = {
             "model_calls": last["lvlm_calls"],
             "fresh_calls": run.scorer.meter.fresh if whole else None,
             "groups": last["train/rows"],
             "training_seconds": ended - started if whole else None,
         }
-    write_json(run.folder / "run.json", {**manifest, "trained": trained})
+    write_json(run.folder / rundir.MANIFEST, {**manifest, "trained": trained})
     return trained
 
 
@@ -267,6 +268,6 @@ def resized(recipe: Recipe, size: int) -> Recipe:
 
 def _prune(folder: Path) -> None:
     """Remove what only a training under way needs: the states and checkpoints of its epochs."""
-    shutil.rmtree(folder / "state", ignore_errors=True)
-    for epoch in (folder / "checkpoints").glob("*-epoch*"):
+    shutil.rmtree(folder / rundir.STATE, ignore_errors=True)
+    for epoch in (folder / rundir.CHECKPOINTS).glob("*-epoch*"):
         shutil.rmtree(epoch)

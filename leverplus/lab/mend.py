@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leverplus import rundir
 from leverplus.errors import TrainingError
 from leverplus.lab.gallery import Case, Outcome, case, run_case
 from leverplus.lab.runs import Workshop
@@ -75,7 +76,7 @@ def learned_scores(run: Run, items: int) -> NDArray[np.float64]:
     from leverplus.pipeline import bench_of
     from leverplus.training.checkpoint import load_checkpoint
 
-    policy = load_checkpoint(run.folder / "checkpoints" / list(run.recipe.stages)[-1])[0]
+    policy = load_checkpoint(run.folder / rundir.CHECKPOINTS / list(run.recipe.stages)[-1])[0]
     bench = bench_of(run, run.chosen_items("test", items))
     results, shots = Results.of(bench.queries), sorted(run.recipe.eval.shots)
     run_learned(results, bench, policy, shots)

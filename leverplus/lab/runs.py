@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def evaluate_once(run: Run) -> dict[str, Any]:
     """What the run's selector does on test: read from its folder, or trained, measured and examined now."""
     from leverplus.pipeline import evaluate_run, examine_run, read_json, train_run
 
-    done, findings = run.folder / "eval.json", run.folder / "findings.json"
+    done, findings = run.folder / rundir.EVAL, run.folder / rundir.FINDINGS
     if not done.is_file():
         evaluate_run(run, train_run(run), advise=False)
     if not findings.is_file() or findings.stat().st_mtime_ns < done.stat().st_mtime_ns:  # as training left them

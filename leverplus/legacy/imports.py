@@ -11,6 +11,7 @@ from leverplus.errors import DataError, MissingFile
 from leverplus.legacy.beam import read_beam
 from leverplus.legacy.metrics import Measurement, is_metrics, published_tables, read_metrics
 from leverplus.legacy.rl import is_query, read_rl
+from leverplus.rundir import CHECKPOINTS
 from leverplus.scoring.group_file import GroupFile, read_json, rename_items, save_group_file, write_json
 from leverplus.types import Group, ItemId
 
@@ -146,6 +147,6 @@ def _checkpoint(path: Path, into: Path | None) -> Imported:
     out = Imported("checkpoint", found, list(legacy.notes))
     if into is not None:
         extra = {"legacy": dict(legacy.facts), "preset": legacy.preset}
-        folder = into / "checkpoints" / path.stem
+        folder = into / CHECKPOINTS / path.stem
         out.written.append(str(save_checkpoint(folder, legacy.policy, extra=extra)))
     return out

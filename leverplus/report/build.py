@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
+from leverplus import rundir
 from leverplus.errors import LeverError
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
@@ -47,7 +48,7 @@ class ReportedRun(Pooled, Protocol):
 def build_report(run: ReportedRun) -> Path:
     """Write report.html into the run folder, replacing it at once; what the folder lacks is said in a sentence."""
     page = render(run, read_run(run.folder))
-    path = run.folder / "report.html"
+    path = run.folder / rundir.REPORT
     with replaced(path) as part:
         # a text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark
         part.write_bytes(page.encode("utf-8", errors="replace"))
@@ -94,7 +95,7 @@ def results_part(files: RunFiles) -> dict[str, Any]:
     rows: Sequence[Mapping[str, Any]] = results["comparisons"] if results else []
     part: dict[str, Any] = {
         "results": results,
-        "verdict": verdict(results) if results else files.missing["eval.json"],
+        "verdict": verdict(results) if results else files.missing[rundir.EVAL],
         "advice": advice(results) if results else "",
         "notes": notes(results) if results else [],
         "headline": headline(results) if results else None,
@@ -153,7 +154,7 @@ def agreement_part(run: ReportedRun, files: RunFiles) -> Figure | None:
 
     if files.predictions is None or files.results is None or "learned" not in files.predictions.draws:
         return None
-    folder, stages = run.folder / "checkpoints", list(run.recipe.stages)
+    folder, stages = run.folder / rundir.CHECKPOINTS, list(run.recipe.stages)
     chosen = files.results.get("checkpoint") or (stages[-1] if stages else "")
     try:
         items = [run.task.item(item) for item in files.predictions.items]

@@ -8,11 +8,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.parsing import parse_own_json
 from leverplus.report.form import is_number, is_results
-from leverplus.training.runlog import read_log
+from leverplus.rundir import read_log
 
 UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
 """What a finding may leave out."""
@@ -36,22 +37,22 @@ class RunFiles:
 def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
     """Read what is there; see `RunFiles.missing` for what is not. Predictions may be large and can be left out."""
     missing: dict[str, str] = {}
-    results = _read_results(folder / "eval.json", missing)
-    predictions = _read_predictions(folder / "predictions.parquet", missing) if with_predictions else None
+    results = _read_results(folder / rundir.EVAL, missing)
+    predictions = _read_predictions(folder / rundir.PREDICTIONS, missing) if with_predictions else None
     if results is not None and predictions is not None and len(predictions.items) != results["n"]:
-        missing["predictions.parquet"] = (
+        missing[rundir.PREDICTIONS] = (
             f"predictions.parquet holds {len(predictions.items)} items and eval.json {results['n']}, so they are of "
             "different evaluations; `lever eval` makes both again."
         )
         predictions = None
-    findings = _read_json(folder / "findings.json", missing, "`lever doctor` makes it")
+    findings = _read_json(folder / rundir.FINDINGS, missing, "`lever doctor` makes it")
     listed = findings.get("findings") if findings is not None else None
     if findings is not None and not isinstance(listed, list):
-        missing["findings.json"] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
-    resolved = folder / "resolved.toml"
-    log = _read_log(folder / "log.jsonl", missing)
+        missing[rundir.FINDINGS] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
+    resolved = folder / rundir.RESOLVED
+    log = _read_log(folder / rundir.LOG, missing)
     return RunFiles(
-        manifest=_read_json(folder / "run.json", missing, "`lever run` makes it") or {},
+        manifest=_read_json(folder / rundir.MANIFEST, missing, "`lever run` makes it") or {},
         resolved=resolved.read_text(encoding="utf-8") if resolved.is_file() else "",
         results=results,
         predictions=predictions,
@@ -144,7 +145,7 @@ def newer(manifest: Mapping[str, Any]) -> str:
 
 def require_manifest(folder: Path) -> None:
     """Refuse a half-written run, and one of a newer version, where the run itself must be loaded."""
-    manifest = _read_json(folder / "run.json", {}, "`lever run` makes it") or {}
+    manifest = _read_json(folder / rundir.MANIFEST, {}, "`lever run` makes it") or {}
     known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
     if not known or not isinstance(manifest.get("seed"), int):
         raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.selection import PolicyConfig
-from leverplus.rundir import disk_sentence
+from leverplus.rundir import CONFIG, WEIGHTS, staged_folder
 
 FORMAT = 1
 
@@ -50,14 +48,14 @@ def save_checkpoint(
 ) -> Path:
     """Write a policy to a folder, replacing what was there at once."""
     with staged_folder(folder) as place:
-        (place / "model.safetensors").write_bytes(save(tensors_of(policy)))
-        write_json(place / "config.json", describe(policy, recipe_hash, extra or {}))
+        (place / WEIGHTS).write_bytes(save(tensors_of(policy)))
+        write_json(place / CONFIG, describe(policy, recipe_hash, extra or {}))
     return folder
 
 
 def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
     """The policy of a folder, ready to use, and its `config.json`; any mismatch raises `CheckpointError`."""
-    description = read_json(folder / "config.json")
+    description = read_json(folder / CONFIG)
     problems: list[str] = []
     config = read_section(PolicyConfig, description.get("config", {}), "config.", problems)
     if config is None or description.get("format") != FORMAT:
@@ -65,7 +63,7 @@ def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
             f"{folder}: config.json is not understood ({'; '.join(problems) or 'other format'}); train it again"
         )
     dims, items = _widths(folder, description)
-    tensors = read_tensors(folder / "model.safetensors")
+    tensors = read_tensors(folder / WEIGHTS)
     check_sizes(config, dims, items, {name: tensor.numel() for name, tensor in tensors.items()}, str(folder))
     policy = build_policy(config, dims, items=items)
     if type(policy).__name__ != description.get("class"):
@@ -158,33 +156,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
-
-
-class staged_folder:
-    """A folder to write into that takes its place only when everything was written; a full disk is one sentence."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.place = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.place, ignore_errors=True)
-        with disk_sentence(self.folder):
-            self.place.mkdir(parents=True)
-        return self.place
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _trace: object) -> None:
-        with disk_sentence(self.folder):
-            if value is not None:
-                shutil.rmtree(self.place, ignore_errors=True)
-                if isinstance(value, OSError):
-                    raise value
-                return
-            old = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.old")
-            if self.folder.exists():
-                os.replace(self.folder, old)
-            os.replace(self.place, self.folder)
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.catalog import LEGACY, load
 from leverplus.errors import CheckpointError, MissingFile
 from leverplus.parsing import parse_toml
@@ -35,7 +36,7 @@ def find_given(text: str) -> Path:
         if path.suffix not in FILES:
             raise CheckpointError(f"{path} is no checkpoint; give a checkpoint folder, or a .pt or .ckpt file")
         return path
-    if (path / "model.safetensors").is_file():
+    if (path / rundir.WEIGHTS).is_file():
         return path
     if path.is_dir():
         return _of_run(path, _last_stage(path))
@@ -50,7 +51,7 @@ def find_given(text: str) -> Path:
 
 def _last_stage(run: Path) -> str | None:
     """The name of a run's last stage; None where the folder is no run (an import)."""
-    resolved = run / "resolved.toml"
+    resolved = run / rundir.RESOLVED
     if not resolved.is_file():
         return None
     stages: list[str] = parse_toml(resolved.read_bytes()).get("train", {}).get("stages", ["sft"])
@@ -59,8 +60,8 @@ def _last_stage(run: Path) -> str | None:
 
 def _of_run(run: Path, name: str | None) -> Path:
     """The checkpoint of that name in a run or an import; without a name the only one there."""
-    inside = run / "checkpoints"
-    known = sorted(path.parent.name for path in inside.glob("*/model.safetensors"))
+    inside = run / rundir.CHECKPOINTS
+    known = sorted(path.parent.name for path in inside.glob(f"*/{rundir.WEIGHTS}"))
     chosen = name if name is not None else known[0] if len(known) == 1 else None
     if chosen not in known:
         wanted = f"no checkpoint '{name}'" if name is not None else "more than one checkpoint, or none"

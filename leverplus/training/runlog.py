@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import TrainingError
-from leverplus.rundir import disk_sentence, write_text
+from leverplus.rundir import disk_sentence, read_log, write_text
 
 CONTEXT = ("stage", "epoch", "step", "lvlm_calls")
 """Keys that say where a line belongs; every other key is a metric."""
@@ -85,25 +85,6 @@ METRICS: Mapping[str, str] = {
     **{f"entropy/step{step}": f"entropy of the choice at place {step} of the list, nats" for step in STEPS},
 }
 """Every metric a stage may log under `train/`, with what it means."""
-
-
-def read_log(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """The lines of a log and the numbers of those that are no JSON object, such as a last one that a kill cut short."""
-    lines: list[dict[str, Any]] = []
-    damaged: list[int] = []
-    # utf-8-sig: an editor may have put a byte order mark in front
-    for number, text in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
-        if not text.strip():
-            continue
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        if isinstance(line, dict):
-            lines.append(line)
-        else:
-            damaged.append(number)
-    return lines, damaged
 
 
 class RunLog:

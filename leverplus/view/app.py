@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from leverplus import rundir
 from leverplus.errors import EvaluationError, LeverError, MissingFile
 from leverplus.evaluation.conditions import require_same
 from leverplus.evaluation.names import arm_name
@@ -51,7 +52,7 @@ class View:
 
     def index(self, name: str) -> QueryIndex:
         with self.loaded.lock:
-            return self.indexes.of(self.runs.folder(name) / "predictions.parquet")
+            return self.indexes.of(self.runs.folder(name) / rundir.PREDICTIONS)
 
     def labels(self, index: QueryIndex, run: Any) -> Labels:
         """Questions and traits of an index's items; made again once the task can be reached."""
@@ -143,7 +144,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
             fired=[curves.fired_at(finding, files.log) for finding in files.findings or ()],
             epochs=len(files.log),
             latest=_latest(files),
-            report=(folder / "report.html").is_file(),
+            report=(folder / rundir.REPORT).is_file(),
         )
 
     @app.get("/run/{name}/live.json")
@@ -163,7 +164,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
 
     @app.get("/run/{name}/report")
     def report(name: str) -> Response:
-        path = view.runs.folder(name) / "report.html"
+        path = view.runs.folder(name) / rundir.REPORT
         if not path.is_file():
             raise MissingFile(f"{name} has no report yet; `lever report` makes it")
         return Response(path.read_bytes(), media_type="text/html", headers={"content-security-policy": REPORT_POLICY})

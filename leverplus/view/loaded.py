@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.report.data import require_manifest
 from leverplus.types import Item, ItemId
@@ -80,7 +81,7 @@ class Loaded:
         self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}
 
     def _keep(self, kind: str, folder: Path, make: Any) -> Any:
-        stamp = tuple(_mtime(folder / name) for name in ("run.json", "resolved.toml", "checkpoints"))
+        stamp = tuple(_mtime(folder / name) for name in (rundir.MANIFEST, rundir.RESOLVED, rundir.CHECKPOINTS))
         with self.lock:
             kept = self._kept.pop((kind, folder), None)
             if kept is None or kept[0] != stamp:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
 from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
-from leverplus.rundir import PULSE
 
 LIVE_SECONDS = 300
 """A run without results whose files changed in this time is called training; after it, stopped, unless it is slow."""
 
-MARKS = ("run.json", "resolved.toml", "eval.json", "predictions.parquet", "log.jsonl")
+MARKS = (rundir.MANIFEST, rundir.RESOLVED, rundir.EVAL, rundir.PREDICTIONS, rundir.LOG)
 """A folder with one of these is a run, perhaps a half-written one."""
 
 
@@ -136,8 +136,8 @@ def state_of(folder: Path, *, finished: bool) -> str:
     """
     if finished:
         return "finished"
-    latest = max(_mtime(folder / name) for name in (*MARKS, PULSE, "checkpoints", "acquired"))
-    lately = max(LIVE_SECONDS, 3 * _pace(folder / PULSE))
+    latest = max(_mtime(folder / name) for name in (*MARKS, rundir.PROGRESS, rundir.CHECKPOINTS, rundir.ACQUIRED))
+    lately = max(LIVE_SECONDS, 3 * _pace(folder / rundir.PROGRESS))
     return "training" if time.time_ns() - latest < lately * 1_000_000_000 else "stopped"
 
 

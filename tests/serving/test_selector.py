@@ -22,7 +22,7 @@ from leverplus.evaluation.predictions import read_predictions
 from leverplus.pipeline import load_run
 from leverplus.policies.items import choose_demos
 from leverplus.pools.similarity import similarity
-from leverplus.rundir import PULSE
+from leverplus.rundir import PROGRESS
 from leverplus.serving.selector import Selector
 from leverplus.tasks.pictures import as_rgb
 from leverplus.view.attempt import attempt
@@ -205,7 +205,7 @@ def test_a_saved_selector_chooses_the_same_and_needs_no_run(
     expected = selector.select(image=picture, question=QUESTION, shots=4)
     assert again.select(image=picture, question=QUESTION, shots=4) == expected
     again.run.tell("embedding", 1, 2)  # serving is no work on the run
-    assert not (folder / PULSE).exists()
+    assert not (folder / PROGRESS).exists()
     with pytest.raises(LeverError, match="exists already; choose another folder"):
         selector.save(folder)
 

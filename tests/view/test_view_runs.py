@@ -14,7 +14,7 @@ from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
 from leverplus.pipeline import load_run
 from leverplus.report.data import newer, require_manifest
-from leverplus.rundir import PULSE
+from leverplus.rundir import PROGRESS
 from leverplus.view.runs import LIVE_SECONDS, RunsFolder
 
 
@@ -66,7 +66,7 @@ def test_a_slow_run_is_waited_for_three_times_as_long_as_its_last_piece_took(run
         ('{"seco', 200, "training"),
         ('{"seco', 400, "stopped"),
     ):
-        (folder / PULSE).write_text(text)
+        (folder / PROGRESS).write_text(text)
         for path in folder.iterdir():
             os.utime(path, (time.time() - age,) * 2)
         assert RunsFolder(tmp_path).summary("live").state == state, (text, age)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import LeverError
+from leverplus.rundir import write_text
 
 FILE = "paid.jsonl"
 
@@ -150,10 +151,8 @@ class Account:
             # their tokens are in the sums already
             parts = [(key, part) for key, parts in self._parts.items() for part in parts]
             lines += [{"key": key, "value": part.value, "tokens": part.tokens} for key, part in parts]
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
         try:
-            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-            draft.replace(self.path)
             if self._file is not None:
                 os.close(self._file)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
