@@ -1,1 +1,1 @@
-"""The mathematics of learning to choose: arrays and numbers in, arrays and numbers out; no files, no recipe."""
+"""Rewards, advantages, losses and schedules as pure functions: arrays and numbers in, arrays and numbers out."""

@@ -1,9 +1,12 @@
-"""Losses: one function an objective; log-probabilities, rewards and masks in, `LossParts` out.
+"""Losses: one function per objective; log-probabilities, rewards and masks in, `LossParts` out.
 
 B rows (one group each), G members, S steps, A actions. `steps` are step log-probabilities (B, G, S), `valid` marks the
 steps that exist, `mask` (B, G) the members that exist. Every objective is a mean over the rows that take part; rows
-without any signal take no part, unless a function says so. How many did is handed on, so that rows count alike
-whatever a batch is cut into.
+without any signal take no part, unless a function says so. `LossParts.rows` says how many took part, so that a caller
+who cuts a batch into parts can weigh each part by it and every row counts the same.
+
+What does not exist is replaced by `torch.where` before it enters a product or a sum, here and everywhere below: a
+masked entry may be -inf or NaN, and multiplying it by 0 would give NaN in the loss or its gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from leverplus.maths.advantages import zscore
 
 @dataclass(frozen=True)
 class LossParts:
-    """What to minimise, its named parts, numbers for the log, and over how many rows it is a mean."""
+    """The loss to minimise, its named parts, numbers for the log, and the number of rows that it is a mean over."""
 
     total: Tensor
     parts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -31,12 +34,12 @@ class LossParts:
 
 def row_mean(values: Tensor, rows: Tensor) -> Tensor:
     """Mean of (B,) values over the rows that take part; 0 with a zero gradient when there are none."""
-    kept = torch.where(rows, values, torch.zeros_like(values))
+    kept = torch.where(rows, values, torch.zeros_like(values))  # (B,)
     return kept.sum() / rows.sum().clamp(min=1)
 
 
 def member_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the members that take part, (B, G) -> (B,)."""
+    """Mean over the members that take part, (B, G) -> (B,), or over the steps that exist, (B, G, S) -> (B, G)."""
     kept = torch.where(mask, values, torch.zeros_like(values))
     return kept.sum(-1) / mask.sum(-1).clamp(min=1)
 
@@ -53,45 +56,57 @@ def cross_entropy(
     With `smoothing` the label of a step is (1 - smoothing) on the action and the rest spread evenly over what is
     allowed; that needs the whole `table` (B, G, S, A).
     """
-    nll = -torch.where(valid, steps, torch.zeros_like(steps))
+    nll = -torch.where(valid, steps, torch.zeros_like(steps))  # (B, G, S)
     if smoothing > 0.0:
         if table is None:
             raise ValueError("label smoothing needs the table of log-probabilities")
-        legal = table > -torch.inf
-        even = -(table.masked_fill(~legal, 0.0).sum(-1) / legal.sum(-1).clamp(min=1))
-        nll = (1.0 - smoothing) * nll + smoothing * torch.where(valid, even, torch.zeros_like(even))
-    rows = (weights != 0).any(-1)
-    total = row_mean((weights * nll.sum(-1)).sum(-1), rows)
+        legal = table > -torch.inf  # (B, G, S, A)
+        legal_count = legal.sum(-1).clamp(min=1)  # (B, G, S)
+        uniform_nll = -(table.masked_fill(~legal, 0.0).sum(-1) / legal_count)  # (B, G, S)
+        uniform_nll = torch.where(valid, uniform_nll, torch.zeros_like(uniform_nll))
+        nll = (1.0 - smoothing) * nll + smoothing * uniform_nll
+    rows = (weights != 0).any(-1)  # (B,)
+    per_row = (weights * nll.sum(-1)).sum(-1)  # (B,)
+    total = row_mean(per_row, rows)
     return LossParts(total, {"nll": total}, rows=int(rows.sum()))
 
 
 def reward_weights(rewards: Tensor, mask: Tensor, temperature: float, scale: str = "raw", clamp: float = 3.0) -> Tensor:
-    """softmax(R / T) over the members of each group, R raw, z-scored, clamped or ranked onto [0, 1]; (B, G)."""
+    """softmax(R / T) over the members of each group, (B, G); R is raw, z-scored, clamped or ranked onto [0, 1]."""
     if scale == "zscore":
-        rewards = zscore(rewards, mask, floor=1e-6)
+        rewards = zscore(rewards, mask, floor=1e-6)  # the floor only guards against a division by zero
     elif scale == "clamped":
         rewards = zscore(rewards, mask, floor=1e-6).clamp(-clamp, clamp)
     elif scale == "rank":
         rewards = (rank_advantage(rewards, mask) + 1.0) / 2.0
     elif scale != "raw":
         raise ValueError(f"unknown scale '{scale}'; known: raw, zscore, clamped, rank")
-    logits = torch.where(mask, rewards / temperature, torch.full_like(rewards, -torch.inf))
-    some = mask.any(-1, keepdim=True)
-    return torch.softmax(torch.where(some, logits, torch.zeros_like(logits)), dim=-1) * mask
+    logits = torch.where(mask, rewards / temperature, torch.full_like(rewards, -torch.inf))  # (B, G)
+    # a group without members would be a softmax of -inf only, which is NaN
+    any_member = mask.any(-1, keepdim=True)  # (B, 1)
+    logits = torch.where(any_member, logits, torch.zeros_like(logits))
+    return torch.softmax(logits, dim=-1) * mask
 
 
 def rce(steps: Tensor, valid: Tensor, weights: Tensor, mask: Tensor, centred: bool = False) -> LossParts:
-    """Reward-weighted cross-entropy: sum_i w_i CE_i; `centred` subtracts 1/G, so that bad members push away."""
+    """Reward-weighted cross-entropy (RCE): sum_i w_i CE_i.
+
+    Weights of a group sum to 1, so the policy imitates even the members of a group that is all wrong. `centred`
+    subtracts 1/G from each weight, so that members below the average become less likely.
+    """
     if centred:
-        even = mask.to(weights.dtype) / mask.sum(-1, keepdim=True).clamp(min=1)
-        weights = weights - even
+        uniform = mask.to(weights.dtype) / mask.sum(-1, keepdim=True).clamp(min=1)  # (B, G)
+        weights = weights - uniform
     loss = cross_entropy(steps, valid, weights)
     return LossParts(loss.total, {"rce": loss.total}, rows=loss.rows)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """The range the ratio may move in: [1 - low, 1 + high], for each step or for the whole sequence."""
+    """The range the ratio may move in: [1 - low, 1 + high], for each step or for the whole sequence.
+
+    0.2 and 0.28 are the values of DAPO (arXiv 2503.14476, "clip-higher"): the wider upper side lets rare actions grow.
+    """
 
     low: float = 0.2
     high: float = 0.28
@@ -108,34 +123,42 @@ def ppo_clip(
     clip: Clip,
     importance: Tensor | None = None,
 ) -> LossParts:
-    """-mean min(ratio A, clip(ratio) A), ratio = exp(log pi - log old), for each step or for whole sequences.
+    """-mean min(ratio A, clip(ratio) A), ratio = exp(log pi - log old), for each step or for whole sequences (PPO).
 
     `mask` says which members take part; `importance` (B, G) multiplies each member (prox / mu, already truncated).
     """
-    change = torch.where(valid, steps - old, torch.zeros_like(steps))
-    gain = advantages if importance is None else advantages * importance
+    log_ratio = torch.where(valid, steps - old, torch.zeros_like(steps))  # (B, G, S)
+    gain = advantages if importance is None else advantages * importance  # (B, G)
     if clip.level == "sequence":
-        change, exists = change.sum(-1), mask
+        log_ratio = log_ratio.sum(-1)  # (B, G)
+        exists = mask  # (B, G)
     elif clip.level == "step":
-        exists, gain = valid & mask.unsqueeze(-1), gain.unsqueeze(-1).expand_as(change)
+        exists = valid & mask.unsqueeze(-1)  # (B, G, S)
+        gain = gain.unsqueeze(-1).expand_as(log_ratio)  # (B, G, S): every step gets its sequence's advantage
     else:
         raise ValueError(f"unknown clip level '{clip.level}'; known: step, sequence")
-    ratio = change.exp()
+    ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high)
-    objective = torch.minimum(ratio * gain, bounded * gain)
-    per_member = objective if clip.level == "sequence" else member_mean(objective, exists)
-    rows = mask.any(-1)
+    objective = torch.minimum(ratio * gain, bounded * gain)  # (B, G, S) or (B, G)
+    per_member = objective if clip.level == "sequence" else member_mean(objective, exists)  # (B, G)
+    rows = mask.any(-1)  # (B,)
     total = -row_mean(member_mean(per_member, mask), rows)
-    return LossParts(total, {"pg": total}, _clip_diagnostics(ratio.detach(), gain, exists, clip), int(rows.sum()))
+    diagnostics = _clip_diagnostics(ratio.detach(), gain, exists, clip)
+    return LossParts(total, {"pg": total}, diagnostics, int(rows.sum()))
 
 
 def _clip_diagnostics(ratio: Tensor, gain: Tensor, exists: Tensor, clip: Clip) -> dict[str, float]:
+    """Mean and largest ratio, and the shares of ratios outside the range, under the names that TRL logs them by."""
     if not bool(exists.any()):
         return {}
-    kept, side = ratio[exists], gain[exists]
-    low = (kept < 1.0 - clip.low) & (side < 0)
-    high = (kept > 1.0 + clip.high) & (side > 0)
-    outside = (kept < 1.0 - clip.low) | (kept > 1.0 + clip.high)
+    kept = ratio[exists]
+    kept_gain = gain[exists]
+    below = kept < 1.0 - clip.low
+    above = kept > 1.0 + clip.high
+    # a ratio loses its gradient only where the advantage would move it further out of the range
+    low = below & (kept_gain < 0)
+    high = above & (kept_gain > 0)
+    outside = below | above
     return {
         "ratio/mean": float(kept.mean()),
         "ratio/max": float(kept.max()),
@@ -153,30 +176,38 @@ def listwise(log_p: Tensor, rewards: Tensor, temperature: float, among: str = "t
     `pairs`: no targets and no temperature; of two measured actions the better should be likelier, by its gap in reward.
     """
     rewards = rewards.to(log_p.dtype)  # a softmax in fewer digits would depend on how wide the pool is padded
-    measured = ~torch.isnan(rewards) & (log_p > -torch.inf)
+    measured = ~torch.isnan(rewards) & (log_p > -torch.inf)  # (..., A)
     if among == "pairs":
         return _listwise_pairs(log_p, rewards, measured)
+    rows = measured.sum(-1) > 1  # (...,): one measured action alone prefers nothing
     scaled = torch.where(measured, rewards / temperature, torch.full_like(rewards, -torch.inf))
-    rows = measured.sum(-1) > 1
-    target = torch.softmax(torch.where(rows.unsqueeze(-1), scaled, torch.zeros_like(scaled)), dim=-1)
-    safe = torch.where(measured, log_p, torch.zeros_like(log_p))
+    scaled = torch.where(rows.unsqueeze(-1), scaled, torch.zeros_like(scaled))  # a softmax of -inf only is NaN
+    target = torch.softmax(scaled, dim=-1)  # (..., A)
+    log_policy = torch.where(measured, log_p, torch.zeros_like(log_p))  # (..., A)
     if among == "tried":
-        floor = torch.where(measured, log_p, torch.full_like(log_p, -1e30))
-        safe = torch.where(measured, log_p - torch.logsumexp(floor, -1, keepdim=True), torch.zeros_like(log_p))
+        # -1e30 and not -inf: logsumexp over -inf only has a NaN gradient
+        only_measured = torch.where(measured, log_p, torch.full_like(log_p, -1e30))
+        log_mass = torch.logsumexp(only_measured, -1, keepdim=True)  # (..., 1)
+        log_policy = torch.where(measured, log_p - log_mass, torch.zeros_like(log_p))
     elif among != "pool":
         raise ValueError(f"unknown value '{among}'; known: tried, pool, pairs")
-    total = row_mean(-(target * measured * safe).sum(-1), rows)
+    per_row = -(target * measured * log_policy).sum(-1)  # (...,)
+    total = row_mean(per_row, rows)
     return LossParts(total, {"listwise": total}, {"listwise/rows": float(rows.sum())}, int(rows.sum()))
 
 
 def _listwise_pairs(log_p: Tensor, rewards: Tensor, measured: Tensor) -> LossParts:
-    """Only the measured actions are paired: memory grows with the square of how many a step has, not of the pool."""
-    most = int(measured.sum(-1).max()) if measured.numel() else 0
-    places = measured.to(torch.uint8).argsort(-1, descending=True)[..., :most]
-    mask = measured.gather(-1, places)
-    scores, known = (
-        torch.where(mask, values.gather(-1, places), torch.zeros_like(values[..., :1])) for values in (log_p, rewards)
-    )
+    """`pairwise` among the measured actions of each step.
+
+    The measured actions are gathered first, so that memory grows with the square of their number M and not with the
+    square of the pool's size.
+    """
+    most = int(measured.sum(-1).max()) if measured.numel() else 0  # M
+    places = measured.to(torch.uint8).argsort(-1, descending=True)[..., :most]  # (..., M), the measured ones first
+    mask = measured.gather(-1, places)  # (..., M), False where a step has fewer than M
+    none = torch.zeros_like(log_p[..., :1])
+    scores = torch.where(mask, log_p.gather(-1, places), none)  # (..., M)
+    known = torch.where(mask, rewards.gather(-1, places), none)  # (..., M), without NaN
     found = pairwise(scores, known, mask, margin=0.0, beta=1.0, per="pair")
     diagnostics = {**found.diagnostics, "listwise/rows": float(found.rows)}
     return LossParts(found.total, {"listwise": found.total}, diagnostics, found.rows)
@@ -192,27 +223,31 @@ def pairwise(
     weighting: str = "gap",
     per: str = "weight",
 ) -> LossParts:
-    """-sum w_ij log sigma(beta (d_i - d_j)) / sum w over pairs of a group with r_i - r_j > margin.
+    """-sum w_ij log sigma(beta (d_i - d_j)) / sum w over pairs of a group with r_i - r_j > margin (DPO on pairs).
 
-    `scores` d (..., G) are log pi - log ref of whole sequences. Weights are the reward gap, or 1 (`even`). With `per`
-    pair the sum is divided by the number of all pairs of a group instead, n (n - 1) / 2, so that a group counts by how
-    far its rewards are apart and not as much as any other; a flat one then takes part, with nothing.
+    `scores` d (..., G) are log pi - log ref of whole sequences. Weights w are the reward gap, or 1 (`even`). With
+    `per = "pair"` the sum is divided by the number of all pairs of a group instead, n (n - 1) / 2: then groups whose
+    rewards lie far apart count more, and a flat group takes part with a loss of 0.
     """
-    gap = rewards.unsqueeze(-1) - rewards.unsqueeze(-2)
-    pairs = mask.unsqueeze(-1) & mask.unsqueeze(-2) & (gap > margin)
+    gap = rewards.unsqueeze(-1) - rewards.unsqueeze(-2)  # (..., G, G), r_i - r_j
+    pairs = mask.unsqueeze(-1) & mask.unsqueeze(-2) & (gap > margin)  # (..., G, G)
     if weighting not in ("gap", "even"):
         raise ValueError(f"unknown weighting '{weighting}'; known: gap, even")
-    weight = torch.where(pairs, gap if weighting == "gap" else torch.ones_like(gap), torch.zeros_like(gap))
-    difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
-    safe = torch.where(pairs, difference, torch.zeros_like(difference))
+    weight_of_pair = gap if weighting == "gap" else torch.ones_like(gap)
+    weight = torch.where(pairs, weight_of_pair, torch.zeros_like(gap))  # (..., G, G)
+    difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)  # (..., G, G), d_i - d_j
+    preferred = torch.where(pairs, difference, torch.zeros_like(difference))
     if per == "weight":
-        size, rows = weight.sum((-1, -2)), pairs.any(-1).any(-1)
+        divisor = weight.sum((-1, -2))  # (...,)
+        rows = pairs.any(-1).any(-1)  # (...,)
     elif per == "pair":
-        count = mask.sum(-1)
-        size, rows = (count * (count - 1) / 2).to(weight.dtype), count > 1
+        count = mask.sum(-1)  # (...,)
+        divisor = (count * (count - 1) / 2).to(weight.dtype)
+        rows = count > 1
     else:
         raise ValueError(f"unknown value '{per}'; known: weight, pair")
-    total = row_mean(-(weight * F.logsigmoid(beta * safe)).sum((-1, -2)) / size.clamp(min=1e-9), rows)
+    summed = -(weight * F.logsigmoid(beta * preferred)).sum((-1, -2))  # (...,)
+    total = row_mean(summed / divisor.clamp(min=1e-9), rows)
     diagnostics = {"pair/count": float(pairs.sum())}
     if bool(pairs.any()):
         kept = difference.detach()[pairs]

@@ -1,8 +1,9 @@
-"""Rewards: what a measured score is worth to a training stage, one float for one prompt.
+"""Rewards: turn the measured score of a prompt into the one number that training maximises.
 
 Rewards are computed on read from stored scores, so a new reward never asks the model again. Every reward takes the
 evidence of one prompt and the weights, and is clipped to [-5, 5]. A field that nobody measured raises `NotMeasured`.
-`h` is correct (0 or 1), `s` the official accuracy, `p` gt_prob, `r` the relevance of a wrong answer.
+In the formulas (docs/rewards.md has them as a table) h is `correct` (0 or 1), s the official accuracy, p `gt_prob`,
+r the relevance of a wrong answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from leverplus.errors import NotMeasured
 from leverplus.types import Score
 
-LIMIT = 5.0
+LIMIT = 5.0  # no mode reaches it with weights up to 1, except -log mu in `legacy`, which has no bound of its own
 Array = NDArray[np.float64]
 
 
@@ -26,7 +27,7 @@ class Evidence:
     """All that is known about one prompt: its score, the score of its prefix, its log-density, its group.
 
     `prefix` is the score without the demonstration that was added last; `rivals` are all scores of the group, this one
-    included; `expected` is the accuracy that labels of other questions let its answer expect.
+    included; `expected` is the accuracy that a model trained on the labels of other questions predicts for its answer.
     """
 
     score: Score
@@ -37,7 +38,7 @@ class Evidence:
 
     @property
     def gain(self) -> float:
-        """What the last demonstration added to gt_prob; raises when the prefix was not scored."""
+        """How much the last demonstration added to gt_prob; raises when the prefix was not scored."""
         if self.prefix is None:
             raise NotMeasured(
                 f"query {self.score.query}: the prompt without its last demonstration was not scored, so its gain is "
@@ -75,7 +76,8 @@ class Weights:
 def _factor(factors: tuple[float, ...], shots: int) -> float:
     if not factors:
         return 1.0
-    return factors[min(max(shots, 1), len(factors)) - 1]
+    position = min(max(shots, 1), len(factors))  # counted from 1; longer prompts take the last factor
+    return factors[position - 1]
 
 
 Reward = Callable[[Evidence, Weights], float]
@@ -113,10 +115,10 @@ def soft_only(evidence: Evidence, weights: Weights) -> float:
 
 
 def expected_accuracy(evidence: Evidence, weights: Weights) -> float:
-    """w_s e: the accuracy that labels of other questions let the answer expect, whatever these annotators said."""
+    """w_s e: the accuracy predicted for the answer from labels of other questions, free of these annotators' noise."""
     if evidence.expected is None:
         raise NotMeasured(
-            f"query {evidence.score.query}: nobody learnt from the labels what answers may expect; use reward.mode = "
+            f"query {evidence.score.query}: no model of expected accuracy was trained on the labels; use reward.mode = "
             "'soft_only' outside of a run"
         )
     return _clip(weights.soft * evidence.expected)
@@ -128,7 +130,7 @@ def gt_prob(evidence: Evidence, weights: Weights) -> float:
 
 
 def choice_prob(evidence: Evidence, weights: Weights) -> float:
-    """w_s q, q the probability of the true label among all labels: what a classification is decided by."""
+    """w_s q, q the probability of the true label among all labels, which decides a classification."""
     return _clip(weights.soft * evidence.score.choice_prob)
 
 
@@ -145,14 +147,15 @@ def hard01_plus_gtprob_separated(evidence: Evidence, weights: Weights) -> float:
 def hard_plus_gtprob_plus_rel(evidence: Evidence, weights: Weights) -> float:
     """w_h h + w_s p + w_r (1 - h) r: wrong answers are told apart by how near they came."""
     score = evidence.score
-    shaped = weights.rel * (1.0 - score.correct) * score.relevance
-    return _clip(weights.hard * score.correct + weights.soft * score.gt_prob + shaped)
+    relevance = weights.rel * (1.0 - score.correct) * score.relevance
+    return _clip(weights.hard * score.correct + weights.soft * score.gt_prob + relevance)
 
 
 def legacy(evidence: Evidence, weights: Weights) -> float:
     """alpha * quality + beta * corr, quality = the gain of the last demonstration, or -log mu; corr = h, or 2h - 1."""
     score = evidence.score
     correct = float(score.correct) if weights.correctness == "01" else 2.0 * score.correct - 1.0
+    # without weight the quality is not computed: it raises where neither prefix nor log-density was measured
     quality = _quality(evidence, weights) if weights.alpha else 0.0
     return _clip(weights.alpha * quality + weights.beta * correct)
 
@@ -162,8 +165,8 @@ def _quality(evidence: Evidence, weights: Weights) -> float:
         return evidence.gain
     if evidence.log_mu is None:
         raise NotMeasured(
-            f"query {evidence.score.query}: a sequence has no log-density; use reward.quality = 'gain', or sequences "
-            "that a policy sampled"
+            f"query {evidence.score.query}: the log-probability of a sequence under the policy that sampled it is not "
+            "known; use reward.quality = 'gain', or sequences that a policy sampled"
         )
     return -evidence.log_mu
 
@@ -177,36 +180,49 @@ def hybrid(evidence: Evidence, weights: Weights) -> float:
 
 
 def rank(evidence: Evidence, weights: Weights) -> float:
-    """The share of its group that a prompt beats, in [0, 1]: by correctness, then gt_prob; ties count one half."""
+    """The share of the other prompts of its group that a prompt beats, in [0, 1]; ties count one half.
+
+    Prompts are compared by correctness, then by gt_prob.
+    """
     rivals = evidence.rivals
     if not rivals:
         raise NotMeasured(f"query {evidence.score.query}: a rank needs the scores of the whole group")
     if len(rivals) == 1:
         return _clip(0.5 * weights.soft)
     own = (evidence.score.correct, evidence.score.gt_prob)
-    others = [(rival.correct, rival.gt_prob) for rival in rivals]
-    beaten = sum(1.0 if other < own else 0.5 if other == own else 0.0 for other in others) - 0.5
+    beaten = -0.5  # the group holds the prompt itself, which ties with itself
+    for rival in rivals:
+        other = (rival.correct, rival.gt_prob)
+        if other < own:
+            beaten += 1.0
+        elif other == own:
+            beaten += 0.5
     return _clip(weights.soft * beaten / (len(rivals) - 1))
 
 
 def logit(probability: Array, floor: float = 0.005) -> Array:
-    """log(p / (1 - p)) of probabilities clamped to [floor, 1 - floor]: tells 0.01 from 0.03 as well as 0.5 from 0.7."""
+    """log(p / (1 - p)) of probabilities clamped to [floor, 1 - floor].
+
+    On this scale 0.01 and 0.03 lie about as far apart as 0.5 and 0.75. The clamp bounds the weight of a probability
+    of 0.
+    """
     clamped = np.clip(probability, floor, 1.0 - floor)
     return np.log(clamped / (1.0 - clamped))
 
 
 def average_ranks(values: Array) -> Array:
-    """0 for the lowest; tied values share the mean of the ranks they cover."""
+    """Ranks of (n,) values, 0 for the lowest; tied values share the mean of the ranks they cover."""
     values = np.asarray(values, dtype=np.float64)
-    below = (values[None, :] < values[:, None]).sum(axis=1)
-    equal = (values[None, :] == values[:, None]).sum(axis=1)
+    below = (values[None, :] < values[:, None]).sum(axis=1)  # (n,)
+    equal = (values[None, :] == values[:, None]).sum(axis=1)  # (n,), the value itself included
     return np.asarray(below + (equal - 1) / 2.0, dtype=np.float64)
 
 
 def normalise(values: Sequence[float] | Array, method: str, clamp: float = 3.0) -> Array:
-    """Normalise the rewards of one group: none, z_score (unbiased), z_score_clamp, or rank onto [-1, 1], ties averaged.
+    """Normalises the rewards of one group by `method`: none, z_score, z_score_clamp (to [-clamp, clamp]) or rank.
 
-    A group without spread is left as it is by the z-scores and becomes 0 under rank.
+    The z-scores divide by the n - 1 deviation and leave a group without spread as it is. `rank` gives [-1, 1], ties
+    averaged, and 0 for a group without spread.
     """
     array = np.asarray(values, dtype=np.float64)
     if method == "none":
@@ -228,24 +244,29 @@ def normalise(values: Sequence[float] | Array, method: str, clamp: float = 3.0) 
 def combine(components: Sequence[Array], weights: Sequence[float], method: str, clamp: float = 3.0) -> Array:
     """Several rewards of one group, each normalised on its own and then summed with its weight.
 
-    Normalising first keeps a wide component from drowning a narrow one (group-decoupled normalisation, GDPO).
+    Normalising first keeps a component with a wide range from drowning one with a narrow range (group-decoupled
+    normalisation, GDPO, arXiv 2601.05242).
     """
     if len(components) != len(weights) or not components:
         raise ValueError(f"{len(components)} components but {len(weights)} weights")
-    parts = [weight * normalise(part, method, clamp) for part, weight in zip(components, weights, strict=True)]
+    parts = []
+    for component, weight in zip(components, weights, strict=True):
+        parts.append(weight * normalise(component, method, clamp))  # (G,)
     return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 
 
 def adaptive_weights(groups: Sequence[Sequence[Array]], base: Sequence[float], floor: float = 1e-6) -> list[float]:
-    """Weights under which every component spreads alike inside groups: base / mean within-group deviation.
+    """Weights that give every component the same spread inside groups: base / mean within-group deviation.
 
     `groups[i][c]` holds component c of group i. The sum of `base` is kept; a component flat in every group gets 0.
     """
     if not groups:
         raise NotMeasured("adaptive weights need at least one group")
-    spreads = [float(np.mean([np.std(group[c]) for group in groups])) for c in range(len(base))]
-    raw = [weight / spread if spread > floor else 0.0 for weight, spread in zip(base, spreads, strict=True)]
+    raw = []
+    for component, weight in enumerate(base):
+        spread = float(np.mean([np.std(group[component]) for group in groups]))
+        raw.append(weight / spread if spread > floor else 0.0)
     total = math.fsum(raw)
-    if total == 0.0:
+    if total == 0.0:  # every component is flat: there is nothing to adapt to
         return list(base)
     return [weight * math.fsum(base) / total for weight in raw]

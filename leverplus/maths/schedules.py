@@ -1,4 +1,4 @@
-"""Schedules: step in, number out; and the controllers of the weight of the KL term."""
+"""Schedules of the learning rate and other settings (step in, number out), and the rule for the KL term's weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def decay(shape: str, step: int, total: int, end: float = 0.0) -> float:
     """A factor from 1 at step 0 to `end` at the last step: constant, linear or cosine."""
     if shape == "constant":
         return 1.0
-    progress = min(max(step / max(total - 1, 1), 0.0), 1.0)
+    progress = min(max(step / max(total - 1, 1), 0.0), 1.0)  # 0 at the first step, 1 at the last and beyond
     if shape == "linear":
         return 1.0 + (end - 1.0) * progress
     if shape == "cosine":
@@ -34,14 +34,16 @@ def learning_rate(base: float, shape: str, step: int, total: int, *, warmup: int
 
 def interpolate(start: float, end: float, step: int, total: int) -> float:
     """Linear from `start` at step 0 to `end` at step total - 1; `start` when there is a single step."""
-    return start + (end - start) * min(step / max(total - 1, 1), 1.0)
+    progress = min(step / max(total - 1, 1), 1.0)
+    return start + (end - start) * progress
 
 
 @dataclass(frozen=True)
 class BetaRule:
-    """How the weight of the KL term follows the KL: times `factor` above `high`, divided by it below `low`.
+    """Adapts the weight of the KL term: multiplies it by `factor` when the KL is above `high`, divides below `low`.
 
-    Used once an epoch with the mean KL of that epoch. Used after every batch it runs into its limits within an epoch.
+    To be applied once per epoch with the mean KL of that epoch. Applied after every batch, as the earlier code did, the
+    weight runs into its limits within one epoch (1.5 ** 12 is already a factor of 130).
     """
 
     low: float

@@ -1,6 +1,6 @@
-"""What a group of measured sequences can teach: the one place that says what "right", "flat" and a "tier" are.
+"""How much a group of measured sequences can teach: the one definition of "right", "flat" and "tier".
 
-Training, mining, the doctor and the report all ask here, so that a query is never flat for one and alive for another.
+Training, mining, the doctor and the report all use these, so that all of them call the same queries flat.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ FLAT = 1e-6
 """Two rewards or accuracies that differ by no more than this are equal: float32 noise, not a preference."""
 
 TIERS: Mapping[str, tuple[float, int]] = {"high": (1.5, 3), "medium": (1.0, 2), "low": (0.0, 0)}
-"""Tiers of the curriculum, best first: the least gap in `graded` between best and worst, the fewest right and wrong."""
+"""Tiers of the curriculum, best first, by what a group needs to reach each: the least gap in `graded` between its best
+and its worst member, and the least number both of right and of wrong members. Gaps are on a scale from 0 to 2."""
 
 
 def is_right(accuracy: float) -> bool:
@@ -25,13 +26,15 @@ def graded(accuracy: float) -> float:
 
 
 def gap(values: Iterable[float]) -> float:
-    """The largest less the smallest; 0 where there is nothing."""
+    """The largest value minus the smallest; 0 for no values."""
     known = list(values)
-    return max(known) - min(known) if known else 0.0
+    if not known:
+        return 0.0
+    return max(known) - min(known)
 
 
 def is_flat(values: Iterable[float]) -> bool:
-    """Whether values of a group are all the same, so that they prefer nothing."""
+    """Whether all values of a group are equal, so that no member is preferred to another."""
     return gap(values) <= FLAT
 
 
@@ -43,6 +46,9 @@ def all_right(accuracies: Iterable[float]) -> bool:
 def tier(accuracies: Sequence[float]) -> str:
     """The best tier that a group reaches: "high" needs three right and three wrong, and a gap of 1.5 of 2."""
     right = sum(is_right(accuracy) for accuracy in accuracies)
-    fewest = min(right, len(accuracies) - right)
+    wrong = len(accuracies) - right
     spread = gap(graded(accuracy) for accuracy in accuracies)
-    return next(name for name, (least, count) in TIERS.items() if spread >= least and fewest >= count)
+    for name, (least_gap, least_count) in TIERS.items():
+        if spread >= least_gap and min(right, wrong) >= least_count:
+            return name
+    raise AssertionError("the last tier has no conditions")

@@ -70,7 +70,7 @@ def test_every_reward_of_the_catalog_gives_the_value_worked_by_hand() -> None:
 
 
 def test_an_expectation_that_nobody_learnt_is_no_zero() -> None:
-    with pytest.raises(NotMeasured, match="nobody learnt from the labels"):
+    with pytest.raises(NotMeasured, match="no model of expected accuracy"):
         rewards.expected_accuracy(Evidence(score(0.6, 0.5)), Weights())
 
 
@@ -97,7 +97,7 @@ def test_a_reward_whose_field_was_not_measured_raises(mode: str) -> None:
 def test_a_gain_without_a_scored_prefix_raises_and_says_what_to_do() -> None:
     with pytest.raises(NotMeasured, match=r"reward\.mode"):
         rewards.hybrid(Evidence(score(1.0)), Weights())
-    with pytest.raises(NotMeasured, match="log-density"):
+    with pytest.raises(NotMeasured, match="log-probability of a sequence"):
         rewards.legacy(Evidence(score(1.0)), Weights(quality="logprob"))
     with pytest.raises(NotMeasured, match="group"):
         rewards.rank(Evidence(score(1.0)), Weights())
