@@ -43,7 +43,7 @@ from leverplus.world import questions
 from leverplus.world.words import BACKGROUNDS, COLOURS, RELATIONS, SHAPES, THINGS
 
 if TYPE_CHECKING:
-    from leverplus.run import Run
+    from leverplus.experiment.run import Run
     from leverplus.types import Item, Score
     from leverplus.world.facts import Facts
 
@@ -177,8 +177,8 @@ def best_pairs(run: Run, items: Sequence[Item]) -> dict[str, list[float]]:
 
 def open_world(args: argparse.Namespace, world: int) -> Run:
     """The run of one world, with the pools and items that the recipe `best` is measured on; nothing is trained."""
+    from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
-    from leverplus.run import Run
 
     recipe = load_recipe("best", [f"task.world_seed={world}", "score.chunk=8192", *args.set])
     work = Path(args.work)
@@ -193,7 +193,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
     from leverplus.evaluation import arms
     from leverplus.evaluation.evaluate import run_arm
     from leverplus.evaluation.predictions import Prediction, Results
-    from leverplus.pipeline import bench_of
+    from leverplus.experiment.evaluate import bench_of
     from leverplus.scoring.search import greedy_oracle, random_sequences
 
     started, shots = time.perf_counter(), range(1, args.shots + 1)

@@ -40,7 +40,8 @@ def evaluate(store: Path, items: int) -> dict[str, float]:
     from leverplus.evaluation.behaviour import copied_table, harm_table, picks_table
     from leverplus.evaluation.evaluate import comparisons, run_arm, summary
     from leverplus.evaluation.predictions import Results
-    from leverplus.pipeline import Run, bench_of
+    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.run import Run
     from leverplus.policies.build import build_policy
     from leverplus.recipe.recipe import load_recipe
     from leverplus.scoring.search import random_sequences
@@ -81,7 +82,8 @@ def known_truth(store: Path, items: int, simulations: int) -> dict[str, Any]:
     import numpy as np
 
     from leverplus.evaluation.predictions import Results
-    from leverplus.pipeline import Run, bench_of
+    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
     from leverplus.scoring.search import random_sequences
     from leverplus.stats import compare, mcnemar_test

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from leverplus.experiment.run import Run
 from leverplus.metrics import metric_named
 from leverplus.pools.build import picture_of
 from leverplus.recipe.recipe import load_recipe
-from leverplus.run import Run
 from leverplus.stats import mean_interval
 
 

@@ -81,9 +81,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "policies/pointer.py": POLICIES,
     "training/stages.py": STAGES,
     "training/grpo.py": ("training/test_stages.py", "training/test_grpo.py", "legacy/test_legacy_mistakes.py"),
-    "training/groups.py": ("training/test_groups.py", "training/test_tried.py", "training/test_grpo.py"),
+    "training/data/from_search.py": ("training/test_from_search.py", "training/test_grpo.py"),
+    "training/data/batch.py": ("training/test_from_search.py", "training/test_tried.py"),
     "training/heldout.py": ("training/test_heldout.py",),
-    "training/agreement.py": ("training/test_agreement.py",),
+    "training/data/from_labels.py": ("training/test_from_labels.py",),
 }
 """Files of the package and the tests that stand for each, the most pointed first."""
 

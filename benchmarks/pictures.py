@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image
 
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
 from leverplus.report.data import read_run
 from leverplus.report.examples import fates

@@ -24,7 +24,9 @@ from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import SECTIONS, RewardConfig
-from leverplus.training.groups import Row, collate, rows_from_groups
+from leverplus.training.data.batch import collate
+from leverplus.training.data.from_search import rows_from_groups
+from leverplus.training.data.rows import Row
 from leverplus.training.stages import Progress, Stage
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 

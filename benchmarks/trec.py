@@ -32,7 +32,7 @@ import numpy as np
 if TYPE_CHECKING:
     from leverplus.embedders.base import Vectors
     from leverplus.evaluation.predictions import Results
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
     from leverplus.policies.base import Policy
     from leverplus.types import Item
 
@@ -81,7 +81,7 @@ def keep_vectors(run: Run, path: Path) -> None:
 
 def open_seed(args: argparse.Namespace, seed: int) -> Run:
     """The run of one seed: its own folder, one store for all seeds."""
-    from leverplus.pipeline import open_run
+    from leverplus.experiment.opening import open_run
     from leverplus.recipe.recipe import find_recipe, load_recipe
 
     budget = min(args.calls, load_recipe(args.recipe).score.budget)
@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace, seed: int) -> None:
     """Train one seed, choose on dev, ask test once; the first seed also runs every other arm."""
     import torch
 
-    from leverplus.pipeline import train_run
+    from leverplus.experiment.train import train_run
     from leverplus.scoring.scorer import EVALUATION
 
     run = open_seed(args, seed)
@@ -151,7 +151,7 @@ def on_split(run: Run, policy: Policy, split: str, *, rivals: bool) -> dict[str,
     from leverplus.evaluation.calibration import add_calibrated
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import Prediction, Results
-    from leverplus.pipeline import bench_of
+    from leverplus.experiment.evaluate import bench_of
     from leverplus.scoring.scorer import EVALUATION, TRAINING
 
     bench = bench_of(run, run.chosen_items(split, 0))

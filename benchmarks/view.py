@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from fastapi.testclient import TestClient
 
 from leverplus.evaluation.conditions import items_hash
-from leverplus.pipeline import open_run
+from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.tasks.world import WorldTask, draw_items
 from leverplus.view.app import create_app

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from leverplus.cli.main import main
 from leverplus.embedders.cache import VectorCache
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions, write_predictions
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
 from leverplus.rundir import replaced, write_json
 from leverplus.scoring.group_file import write_json as write_groups
@@ -53,9 +54,7 @@ def writers(run: TinyRun) -> dict[str, Callable[[Path], object]]:
     keys = [rng.bytes(16) for _ in range(4096)]
 
     def report(folder: Path) -> object:
-        made = load_run(run.folder)
-        made.folder = folder
-        return build_report(made)
+        return build_report(replace(load_run(run.folder), folder=folder))
 
     return {
         "checkpoint": lambda folder: save_checkpoint(folder / "checkpoints" / "sft", policy),

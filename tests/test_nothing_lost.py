@@ -15,8 +15,10 @@ from tiny_world import TinyRun, tiny_arguments
 
 from leverplus.cli.main import main
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.pipeline import load_run, read_json, run_all
+from leverplus.experiment.opening import load_run
+from leverplus.experiment.whole import run_all
 from leverplus.report.form import is_results
+from leverplus.rundir import read_json
 from leverplus.store.db import ScoreStore
 
 KILLED = -9
@@ -46,7 +48,7 @@ BREAKABLE = {
     "train": "leverplus.evaluation.result.training_accuracy",
     "cost": "leverplus.evaluation.result.call_cost",
     "the cost of a query": "leverplus.evaluation.cost.query_cost",
-    "findings.json": "leverplus.pipeline.examine_run",
+    "findings.json": "leverplus.experiment.monitor.examine_run",
     "report.html": "leverplus.report.build.build_report",
 }
 

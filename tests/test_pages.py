@@ -17,7 +17,7 @@ from test_readme import PAGES, ROOT, blocks, shell_lines
 from tiny_world import TINY, TinyRun, run_tiny
 
 from leverplus.cli.main import main, parse
-from leverplus.pipeline import open_run
+from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 SMALL_RUN = ["--set", *TINY]

@@ -18,8 +18,11 @@ import pytest
 from tiny_world import TINY, TinyRun, run_tiny, tiny_arguments
 
 from leverplus.errors import LeverError, MissingFile, TrainingError
-from leverplus.pipeline import load_run, open_run, read_json, run_all, train_run
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.train import train_run
+from leverplus.experiment.whole import run_all
 from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.rundir import read_json
 from leverplus.store.db import ScoreStore
 
 KILLED = -9
@@ -143,8 +146,8 @@ Bars.show = show
 """
 
 KILL_IN_TRAINING = """
-import leverplus.pipeline as pipeline
-honest = pipeline.dev_judge
+import leverplus.experiment.train as train
+honest = train.dev_judge
 def dev_judge(run):
     judge, calls = honest(run), []
     def counting(policy):
@@ -153,7 +156,7 @@ def dev_judge(run):
             os.kill(os.getpid(), signal.SIGKILL)
         return judge(policy)
     return counting
-pipeline.dev_judge = dev_judge
+train.dev_judge = dev_judge
 """
 
 
@@ -188,8 +191,7 @@ def test_findings_are_kept_while_a_run_trains(tiny_run: TinyRun, tmp_path: Path)
         if what.startswith("training"):
             seen.append({finding["code"] for finding in read_json(run.folder / "findings.json")["findings"]})
 
-    run.progress = note
-    train_run(run)
+    train_run(replace(run, progress=note))
     assert "learning_rate_tiny" in seen[0], "what the preflight found"
     assert ["dead_updates" in codes for codes in seen] == [False, False, False, True, True]
     assert not any("few_items" in codes for codes in seen), "nothing was evaluated yet"

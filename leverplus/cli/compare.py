@@ -71,7 +71,7 @@ def _known(folder: Path) -> Any:
     """The items of a run's task by split, loaded only when they are asked for."""
 
     def ids(split: str) -> Collection[ItemId]:
-        from leverplus.pipeline import load_run
+        from leverplus.experiment.opening import load_run
 
         return {item.id for item in load_run(folder).task.items(split)}
 

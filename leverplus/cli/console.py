@@ -17,7 +17,7 @@ from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.store.location import default_store_path
 
 if TYPE_CHECKING:
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
 
 
 class Bars:
@@ -118,14 +118,14 @@ def run_folder(args: argparse.Namespace, recipe: Recipe) -> Path:
 
 def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     """A run from a recipe name and options."""
-    from leverplus.pipeline import open_run
+    from leverplus.experiment.opening import open_run
 
     recipe = load_recipe(args.recipe, args.set)
     for line in recipe.sick():
         bars.say(f"note: {line} reproduces a known mistake on purpose")
     if idle := [entry["key"] for entry in idle_given(recipe)]:
         bars.say(f"note: without effect in this recipe: {', '.join(idle)}; `lever check {args.recipe}` says why")
-    made = open_run(
+    return open_run(
         recipe,
         find_recipe(args.recipe),
         run_folder(args, recipe),
@@ -133,26 +133,28 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
         store_path=args.store or default_store_path(),
         say=bars.say,
         progress=bars.show,
+        strict=not args.ignore_findings,
     )
-    made.strict = not args.ignore_findings
-    return made
 
 
 def say_forecast(made: Run, bars: Bars, only: str | None = None) -> None:
     """What is going to be asked of the model, said before anything is: of the whole run, or of one part of it."""
+    from leverplus.experiment.forecast import forecast_calls, rough_price
     from leverplus.recipe.forecast import line
 
-    parts = [part for part in made.forecast() if only is None or part.what == only]
-    cost = made.rough_price(parts)
+    parts = [part for part in forecast_calls(made) if only is None or part.what == only]
+    cost = rough_price(made, parts)
     money = "" if cost is None else f"; roughly {cost:,.2f} at the prices of the recipe, pictures not counted"
     bars.say(f"forecast: {line(parts)}{money}")
 
 
-def open_from_folder(folder: Path, store: Path | None, bars: Bars) -> Run:
+def open_from_folder(
+    folder: Path, store: Path | None, bars: Bars, *, strict: bool = False, at_work: bool = True
+) -> Run:
     """The run in a folder that `lever run` made."""
-    from leverplus.pipeline import load_run
+    from leverplus.experiment.opening import load_run
 
-    return load_run(folder, store, bars.say, bars.show)
+    return load_run(folder, store, bars.say, bars.show, strict=strict, at_work=at_work)
 
 
 def results_table(report: Mapping[str, Any]) -> Any:

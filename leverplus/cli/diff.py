@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 def _recipe(text: str) -> Recipe | None:
     """The recipe of a run folder, or the recipe of that name or file; None for anything else."""
     from leverplus.errors import MissingFile, UnknownName
+    from leverplus.experiment.opening import load_run
     from leverplus.recipe.recipe import load_recipe
-    from leverplus.run import load_run
 
     folder = Path(text)
     if (folder / rundir.RESOLVED).is_file():
@@ -64,8 +64,8 @@ def _recipe(text: str) -> Recipe | None:
 
 def _policy(path: Path) -> Policy | None:
     """The selector of a checkpoint, or the last one of a run; None where there is none."""
+    from leverplus.experiment.opening import load_run
     from leverplus.legacy.checkpoints import read_legacy
-    from leverplus.run import load_run
     from leverplus.training.checkpoint import load_checkpoint
 
     if path.is_file() and path.suffix in (".pt", ".ckpt"):

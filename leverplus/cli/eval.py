@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.evaluation.sweep import checkpoint_folder
-    from leverplus.pipeline import evaluate_run, train_run
+    from leverplus.experiment.evaluate import evaluate_run
+    from leverplus.experiment.opening import require_same_task
+    from leverplus.experiment.start import given_policy
+    from leverplus.experiment.train import recount_calls, trained_policy
     from leverplus.training.checkpoint import load_checkpoint
     from leverplus.training.given import names_elsewhere
 
@@ -66,17 +69,17 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     if args.checkpoint is not None and not elsewhere:  # a name that is not there is refused before the model is asked
         named = checkpoint_folder(made.folder / rundir.CHECKPOINTS, args.checkpoint, made.recipe.stages)
     with held(made.folder):
-        made.require_same_task(force=args.force)
+        require_same_task(made, force=args.force)
         if elsewhere:
-            policy = made.given_policy(args.checkpoint)  # somebody else trained it: nothing is trained here
+            policy = given_policy(made, args.checkpoint)
         else:
-            policy = train_run(made)
-            policy = policy if named is None else load_checkpoint(named)[0]
+            policy = trained_policy(made) if named is None else load_checkpoint(named)[0]
+            recount_calls(made)
         return evaluate_run(made, policy, args.split, args.items, checkpoint=args.checkpoint, force=args.force)
 
 
 def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
-    from leverplus.pipeline import sweep_run
+    from leverplus.experiment.sweep import sweep_run
 
     made = open_from_folder(args.run, args.store, bars)
     with held(made.folder):

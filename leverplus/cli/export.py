@@ -60,10 +60,10 @@ def _groups(args: argparse.Namespace) -> str:
 
 def _from_run(args: argparse.Namespace) -> GroupFile:
     """The groups a run trained on, read from the store."""
+    from leverplus.experiment.rows import search_groups
     from leverplus.legacy.beam import beam_from_groups
     from leverplus.legacy.rl import rl_from_groups
     from leverplus.metrics import normalise_answer
-    from leverplus.pipeline import search_groups
     from leverplus.scoring.group_file import item_numbers, rename_items
 
     with Bars(quiet=args.json) as bars:
@@ -123,7 +123,7 @@ def _checkpoint_folder(args: argparse.Namespace) -> Path:
         return source
     choices = sorted(path.parent.name for path in (source / rundir.CHECKPOINTS).glob(f"*/{rundir.WEIGHTS}"))
     if args.checkpoint is None and (source / rundir.RESOLVED).is_file():
-        from leverplus.pipeline import load_run
+        from leverplus.experiment.opening import load_run
 
         last = list(load_run(source).recipe.stages)[-1]
         args.checkpoint = last if last in choices else None

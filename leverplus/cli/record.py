@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
-    from leverplus.run import Run
     from leverplus.scoring.record import record_table
     from leverplus.store.location import default_store_path
 
@@ -31,11 +31,10 @@ def run(args: argparse.Namespace) -> int:
     written = {}
     with Bars(quiet=args.json) as bars:
         if Path(args.recipe).is_dir():
-            made = open_from_folder(Path(args.recipe), args.store, bars)
+            made = open_from_folder(Path(args.recipe), args.store, bars, at_work=False)
         else:
             recipe, store = load_recipe(args.recipe, args.set), args.store or default_store_path()
-            made = Run(recipe, Path(), args.seed, store, bars.say, bars.show)
-        made.at_work = False
+            made = Run(recipe, Path(), args.seed, store, bars.say, bars.show, at_work=False)
         section, model = made.recipe.score, made.recipe.model
         dev = {
             item.id: item

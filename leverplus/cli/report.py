@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.pipeline import load_run
+    from leverplus.experiment.opening import load_run
     from leverplus.report.build import build_report
     from leverplus.report.data import require_manifest
 

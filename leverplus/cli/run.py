@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     with Bars() as bars:
         made = open_from_recipe(args, bars)
-        from leverplus.pipeline import run_all
+        from leverplus.experiment.whole import run_all
 
         bars.say(f"run folder {made.folder}, recipe hash {made.recipe.hash}, seed {made.seed}")
         for note in getattr(made.task, "notes", ()):

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.pipeline import search_groups
+    from leverplus.experiment.rows import search_groups
     from leverplus.recipe.forecast import SEARCH
 
     with Bars() as bars:

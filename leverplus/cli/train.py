@@ -18,11 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.pipeline import train_run
+    from leverplus.experiment.train import train_run
 
     with Bars() as bars:
-        made = open_from_folder(args.run, args.store, bars)
-        made.strict = not args.ignore_findings
+        made = open_from_folder(args.run, args.store, bars, strict=not args.ignore_findings)
         with held(made.folder):
             train_run(made)
     checkpoint = made.folder / rundir.CHECKPOINTS / list(made.recipe.stages)[-1]

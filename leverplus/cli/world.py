@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _ladder(args: argparse.Namespace) -> int:
     from leverplus.evaluation.evaluate import run_arms, summary
-    from leverplus.pipeline import Run, bench_of, choose_text_share
+    from leverplus.experiment.evaluate import bench_of, choose_text_share
+    from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
     from leverplus.store.location import default_store_path
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leverplus.policies.base import Policy
     from leverplus.policies.items import ItemTable
     from leverplus.scoring.scorer import Prompt, Scorer
-    from leverplus.training.groups import Row
+    from leverplus.training.data.rows import Row
     from leverplus.types import Group, Item, Pool
 
 PROBES = 64
@@ -55,7 +55,7 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
     import torch
 
     from leverplus.maths.divergences import categorical_kl
-    from leverplus.training.groups import collate
+    from leverplus.training.data.batch import collate
     from leverplus.training.stages import frozen_copy, policy_logprobs, sequence_nll
 
     inside = [row for row in rows if not _outside(row)]
@@ -119,7 +119,7 @@ def probe_checkpoint(policy: Policy, folder: Path, rows: Sequence[Row], table: I
     import torch
 
     from leverplus.training.checkpoint import load_checkpoint
-    from leverplus.training.groups import collate
+    from leverplus.training.data.batch import collate
     from leverplus.training.stages import policy_logprobs
 
     batch = collate([row for row in rows if not _outside(row)][:PROBES], table)

@@ -20,7 +20,7 @@ from leverplus.scoring.group_file import FORMAT, load_groups, read_json
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
 from leverplus.store.records import unseal
-from leverplus.training.groups import compete, component_values, evidence_of
+from leverplus.training.data.from_search import compete, component_values, evidence_of
 from leverplus.types import Group, Member, Pool
 
 SQLITE = b"SQLite format 3\x00"

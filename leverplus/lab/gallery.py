@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leverplus import catalog
@@ -19,7 +19,7 @@ from leverplus.recipe.recipe import Recipe, find_recipe, gallery_names, load_rec
 
 if TYPE_CHECKING:
     from leverplus.doctor.findings import Finding
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
 
 SMALL = (
     "pool.size=32", "score.queries=120", "score.budget=9000", "score.dev_queries=24", "eval.items=150",
@@ -87,12 +87,13 @@ def run_case(own: Case, workshop: Workshop, like: Run | None = None, *, evaluate
     `like` is a run of the same world, whose items and vectors are taken over. A training that cannot go on is part of
     what some cases show.
     """
-    from leverplus.pipeline import evaluate_run, examine_run, train_run
+    from leverplus.experiment.evaluate import evaluate_run
+    from leverplus.experiment.monitor import examine_run
+    from leverplus.experiment.train import train_run
 
     run = workshop.open(own.recipe, find_recipe(own.name), own.recipe.name, 0)
     if like is not None:
-        run.task, run.embedder, run.backend = like.task, like.embedder, like.backend
-        run.demonstration_vectors = like.demonstration_vectors
+        run = replace(run, shared=like.parts)
     stopped = ""
     try:
         policy = train_run(run)

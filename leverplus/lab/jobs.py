@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leverplus import rundir
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.parts import Parts
+from leverplus.experiment.run import Run
 from leverplus.lab.methods import Method
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
-from leverplus.run import Run, open_run
 from leverplus.rundir import commit, read_json, write_json
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import Bench
     from leverplus.evaluation.predictions import Results
-    from leverplus.types import Item
 
 Record = dict[str, Any]
 ARMS = "arms"
@@ -99,16 +99,6 @@ class Place:
         return self.store or self.runs / "stores" / f"world{world}.db"
 
 
-@dataclass
-class LimitedRun(Run):
-    """A run that trains on the first `most` questions only."""
-
-    most: int = 0
-
-    def shuffled_queries(self) -> list[Item]:
-        return super().shuffled_queries()[: self.most]
-
-
 def do_job(job: Job, place: Place) -> dict[str, Record]:
     """The records of a job, by key; what its run folder holds already is taken up."""
     return measure_arms(job, place) if job.method is None else train_and_measure(job, place)
@@ -117,13 +107,13 @@ def do_job(job: Job, place: Place) -> dict[str, Record]:
 def measure_arms(job: Job, place: Place) -> dict[str, Record]:
     """Every arm that needs no training, on the test items of a world."""
     from leverplus.evaluation.evaluate import run_arms
-    from leverplus.pipeline import choose_text_share
+    from leverplus.experiment.evaluate import choose_text_share
 
     records = {}
     for size in job.sizes:
-        run = Run(job.recipe(), place.runs / ARMS, job.seed, place.store_of(job.world))
-        _furnish(run)
-        _resize(run, size)
+        recipe = resized(job.recipe(), size)
+        run = Run(recipe, place.runs / ARMS, job.seed, place.store_of(job.world), shared=_shared_parts(recipe))
+        _share_parts(run)
         started = time.monotonic()
         bench = _test_bench(run)
         section = replace(run.recipe.eval, oracle=run.recipe.pool.size <= ORACLE_POOL)
@@ -147,14 +137,23 @@ def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
 
     assert job.method is not None
     folder, store = place.runs / job.folder, place.store_of(job.world)
-    run = open_run(job.recipe(), find_recipe(job.method.recipe_at(job.budget)), folder, seed=job.seed, store_path=store)
-    if job.queries:
-        run = LimitedRun(**{own.name: getattr(run, own.name) for own in fields(run)}, most=job.queries)
-    _furnish(run)
-    trained = _train(run)
+    recipe = job.recipe()
+    trained_run = open_run(
+        recipe,
+        find_recipe(job.method.recipe_at(job.budget)),
+        folder,
+        seed=job.seed,
+        store_path=store,
+        most_queries=job.queries,
+        shared=_shared_parts(recipe),
+    )
+    _share_parts(trained_run)
+    trained = _train(trained_run)
     records = {}
     for size in job.sizes:
-        _resize(run, size)
+        run = trained_run
+        if size:
+            run = replace(run, recipe=resized(recipe, size), shared=run.parts)
         bench = _test_bench(run)
         for stage, name in job.stages.items():
             started = time.monotonic()
@@ -176,7 +175,7 @@ def _train(run: Run) -> dict[str, Record]:
 
     They are kept in run.json. A training that was stopped and taken up has no seconds: nobody measured them.
     """
-    from leverplus.pipeline import train_run
+    from leverplus.experiment.train import train_run
     from leverplus.training.runlog import RunLog
 
     manifest = read_json(run.folder / rundir.MANIFEST)
@@ -203,7 +202,7 @@ def _train(run: Run) -> dict[str, Record]:
 
 def _test_bench(run: Run) -> Bench:
     from leverplus.evaluation.conditions import require_unseen
-    from leverplus.pipeline import bench_of
+    from leverplus.experiment.evaluate import bench_of
     from leverplus.scoring.scorer import EVALUATION
 
     run.scorer.meter.asked[EVALUATION].clear()
@@ -242,23 +241,18 @@ def _none_share(results: Results) -> dict[str, float]:
     return {str(n): sum(not one.demos for one in draws[0]) / len(draws[0]) for n, draws in own.items()}
 
 
-SHARED = ("task", "embedder", "backend", "demonstrations", "demonstration_vectors")
-_known: dict[Any, Mapping[str, Any]] = {}
+_last_parts: list[Parts] = []
+"""Those of the last run of this process; a worker does many jobs in one world."""
 
 
-def _furnish(run: Run) -> None:
-    """Give a run what the last run of this process built for the same world; what it is does not depend on the run."""
-    recipe = run.recipe
-    key = (recipe.task, recipe.embed, recipe.score.backend)
-    if key not in _known:
-        _known.clear()
-        _known[key] = {name: getattr(run, name) for name in SHARED}
-    vars(run).update(_known[key])
+def _shared_parts(recipe: Recipe) -> Parts | None:
+    """What the last run of this process built, where it fits; what it is does not depend on the run."""
+    return next((parts for parts in _last_parts if parts.fits(recipe)), None)
 
 
-def _resize(run: Run, size: int) -> None:
-    """From here on the run draws pools of this size; 0 leaves them as they are."""
-    run.recipe = resized(run.recipe, size)
+def _share_parts(run: Run) -> None:
+    """Let the next run of this process take over what this one builds."""
+    _last_parts[:] = [run.parts]
 
 
 def resized(recipe: Recipe, size: int) -> Recipe:

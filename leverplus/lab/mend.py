@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from leverplus.doctor.findings import Finding
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
     from leverplus.stats import Comparison
 
 ATTEMPTS = 16
@@ -73,7 +73,7 @@ def learned_scores(run: Run, items: int) -> NDArray[np.float64]:
     """Accuracy of a run's selector on every item, mean over its shots."""
     from leverplus.evaluation.evaluate import run_learned
     from leverplus.evaluation.predictions import Results
-    from leverplus.pipeline import bench_of
+    from leverplus.experiment.evaluate import bench_of
     from leverplus.training.checkpoint import load_checkpoint
 
     policy = load_checkpoint(run.folder / rundir.CHECKPOINTS / list(run.recipe.stages)[-1])[0]

@@ -85,7 +85,7 @@ def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bo
 
     A recipe that cannot be run is named under `failed` with the sentence that says why; the others go on.
     """
-    from leverplus.pipeline import write_json, write_text
+    from leverplus.rundir import write_json, write_text
 
     wanted = list(dict.fromkeys([BASELINE, *names]))
     if len(wanted) < 2:

@@ -12,7 +12,7 @@ from leverplus.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from leverplus.evaluation.runs import EvaluatedRun
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,29 @@ class Workshop:
 
     def open(self, recipe: Recipe, source: Path, name: str, seed: int) -> Run:
         """The run of a recipe and a seed in `NAME-seedN`, new or taken up; another one in its place is refused."""
-        from leverplus.pipeline import open_run
+        from leverplus.experiment.opening import open_run
 
         folder = self.folder / f"{name}-seed{seed}"
-        run = open_run(recipe, source, folder, seed=seed, store_path=self.store, say=self.say, progress=self.progress)
-        first = self.first.setdefault((recipe.task, recipe.embed), run)
-        if first is not run:
-            run.task, run.embedder = first.task, first.embedder
-            run.demonstrations, run.demonstration_vectors = first.demonstrations, first.demonstration_vectors
-        return run
+        first = self.first.get((recipe.task, recipe.embed))
+        run = open_run(
+            recipe,
+            source,
+            folder,
+            seed=seed,
+            store_path=self.store,
+            say=self.say,
+            progress=self.progress,
+            shared=first.parts if first else None,
+        )
+        return self.first.setdefault((recipe.task, recipe.embed), run) if first is None else run
 
 
 def evaluate_once(run: Run) -> dict[str, Any]:
     """What the run's selector does on test: read from its folder, or trained, measured and examined now."""
-    from leverplus.pipeline import evaluate_run, examine_run, read_json, train_run
+    from leverplus.experiment.evaluate import evaluate_run
+    from leverplus.experiment.monitor import examine_run
+    from leverplus.experiment.train import train_run
+    from leverplus.rundir import read_json
 
     done, findings = run.folder / rundir.EVAL, run.folder / rundir.FINDINGS
     if not done.is_file():

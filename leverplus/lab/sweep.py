@@ -101,7 +101,7 @@ class _Sweep:
     """A sweep under way: `record` is what sweep.json holds."""
 
     def __init__(self, workshop: Workshop, source: Path, seeds: int, name: str) -> None:
-        from leverplus.pipeline import read_json
+        from leverplus.rundir import read_json
 
         self.workshop, self.source, self.seeds = workshop, source, seeds
         self.path = workshop.folder / "sweep.json"
@@ -142,7 +142,7 @@ class _Sweep:
         return fresh
 
     def _dev_reward(self, configuration: Configuration, seed: int) -> float:
-        from leverplus.pipeline import dev_judge, train_run
+        from leverplus.experiment.train import dev_judge, train_run
 
         recipe = configuration.recipe
         run = self.workshop.open(recipe, self.source, recipe.hash, seed)
@@ -180,7 +180,7 @@ class _Sweep:
         self._write()
 
     def _write(self) -> None:
-        from leverplus.pipeline import write_json
+        from leverplus.rundir import write_json
 
         self.workshop.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.path, self.record)

@@ -11,7 +11,7 @@ import torch
 from leverplus.policies.build import build_policy
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.training.checkpoint import load_checkpoint, load_weights, save_checkpoint, tensors_of
-from leverplus.training.groups import Row
+from leverplus.training.data.rows import Row
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Group, Item, ItemId, Pool
 

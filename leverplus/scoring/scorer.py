@@ -40,11 +40,20 @@ class Meter:
     """Distinct prompts asked for, by purpose, and what the model itself had to do."""
 
     asked: dict[str, set[bytes]] = field(default_factory=lambda: {TRAINING: set(), EVALUATION: set(), ADVICE: set()})
+    keep: Callable[[set[bytes]], None] = lambda _new: None
+    """Told of every prompt that training asks for the first time, before it is asked."""
     fresh: int = 0
     unlabelled: int = 0
     """Empty answers to a task with labels, which a model that weighs labels never gives."""
     tokens: int = 0
     seconds: float = 0.0
+
+    def count(self, purpose: str, keys: Iterable[bytes]) -> None:
+        """Note prompts that are asked for."""
+        new = set(keys) - self.asked[purpose]
+        if new and purpose == TRAINING:
+            self.keep(new)
+        self.asked[purpose] |= new
 
     def calls(self, purpose: str) -> int:
         return len(self.asked[purpose])
@@ -105,7 +114,7 @@ class Scorer:
     def score(self, prompts: Sequence[Prompt], purpose: str = TRAINING, what: str = "scoring") -> list[Score]:
         """The scores of prompts, in order; what the store does not hold is measured and committed as it comes."""
         keys = [self.key(prompt) for prompt in prompts]
-        self.meter.asked[purpose].update(keys)
+        self.meter.count(purpose, keys)
         if isinstance(self.backend, Recorded):
             return self.backend.scores(prompts)
         known = self.store.get(keys)

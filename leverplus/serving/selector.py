@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from leverplus.errors import LeverError, MissingFile
+from leverplus.errors import LeverError
+from leverplus.experiment.run import CALLS, Run
 from leverplus.policies.base import Encoded, Features
 from leverplus.policies.decode import greedy
 from leverplus.rundir import make_private_folder
@@ -21,7 +22,6 @@ from leverplus.serving.query import Picture, query_item
 from leverplus.types import Item
 
 if TYPE_CHECKING:
-    from leverplus.pipeline import Run
     from leverplus.policies.base import Policy
 
 
@@ -35,17 +35,14 @@ class Selector:
     @classmethod
     def load(cls, folder: str | Path, checkpoint: str | None = None) -> Selector:
         """From a run folder, or one made by `save`; `checkpoint` names a selector from elsewhere, or RUN:NAME."""
-        from leverplus.pipeline import load_run
-        from leverplus.training.checkpoint import load_checkpoint
+        from leverplus.experiment.opening import load_run
+        from leverplus.experiment.start import given_policy
+        from leverplus.experiment.train import trained_policy
 
-        run = load_run(Path(folder))
-        run.at_work = False
+        run = load_run(Path(folder), at_work=False)
         if checkpoint is not None:
-            return cls(run, run.given_policy(checkpoint))
-        last = run.folder / "checkpoints" / list(run.recipe.stages)[-1]
-        if not last.is_dir():
-            raise MissingFile(f"{folder} holds no trained selector yet; type `lever train {folder}`")
-        return cls(run, load_checkpoint(last)[0])
+            return cls(run, given_policy(run, checkpoint))
+        return cls(run, trained_policy(run))
 
     def save(self, folder: str | Path) -> Path:
         """A small folder that `load` reads: recipe, manifest and the last checkpoint."""
@@ -58,6 +55,8 @@ class Selector:
             make_private_folder(part / "checkpoints")
             for name in ("recipe.toml", "resolved.toml", "run.json"):
                 shutil.copyfile(self.run.folder / name, part / name)
+            if (calls := self.run.folder / CALLS).is_file():
+                shutil.copyfile(calls, part / CALLS)
             shutil.copytree(self.run.folder / "checkpoints" / last, part / "checkpoints" / last)
             part.replace(target)
         except OSError as error:

@@ -13,7 +13,8 @@ from torch import Tensor
 from leverplus.maths.signal import FLAT, all_right, is_right
 from leverplus.policies.items import ItemTable
 from leverplus.rundir import write_json
-from leverplus.training.groups import Row, collate
+from leverplus.training.data.batch import collate
+from leverplus.training.data.rows import Row
 from leverplus.training.stages import Stage
 
 BINS = 20

@@ -19,7 +19,7 @@ from leverplus.maths.losses import LossParts, member_mean, row_mean
 from leverplus.maths.schedules import BetaRule
 from leverplus.policies.base import Policy, StepLogprobs
 from leverplus.recipe.training import GrpoConfig
-from leverplus.training.groups import GroupBatch
+from leverplus.training.data.batch import GroupBatch
 from leverplus.training.measures import by_position
 from leverplus.training.stages import Progress, Stage, fixed_logprobs, frozen_copy, policy_logprobs
 

@@ -16,7 +16,8 @@ import torch
 from leverplus.maths import losses
 from leverplus.policies.base import Policy, sequence_logprobs
 from leverplus.policies.items import ItemTable
-from leverplus.training.groups import Row, collate
+from leverplus.training.data.batch import collate
+from leverplus.training.data.rows import Row
 
 BATCH = 64
 """Groups judged together."""

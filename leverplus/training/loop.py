@@ -23,8 +23,9 @@ from leverplus.policies.items import ItemTable
 from leverplus.recipe.schema import hashed_settings
 from leverplus.recipe.training import StageConfig
 from leverplus.training import checkpoint
+from leverplus.training.data.batch import GroupBatch, collate
+from leverplus.training.data.rows import Row, RowSource, rows_of_epoch
 from leverplus.training.distributions import describe, first_advantages, write_distributions
-from leverplus.training.groups import GroupBatch, Row, collate, rows_of_epoch
 from leverplus.training.heldout import judge_rows, split_rows
 from leverplus.training.measures import compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
@@ -33,7 +34,6 @@ from leverplus.training.stages import Stage, frozen_copy
 from leverplus.training.steps import Steps
 
 Evaluate = Callable[[Policy], Mapping[str, float]]
-Refresh = Callable[[Policy, int], Sequence[Row]]
 PROBES = 64
 
 JUDGED = 256
@@ -45,7 +45,7 @@ class StageRun:
     """What a stage needs beside the policy: its name and settings, where items and earlier policies are found,
     the run's seed, and where to write (None: nothing is written and nothing resumed).
 
-    `evaluate` gives held-out numbers after every epoch. `refresh` gives fresh rows at the start of a round (online).
+    `evaluate` gives held-out numbers after every epoch.
     """
 
     name: str
@@ -55,7 +55,6 @@ class StageRun:
     folder: Path | None = None
     anchors: Mapping[str, Policy] = field(default_factory=dict)
     evaluate: Evaluate | None = None
-    refresh: Refresh | None = None
     recipe_hash: str = ""
     calls: Callable[[], int] | None = None
 
@@ -70,18 +69,21 @@ class StageResult:
     history: tuple[Mapping[str, float], ...]
 
 
-def run_stage(policy: Policy, rows: Sequence[Row], run: StageRun) -> StageResult:
+def run_stage(policy: Policy, source: RowSource, run: StageRun) -> StageResult:
     """Train a policy in place; it ends with the weights of its best epoch, or of its last (`keep`, or no `evaluate`).
 
+    The source is asked for rows at the start of every round (`inner_epochs` epochs, one where a stage has no such
+    setting), and once more where a stopped stage goes on: for the rows of the round that it was stopped in.
     Checkpoints are `checkpoints/<stage>-epoch001`, ... and `checkpoints/<stage>`, what the stage hands on.
     """
     trainer = _Trainer(policy, run)
     trainer.resume()
-    taken_up = True
+    round_length = getattr(run.config, "inner_epochs", 1)
+    rows: Sequence[Row] | None = None
     while not trainer.finished():
-        if run.refresh is not None and (taken_up or trainer.epoch % getattr(run.config, "inner_epochs", 1) == 0):
-            rows = run.refresh(policy, trainer.epoch)
-        taken_up = False
+        into_round = trainer.epoch % round_length
+        if rows is None or into_round == 0:
+            rows = source.rows(policy, trainer.epoch - into_round)
         trainer.run_epoch(rows)
     trainer.restore_best()
     if run.folder is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leverplus.policies.base import Policy
-from leverplus.training.groups import GroupBatch
+from leverplus.training.data.batch import GroupBatch
 from leverplus.training.stages import Progress, Stage
 
 TERMS = {"pg": "policy"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leverplus.catalog import LEGACY, load
 from leverplus.recipe.mistakes import MistakesSection
-from leverplus.training.groups import Row
+from leverplus.training.data.rows import Row
 from leverplus.types import Group, Item, Pool
 
 

@@ -19,7 +19,7 @@ from leverplus.maths.losses import LossParts
 from leverplus.maths.schedules import interpolate
 from leverplus.policies.base import PAD, STOP, Policy, StepLogprobs, sequence_logprobs
 from leverplus.recipe.training import AgreementConfig, ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
-from leverplus.training.groups import GroupBatch
+from leverplus.training.data.batch import GroupBatch
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 

@@ -13,7 +13,8 @@ from leverplus.maths.losses import LossParts
 from leverplus.maths.schedules import learning_rate
 from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
-from leverplus.training.groups import GroupBatch, Row, collate
+from leverplus.training.data.batch import GroupBatch, collate
+from leverplus.training.data.rows import Row
 from leverplus.training.measures import Meter
 from leverplus.training.seeds import derive_seed
 from leverplus.training.stages import Progress, Stage

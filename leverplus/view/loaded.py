@@ -16,7 +16,7 @@ from leverplus.types import Item, ItemId
 from leverplus.view.queries import QueryIndex, Traits
 
 if TYPE_CHECKING:
-    from leverplus.pipeline import Run
+    from leverplus.experiment.run import Run
     from leverplus.serving.selector import Selector
 
 PICTURE_SIDE = 512
@@ -97,7 +97,7 @@ class Loaded:
 
     def run(self, folder: Path) -> Run:
         """The run in a folder, its task reachable; a sentence where it is not."""
-        from leverplus.pipeline import load_run
+        from leverplus.experiment.opening import load_run
 
         def make() -> Run:
             require_manifest(folder)

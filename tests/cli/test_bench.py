@@ -9,8 +9,8 @@ import pytest
 
 from leverplus.cli.main import main
 from leverplus.lab.plans import PLANS
-from leverplus.pipeline import read_json
 from leverplus.recipe.recipe import find_recipe
+from leverplus.rundir import read_json
 
 
 @pytest.fixture(scope="module")

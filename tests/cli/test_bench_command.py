@@ -12,10 +12,12 @@ import pytest
 
 from leverplus.cli.main import main
 from leverplus.errors import DataError
+from leverplus.experiment.evaluate import evaluate_run
+from leverplus.experiment.opening import load_run
 from leverplus.lab.benchmark import Plan, quick_plan
 from leverplus.lab.jobs import Place, do_job
 from leverplus.lab.records import FILE, Records
-from leverplus.pipeline import evaluate_run, load_run, read_json
+from leverplus.rundir import read_json
 from leverplus.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ from leverplus.policies.build import build_policy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.recipe import Recipe, build_recipe
 from leverplus.recipe.training import SECTIONS
-from leverplus.training.groups import Row, rows_from_groups
+from leverplus.training.data.from_search import rows_from_groups
+from leverplus.training.data.rows import FixedRows, Row
 from leverplus.training.loop import StageRun, run_stage
 from leverplus.training.stages import frozen_copy
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
@@ -89,7 +90,9 @@ class Planted:
         (folder / "resolved.toml").write_text(tomli_w.dumps(values))
         policy, anchors = self.policy(), {}
         for name, config in self.recipe.stages.items():
-            run_stage(policy, self.rows(), StageRun(name, config, self.table, folder=folder, anchors=dict(anchors)))
+            run_stage(
+                policy, FixedRows(self.rows()), StageRun(name, config, self.table, folder=folder, anchors=dict(anchors))
+            )
             anchors[name] = frozen_copy(policy)
         return folder
 

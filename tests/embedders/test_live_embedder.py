@@ -15,13 +15,14 @@ from leverplus.errors import CheckpointError, RecipeError, TrainingError
 from leverplus.policies.adapters import Adapters
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.recipe import build_recipe
 from leverplus.recipe.sections import EmbedSection
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.recipe.training import SftConfig
 from leverplus.tasks.files import FileTask
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint
-from leverplus.training.groups import ItemTable, Row
+from leverplus.training.data.rows import FixedRows, Row
 from leverplus.training.loop import StageRun, frozen_parts, run_stage
 from leverplus.types import Item, ItemId
 
@@ -153,7 +154,7 @@ def test_training_changes_the_adapters_and_not_the_network_and_the_loss_falls(em
     frozen = {name: value.clone() for name, value in embedder.encoder.network.state_dict().items()}
     before = {name: value.clone() for name, value in policy.adapters.state_dict().items()}
     config = SftConfig(epochs=6, lr=5e-3, batch_size=10, lora_rank=4, schedule="constant", warmup=0.0)
-    result = run_stage(policy, same_colour_rows(), StageRun("sft", config, table, folder=tmp_path / "run"))
+    result = run_stage(policy, FixedRows(same_colour_rows()), StageRun("sft", config, table, folder=tmp_path / "run"))
     losses = [epoch["loss/total"] for epoch in result.history]
     assert losses[-1] < 0.7 * losses[0]
     assert all(torch.equal(value, frozen[name]) for name, value in embedder.encoder.network.state_dict().items())
@@ -177,7 +178,7 @@ def test_adapters_alone_learn_while_the_selector_is_held_still(embedder, task) -
     policy.adapters = adapters_of(embedder)
     parts = tuple(name for name in policy.named_groups() if name != "adapters")
     config = SftConfig(epochs=5, lr=5e-3, batch_size=10, lora_rank=4, schedule="constant", warmup=0.0, freeze=parts)
-    result = run_stage(policy, same_colour_rows(), StageRun("sft", config, table))
+    result = run_stage(policy, FixedRows(same_colour_rows()), StageRun("sft", config, table))
     losses = [epoch["loss/total"] for epoch in result.history]
     assert losses[-1] < 0.9 * losses[0]
 

@@ -11,7 +11,9 @@ from handmade import context
 
 from leverplus.evaluation.conditions import conditions_of
 from leverplus.evaluation.predictions import Results, write_predictions
-from leverplus.pipeline import Run, open_run, run_all
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.run import Run
+from leverplus.experiment.whole import run_all
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.types import Pool
 

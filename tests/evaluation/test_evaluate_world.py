@@ -18,8 +18,11 @@ from leverplus.evaluation.diagnose import order_sensitivity, sample_places, shuf
 from leverplus.evaluation.evaluate import run_arms
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.evaluation.sweep import checkpoint_folder, guard_test
-from leverplus.pipeline import Run, bench_of, evaluate_run, read_json, sweep_run
+from leverplus.experiment.evaluate import bench_of, evaluate_run
+from leverplus.experiment.run import Run
+from leverplus.experiment.sweep import sweep_run
 from leverplus.policies.base import Policy
+from leverplus.rundir import read_json
 from leverplus.scoring.scorer import EVALUATION
 from leverplus.training.checkpoint import load_checkpoint
 

@@ -13,7 +13,7 @@ from tiny_world import TINY
 from leverplus.errors import EvaluationError, RecipeError, UnknownName
 from leverplus.lab.runs import Workshop
 from leverplus.lab.sweep import configurations, read_grid, run_sweep, split_values, spread_of
-from leverplus.pipeline import read_json, write_json
+from leverplus.rundir import read_json, write_json
 from leverplus.store.db import ScoreStore
 
 GRID = {"sft.lr": ["1e-3", "1e-4"]}

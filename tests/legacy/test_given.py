@@ -15,10 +15,12 @@ from tiny_world import TINY, TinyRun
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, MissingFile, RecipeError
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.train import train_run
 from leverplus.legacy.checkpoints import write_legacy
-from leverplus.pipeline import load_run, open_run, read_json, train_run
 from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
+from leverplus.rundir import read_json
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
 from leverplus.training.given import fill_from, find_given, given_policy
 

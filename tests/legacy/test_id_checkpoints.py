@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, RecipeError
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.train import train_run
 from leverplus.legacy.checkpoints import PREFIX, read_legacy, write_legacy
 from leverplus.legacy.imports import import_file
 from leverplus.legacy.presets import ID_GPT2, ID_GPT2_FAITHFUL
-from leverplus.pipeline import load_run, open_run, train_run
 from leverplus.policies.base import Features
 from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import find_recipe, load_recipe

@@ -15,7 +15,7 @@ from leverplus.legacy.rl import read_rl, rl_from_groups, write_rl
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig
 from leverplus.scoring.group_file import GroupFile, load_groups, read_group_file, rename_items, save_group_file
-from leverplus.training.groups import rows_from_groups
+from leverplus.training.data.from_search import rows_from_groups
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 
 

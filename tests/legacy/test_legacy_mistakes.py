@@ -12,7 +12,7 @@ from leverplus.policies.build import build_policy
 from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint, tensors_of
-from leverplus.training.groups import Row
+from leverplus.training.data.rows import Row
 from leverplus.types import Group, Item, ItemId, Member, Pool, Score
 
 DEMOS = [Item(ItemId(f"d{n}"), "q?", ("a",), "train", image_id=f"p{n // 2}") for n in range(6)]

@@ -10,7 +10,9 @@ from tiny_world import TINY, TinyRun
 
 from leverplus.cli.main import main
 from leverplus.errors import DataError, RecipeError, TrainingError
-from leverplus.pipeline import open_run, search_groups, train_run
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.rows import search_groups
+from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
 
 

@@ -9,7 +9,9 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from leverplus.pipeline import evaluate_run, open_run, train_run
+from leverplus.experiment.evaluate import evaluate_run
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
 

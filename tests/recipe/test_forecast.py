@@ -11,7 +11,8 @@ from tiny_world import TINY, TinyRun, run_tiny
 
 from leverplus.cli.main import main
 from leverplus.evaluation.regret import orders
-from leverplus.pipeline import load_run
+from leverplus.experiment.forecast import forecast_calls
+from leverplus.experiment.opening import load_run
 from leverplus.recipe.forecast import SEARCH, Sizes, Texts, forecast, line, other_orders, price
 from leverplus.recipe.recipe import load_recipe
 from leverplus.types import ItemId
@@ -66,7 +67,7 @@ def test_the_price_counts_what_is_read_and_what_is_written() -> None:
 
 
 def _within_forecast(run: TinyRun) -> None:
-    parts = {part.what: part.calls or 0 for part in load_run(run.folder).forecast()}
+    parts = {part.what: part.calls or 0 for part in forecast_calls(load_run(run.folder))}
     training = parts[SEARCH] + parts.get("rounds of asking", 0) + parts["judging on dev"]
     advice = parts.get("advice, on dev", 0)
     assert 0 < run.report["model_calls"] <= training
@@ -96,8 +97,8 @@ def test_run_and_score_say_the_forecast_before_anything_is_asked(
     def refuse(_run: object, _policy: object = None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("leverplus.pipeline.run_all", refuse)
-    monkeypatch.setattr("leverplus.pipeline.search_groups", refuse)
+    monkeypatch.setattr("leverplus.experiment.whole.run_all", refuse)
+    monkeypatch.setattr("leverplus.experiment.rows.search_groups", refuse)
     sets = [word for override in TINY for word in ("--set", override)]
     place = ["--out", str(tmp_path / "run"), "--store", str(tmp_path / "s.db")]
     assert main(["run", "world", *place, *sets]) == 130

@@ -15,7 +15,7 @@ from PIL import Image
 from leverplus.errors import DataError
 from leverplus.evaluation.evaluate import compared_pairs, comparisons, summary
 from leverplus.evaluation.predictions import Prediction, Results, write_predictions
-from leverplus.pipeline import open_run
+from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.types import Item, ItemId
 

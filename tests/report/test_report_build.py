@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -147,8 +148,7 @@ def test_a_page_that_cannot_be_written_is_a_sentence_and_leaves_nothing(made) ->
 
 
 def test_a_shipped_recipe_is_made_again_by_its_name(made) -> None:
-    made.recipe = load_recipe("world")
-    assert command(made) == "lever run world --seed 3 --out run-again"
+    assert command(replace(made, recipe=load_recipe("world"))) == "lever run world --seed 3 --out run-again"
 
 
 @pytest.mark.parametrize("value", ["</script>", "<!--", "]]>&amp;", "\u2028", "😀"])

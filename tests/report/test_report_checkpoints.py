@@ -7,7 +7,7 @@ import re
 import pytest
 
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
 from leverplus.report.checkpoints import MOST, agreement_figure, compared_queries, epochs_shown
 

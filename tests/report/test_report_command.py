@@ -6,7 +6,7 @@ import webbrowser
 import pytest
 
 from leverplus.cli.main import main
-from leverplus.pipeline import open_run
+from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 

@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from leverplus.cli.main import main
-from leverplus.pipeline import evaluate_run, open_run, train_run
+from leverplus.experiment.evaluate import evaluate_run
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 SMALL = [

@@ -20,7 +20,7 @@ from leverplus.scoring.search import (
     scored_groups,
     top_members,
 )
-from leverplus.training.groups import evidence_of
+from leverplus.training.data.from_search import evidence_of
 from leverplus.types import Pool, Reference, Score
 
 

@@ -19,7 +19,7 @@ import leverplus
 from leverplus.cli.main import main
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.policies.items import choose_demos
 from leverplus.pools.similarity import similarity
 from leverplus.rundir import PROGRESS

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from miniatures import write_vqa
 
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.pipeline import open_run, run_all
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.whole import run_all
 from leverplus.recipe.recipe import find_recipe, load_recipe
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -33,8 +35,7 @@ def test_the_official_files_become_a_trained_and_evaluated_selector(tmp_path, mo
     run = open_run(
         recipe, find_recipe("coco_small"), tmp_path / "run", seed=0, store_path=tmp_path / "s.db", say=said.append
     )
-    run.strict = True
-    found = run_all(run)
+    found = run_all(replace(run, strict=True))
     assert (found["task"], found["n"]) == ("okvqa", 6)
     assert {"zero_shot", "nearest_image", "nearest_text", "nearest_both", "learned", "oracle"} <= set(found["arms"])
     assert found["model_calls"] <= recipe.score.budget

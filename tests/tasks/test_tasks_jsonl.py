@@ -13,9 +13,10 @@ from miniatures import write_picture
 
 from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.run import Run
 from leverplus.metrics import vqa_accuracy
 from leverplus.recipe.recipe import build_recipe
-from leverplus.run import Run, load_run, open_run
 from leverplus.tasks.base import SPLITS, Task
 from leverplus.tasks.jsonl import LONGEST_LINE, jsonl
 from leverplus.tasks.splits import share_of
@@ -333,7 +334,7 @@ def test_a_run_says_that_pictures_are_not_seen(tmp_path, with_pictures: bool) ->
     values |= {"pool": {"kind": "nearest_text", "size": 8}}
     said: list[str] = []
     run = Run(build_recipe("own", values, "a test"), tmp_path / "run", 0, tmp_path / "scores.db", say=said.append)
-    run.__dict__["embedder"] = Blind()
+    vars(run.parts)["embedder"] = Blind()
     assert len(run.demonstration_vectors) == len(run.demonstrations)
     assert [line.startswith("pictures are not seen by the selector") for line in said] == [True] * with_pictures
 

@@ -16,7 +16,9 @@ from leverplus.policies.base import Policy
 from leverplus.recipe.schema import sick_settings
 from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, SftConfig, StageConfig
 from leverplus.training.checkpoint import load_checkpoint, load_state, tensors_of
-from leverplus.training.groups import Row, collate, rows_from_groups, rows_of_epoch
+from leverplus.training.data.batch import collate
+from leverplus.training.data.from_search import rows_from_groups
+from leverplus.training.data.rows import FixedRows, Row, rows_of_epoch
 from leverplus.training.loop import StageRun, run_stage, under
 from leverplus.training.stages import Progress, Rce, frozen_copy
 
@@ -47,7 +49,7 @@ def test_every_stage_learns_the_planted_rule_for_queries_it_never_saw(name: str,
     rows = rows_from_groups(groups, planted.table, RewardConfig())
     start = planted.evaluate(policy)["reward"]
     run = StageRun(name, config_of(name, epochs=15), planted.table, evaluate=planted.evaluate)
-    result = run_stage(policy, rows, run)
+    result = run_stage(policy, FixedRows(rows), run)
     assert planted.evaluate(policy)["reward"] == result.best_value
     assert result.best_value is not None
     assert start < 0.6
@@ -74,7 +76,7 @@ def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, p
             torch.manual_seed(epochs)
             if name == "rce":
                 run = replace(run, config=replace(run.config, temperature_start=0.2, temperature_end=0.2))
-            result = run_stage(policy, rows, run)
+            result = run_stage(policy, FixedRows(rows), run)
         ends.append((weights(policy), result))
         logs.append((folder / "log.jsonl").read_text())
     (first, whole), (second, cut) = ends
@@ -85,9 +87,13 @@ def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, p
 
 def test_other_settings_do_not_continue_a_state(planted: Any, tmp_path: Path) -> None:
     rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
-    run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", epochs=1), planted.table, 0, tmp_path))
+    run_stage(
+        planted.policy(), FixedRows(rows), StageRun("sft", config_of("sft", epochs=1), planted.table, 0, tmp_path)
+    )
     with pytest.raises(TrainingError, match="other settings"):
-        run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", lr=0.1), planted.table, 0, tmp_path))
+        run_stage(
+            planted.policy(), FixedRows(rows), StageRun("sft", config_of("sft", lr=0.1), planted.table, 0, tmp_path)
+        )
 
 
 @pytest.mark.parametrize("frozen", [("projections",), ("attention", "head")])
@@ -95,7 +101,7 @@ def test_training_changes_exactly_the_unfrozen_groups(frozen: tuple[str, ...], p
     policy = planted.policy(state="gru", step_embedding=True, mmr="max", learn_temperature=True)
     before, groups = weights(policy), policy.named_groups()
     rows = rows_from_groups(planted.groups(4, (3,)), planted.table, RewardConfig())
-    run_stage(policy, rows, StageRun("grpo", config_of("grpo", epochs=2, freeze=frozen), planted.table))
+    run_stage(policy, FixedRows(rows), StageRun("grpo", config_of("grpo", epochs=2, freeze=frozen), planted.table))
     after = policy.state_dict()
     for group, names in groups.items():
         changed = any(not torch.equal(before[name], after[name]) for name in names)
@@ -105,7 +111,9 @@ def test_training_changes_exactly_the_unfrozen_groups(frozen: tuple[str, ...], p
 
 def test_freezing_an_unknown_part_or_everything_is_refused(planted: Any) -> None:
     with pytest.raises(TrainingError, match="projections"):
-        run_stage(planted.policy(), [], StageRun("sft", config_of("sft", freeze=("backbone",)), planted.table))
+        run_stage(
+            planted.policy(), FixedRows([]), StageRun("sft", config_of("sft", freeze=("backbone",)), planted.table)
+        )
     with pytest.raises(TrainingError, match="nothing to train"):
         run_stage(
             planted.policy(), [], StageRun("sft", config_of("sft", freeze=("projections", "attention")), planted.table)
@@ -123,7 +131,7 @@ def test_early_stopping_keeps_the_best_epoch_and_the_start_counts(planted: Any, 
 
     policy = planted.policy()
     run = StageRun("sft", config_of("sft", epochs=9, patience=2), planted.table, 0, tmp_path, evaluate=evaluate)
-    result = run_stage(policy, rows, run)
+    result = run_stage(policy, FixedRows(rows), run)
     assert (result.epochs, result.best_epoch, result.best_value) == (4, 2, 0.7)
     assert all(torch.equal(policy.state_dict()[key], seen[2][key]) for key in seen[2])
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -138,7 +146,7 @@ def test_a_stage_that_only_harms_hands_back_what_it_was_given(planted: Any) -> N
     policy = planted.policy()
     before, values = weights(policy), iter([0.5, 0.4, 0.3, 0.2])
     run = StageRun("sft", config_of("sft"), planted.table, evaluate=lambda _: {"reward": next(values)})
-    assert run_stage(policy, rows, run).best_epoch == 0
+    assert run_stage(policy, FixedRows(rows), run).best_epoch == 0
     assert all(torch.equal(policy.state_dict()[key], before[key]) for key in before)
 
 
@@ -148,7 +156,7 @@ def test_accumulated_batches_give_the_step_of_one_large_batch(planted: Any) -> N
     for size, together in ((40, 1), (10, 4)):
         policy = planted.policy()
         config = config_of("sft", epochs=1, batch_size=size, accumulate=together, grad_clip=0.0)
-        run_stage(policy, rows, StageRun("sft", config, planted.table))
+        run_stage(policy, FixedRows(rows), StageRun("sft", config, planted.table))
         ends.append(policy.state_dict())
     assert all(torch.allclose(ends[0][key], ends[1][key], atol=1e-5) for key in ends[0])
 
@@ -162,7 +170,7 @@ def test_a_row_counts_alike_however_live_rows_fall_into_accumulated_batches(name
     for size, together in ((31, 1), (4, 8), (1, 31)):
         config = config_of(name, epochs=1, batch_size=size, accumulate=together, grad_clip=0.0, **unscaled)
         run = StageRun(name, config, planted.table)
-        norms.append(run_stage(planted.policy(), [*rows, *flat], run).history[0]["grad_norm"])
+        norms.append(run_stage(planted.policy(), FixedRows([*rows, *flat]), run).history[0]["grad_norm"])
     assert norms[0] > 0
     assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
 
@@ -170,13 +178,17 @@ def test_a_row_counts_alike_however_live_rows_fall_into_accumulated_batches(name
 def test_curriculum_and_filters_choose_the_rows_and_an_empty_choice_says_so(planted: Any) -> None:
     rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
     config = config_of("sft", epochs=2, easy_epochs=1, easy_gap=0.5, positive_threshold=0.5, easy_count=2)
-    history = run_stage(planted.policy(), rows, StageRun("sft", config, planted.table)).history
+    history = run_stage(planted.policy(), FixedRows(rows), StageRun("sft", config, planted.table)).history
     assert 0 < history[0]["rows"] < history[1]["rows"] == len(rows)
     filtered = config_of("sft", epochs=1, min_positive_ratio=0.5, positive_threshold=0.5)
-    kept = run_stage(planted.policy(), rows, StageRun("sft", filtered, planted.table)).history[0]["rows"]
+    kept = run_stage(planted.policy(), FixedRows(rows), StageRun("sft", filtered, planted.table)).history[0]["rows"]
     assert 0 < kept < len(rows)
     with pytest.raises(TrainingError, match="easy_gap"):
-        run_stage(planted.policy(), rows, StageRun("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table))
+        run_stage(
+            planted.policy(),
+            FixedRows(rows),
+            StageRun("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table),
+        )
 
 
 def test_the_temperature_of_rce_falls_from_its_start_to_its_end(planted: Any) -> None:
@@ -216,16 +228,36 @@ def test_an_easy_query_needs_enough_right_and_enough_wrong_members(planted: Any)
     assert kept(config_of("sft", min_positive_ratio=0.01), 0) == [0, 1, 2], "the last has no right member"
 
 
-def test_fresh_groups_can_be_asked_for_every_round(planted: Any) -> None:
-    asked = []
+class FreshRows:
+    """Other rows for every epoch that is asked about, and which epochs those were."""
 
-    def refresh(policy: Policy, epoch: int) -> list[Any]:
-        asked.append(epoch)
-        return rows_from_groups(planted.groups(4), planted.table, RewardConfig())
+    def __init__(self, groups: Any, table: Any) -> None:
+        self.groups, self.table = groups, table
+        self.asked: list[int] = []
 
+    def rows(self, policy: Policy, epoch: int) -> list[Row]:
+        self.asked.append(epoch)
+        return rows_from_groups(self.groups[epoch : epoch + 4], self.table, RewardConfig())
+
+
+def test_a_source_is_asked_for_rows_at_the_start_of_every_round(planted: Any) -> None:
+    source = FreshRows(planted.groups(4), planted.table)
     config = config_of("grpo", epochs=4, inner_epochs=2)
-    run_stage(planted.policy(), [], StageRun("grpo", config, planted.table, refresh=refresh))
-    assert asked == [0, 2]
+    run_stage(planted.policy(), source, StageRun("grpo", config, planted.table))
+    assert source.asked == [0, 2]
+
+
+def test_a_stage_stopped_inside_a_round_goes_on_with_the_rows_of_that_round(planted: Any, tmp_path: Path) -> None:
+    config = config_of("grpo", epochs=3, inner_epochs=2, schedule="constant", warmup=0.0)
+    groups = planted.groups(4)
+    for folder, pieces in (("whole", [3]), ("broken", [1, 3])):
+        for epochs in pieces:
+            source = FreshRows(groups, planted.table)
+            run = StageRun("grpo", replace(config, epochs=epochs), planted.table, 0, tmp_path / folder)
+            run_stage(planted.policy(), source, run)
+    assert source.asked == [0, 2], "epoch 1 belongs to the round that began with epoch 0"
+    logs = [(tmp_path / folder / "log.jsonl").read_text() for folder in ("whole", "broken")]
+    assert logs[0] == logs[1]
 
 
 def test_every_line_of_the_log_names_its_place_and_the_same_seed_gives_the_same_log(
@@ -234,7 +266,7 @@ def test_every_line_of_the_log_names_its_place_and_the_same_seed_gives_the_same_
     rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
     for name in ("a", "b"):
         run = StageRun("grpo", config_of("grpo", epochs=2), planted.table, 3, tmp_path / name, calls=lambda: 320)
-        run_stage(planted.policy(), rows, run)
+        run_stage(planted.policy(), FixedRows(rows), run)
     text = (tmp_path / "a" / "log.jsonl").read_text()
     assert text == (tmp_path / "b" / "log.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -344,7 +376,7 @@ def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None
         stage = StageRun(
             "sft", SftConfig(epochs=2, keep=keep), planted.table, evaluate=lambda _: {"reward": next(falling)}
         )
-        return run_stage(planted.policy(seed=3), rows, stage).best_epoch
+        return run_stage(planted.policy(seed=3), FixedRows(rows), stage).best_epoch
 
     assert (ended("best"), ended("last")) == (0, 2)
 
@@ -352,7 +384,7 @@ def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None
 def training_of(name: str, config: StageConfig, planted: Any, rows: list[Any]) -> torch.Tensor:
     policy = planted.policy(seed=3, state="gru", dropout=0.3)
     anchors = {"sft": frozen_copy(planted.policy(seed=4, state="gru"))}
-    run_stage(policy, rows, StageRun(name, config, planted.table, anchors=anchors))
+    run_stage(policy, FixedRows(rows), StageRun(name, config, planted.table, anchors=anchors))
     return torch.cat([value.flatten() for value in policy.state_dict().values()])
 
 
@@ -410,9 +442,9 @@ def test_after_the_easy_epochs_a_stage_begins_anew_from_the_best_of_them(
     rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
     run = StageRun("grpo", config, planted.table, 0, tmp_path, {"sft": planted.policy()}, evaluate)
     if stopped:
-        run_stage(planted.policy(), rows, replace(run, config=replace(config, epochs=4)))
+        run_stage(planted.policy(), FixedRows(rows), replace(run, config=replace(config, epochs=4)))
         (tmp_path / "checkpoints" / "grpo").rename(tmp_path / "checkpoints" / "shorter")
-    result = run_stage(planted.policy(), rows, run)
+    result = run_stage(planted.policy(), FixedRows(rows), run)
     assert result.best_epoch == 5
     tensors, _ = load_state(tmp_path / "state" / "grpo")
     second = under(tensors, "easy.")

@@ -20,7 +20,9 @@ from leverplus.recipe.training import (
     RewardConfig,
     SftConfig,
 )
-from leverplus.training.groups import GroupBatch, Row, collate, rows_from_groups
+from leverplus.training.data.batch import GroupBatch, collate
+from leverplus.training.data.from_search import rows_from_groups
+from leverplus.training.data.rows import Row
 from leverplus.training.grpo import Grpo, advantage_diagnostics, importance_diagnostics, step_mean
 from leverplus.training.stages import (
     Listwise,

@@ -10,7 +10,7 @@ import torch
 
 from leverplus.errors import TrainingError
 from leverplus.recipe.training import RewardConfig, SftConfig
-from leverplus.training.groups import rows_from_groups
+from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.stages import Sft
 from leverplus.training.steps import Steps
 

@@ -9,7 +9,8 @@ import torch
 
 from leverplus.policies.base import Policy
 from leverplus.recipe.training import ListwiseConfig, RewardConfig
-from leverplus.training.groups import GroupBatch, collate, rows_from_groups
+from leverplus.training.data.batch import GroupBatch, collate
+from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.stages import Listwise, Progress
 
 APART: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from viewed import client_of, sentence
 
 from leverplus.evaluation.predictions import Prediction, Results, read_predictions, write_predictions
 from leverplus.evaluation.runs import compare_runs, read_evaluated
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.types import ItemId
 
 HOSTILE = "<script>document.documentElement.dataset.pwned='1'</script>"

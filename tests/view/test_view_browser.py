@@ -21,7 +21,8 @@ from tiny_world import TINY, TinyRun
 
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.evaluation.runs import compare_runs, read_evaluated
-from leverplus.pipeline import load_run, open_run, train_run
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.view.app import create_app
 
@@ -208,8 +209,12 @@ def test_the_curves_and_findings_of_a_run_grow_while_it_trains(
     """A real training that learns nothing and waits before every epoch until the page has shown the one before."""
     root = tmp_path / "runs"
     go, recipe = Queue[None](), load_recipe("world", [*TINY, "sft.epochs=4", "sft.lr=1e-9"])
-    run = open_run(recipe, find_recipe("world"), root / "growing", seed=0, store_path=tiny_run.store)
-    run.progress = lambda what, _done, _total: go.get(timeout=60) if what.startswith("training") else None
+
+    def wait(what: str, _done: int, _total: int) -> None:
+        if what.startswith("training"):
+            go.get(timeout=60)
+
+    run = open_run(recipe, find_recipe("world"), root / "growing", seed=0, store_path=tiny_run.store, progress=wait)
     training = Thread(target=train_run, args=[run])
     training.start()
     with served(root) as address:

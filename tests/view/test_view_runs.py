@@ -12,7 +12,7 @@ from viewed import client_of, sentence
 
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
-from leverplus.pipeline import load_run
+from leverplus.experiment.opening import load_run
 from leverplus.report.data import newer, require_manifest
 from leverplus.rundir import PROGRESS
 from leverplus.view.runs import LIVE_SECONDS, RunsFolder

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from benchmarking import load_benchmark
 
+from leverplus.experiment.run import Run
 from leverplus.metrics import normalise_answer, vqa_accuracy
 from leverplus.recipe.recipe import load_recipe
-from leverplus.run import Run
 from leverplus.scoring.search import dense_groups
 from leverplus.tasks.world import draw_items
 from leverplus.world import questions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from leverplus.acquisition import turns
-from leverplus.pipeline import Run, open_run, search_groups, train_run
+from leverplus.experiment.opening import open_run
+from leverplus.experiment.rows import search_groups
+from leverplus.experiment.run import Run
+from leverplus.experiment.train import train_run
 from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
-from leverplus.scoring.acquire import propose
 from leverplus.training.checkpoint import load_checkpoint
+from leverplus.training.data.active import propose, turns
 from leverplus.types import Pool
 
 SETTINGS = [
@@ -117,9 +120,8 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tm
         if seen:
             raise KeyboardInterrupt
 
-    run.progress = stop
     with pytest.raises(KeyboardInterrupt):
-        train_run(run)
+        train_run(replace(run, progress=stop))
     again = trained(tmp_path / "run", tmp_path / "scores.db", DEEP)
     # a picture seen among others may differ in the last digit, and so may a probability
     weights = [load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors") for run in (again, whole)]
@@ -136,9 +138,8 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(f
         if what == "training, agreement" and done == total:
             raise KeyboardInterrupt
 
-    run.progress = stop
     with pytest.raises(KeyboardInterrupt):
-        train_run(run)
+        train_run(replace(run, progress=stop))
     assert (run.folder / "checkpoints" / "agreement-epoch001").is_dir()
     assert not (run.folder / "checkpoints" / "agreement").exists()
     again = trained(tmp_path / "run", tmp_path / "scores.db", SETTINGS)

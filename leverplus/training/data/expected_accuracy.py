@@ -1,9 +1,9 @@
-"""What labels let one expect of an answer: its accuracy, judged by what annotators said of questions like this one.
+"""Predicts an answer's expected accuracy from labels, cross-fitted over the training questions.
 
 How a question's own annotators happened to put it, and who of them was careless, is luck that nobody knows before they
 speak; a selector that learns from it learns noise. A small network learns from the labels of the training questions,
-without any call of the model, which answers score with which questions. Each question is judged by a network that saw
-neither it nor another question on its picture, so what comes out is an expectation and no memory.
+without any call of the model, which answers score with which questions. The accuracy of a question's answers is
+predicted by a network that saw neither it nor another question on its picture: a prediction, never a memory.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from leverplus.types import Item, ItemId, Score
 
 FOLDS = 3
 MOST_ANSWERS = 4096
-"""Answers that a network tells apart, the most common ones; others are worth what they were measured to be."""
+"""Answers that a network tells apart, the most common ones; others keep the accuracy that was measured."""
 HIDDEN, DROPOUT, EPOCHS, FEWEST_STEPS, BATCH, LR, DECAY = 256, 0.3, 20, 200, 256, 2e-3, 0.05
 MOST_SEEN = 300_000
-"""Questions that a judge reads, one over several epochs counted so often: beyond 15,000 fewer epochs, beyond this many
-one. So the time stops growing with the task until each question is read once."""
+"""Questions that a network reads, one over several epochs counted so often: beyond 15,000 fewer epochs, beyond this
+many one. So the time stops growing with the task until each question is read once."""
 
 INSTEAD = 'put "soft_only" in its place, for example --set \'reward.components=["soft_only","gt_prob"]\''
-"""What to do where labels let one expect nothing."""
+"""What to type where labels cannot predict anything."""
 
 Tell = Callable[[int, int], None]
-Worth = Mapping[str, float]
+AnswerScores = Mapping[str, float]
 """What each answer of an item scores with it, by its normalised form."""
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A network that has not seen some of the questions: from vectors to logits of what the known answers score."""
+class Predictor:
+    """A network that has not seen the questions of one fold: from vectors (D,) to one logit per known answer."""
 
     network: nn.Module
-    columns: Mapping[str, int]
+    columns: Mapping[str, int]  # the logit of a normalised answer
 
 
-class Expectation:
+class ExpectedAccuracy:
     """The expected accuracy of the answers that a model gave to training questions: call it with a score.
 
     `vectors` are those of `items`; items without answers teach nothing. `tell` is told how many steps of all are done.
@@ -65,46 +65,48 @@ class Expectation:
         tell: Tell = lambda _done, _total: None,
     ) -> None:
         self.places = {item.id: place for place, item in enumerate(items)}
-        self.inputs = _inputs(vectors)
-        self.folds = _folds(items, derive_seed(seed, "expectation"))
-        worth = [_worth(item, metric) for item in items]
-        self.judges: list[Judge] = []
+        self.inputs = _inputs(vectors)  # (N, D)
+        self.folds = _folds(items, derive_seed(seed, "expectation"))  # (N,)
+        scored = [_answer_scores(item, metric) for item in items]
+        self.predictors: list[Predictor] = []
         for fold in range(FOLDS):
-            seen = [place for place, own in enumerate(worth) if own and self.folds[place] != fold]
+            seen = [place for place, own in enumerate(scored) if own and self.folds[place] != fold]
             told = partial(_told, tell, fold)
             own_seed = derive_seed(seed, "judge", fold)
-            self.judges.append(_fit(self.inputs[seen], [worth[place] for place in seen], own_seed, told))
+            self.predictors.append(_fit(self.inputs[seen], [scored[place] for place in seen], own_seed, told))
         self._last: tuple[ItemId | None, Tensor] = (None, torch.empty(0))
 
     def __call__(self, score: Score) -> float:
         """The expected accuracy of a score's answer; what was measured where no other question was answered so."""
         if score.query not in self.places:
             return score.accuracy
-        column = self._judge(score.query).columns.get(normalise_answer(score.answer))
+        column = self._predictor(score.query).columns.get(normalise_answer(score.answer))
         return score.accuracy if column is None else float(self._expected(score.query)[column])
 
     def likeliest(self, query: ItemId) -> str:
-        """The answer that may expect most with a training question."""
-        return tuple(self._judge(query).columns)[int(self._expected(query).argmax())]
+        """The answer with the highest expected accuracy for a training question."""
+        return tuple(self._predictor(query).columns)[int(self._expected(query).argmax())]
 
-    def _judge(self, query: ItemId) -> Judge:
-        return self.judges[int(self.folds[self.places[query]])]
+    def _predictor(self, query: ItemId) -> Predictor:
+        return self.predictors[int(self.folds[self.places[query]])]
 
     @torch.no_grad()
     def _expected(self, query: ItemId) -> Tensor:
-        if self._last[0] != query:  # scores come group by group
-            self._last = query, self._judge(query).network(self.inputs[self.places[query]]).sigmoid()
+        """The expected accuracy of every known answer (A,)."""
+        if self._last[0] != query:  # scores come group by group, so the last query's are enough to keep
+            self._last = query, self._predictor(query).network(self.inputs[self.places[query]]).sigmoid()
         return self._last[1]
 
 
 def _inputs(vectors: Vectors) -> Tensor:
-    """Picture and question side by side, numbers of about unit size."""
+    """Picture and question side by side (N, D); unit vectors are scaled so that single numbers are of about size 1."""
     blocks = [block for block in (vectors.image, vectors.text) if block is not None]
-    return torch.from_numpy(np.concatenate([block * np.sqrt(block.shape[1]) for block in blocks], 1).astype(np.float32))
+    scaled = [block * np.sqrt(block.shape[1]) for block in blocks]
+    return torch.from_numpy(np.concatenate(scaled, 1).astype(np.float32))
 
 
 def _folds(items: Sequence[Item], seed: int) -> np.typing.NDArray[np.int64]:
-    """A fold for every item; all questions on a picture are in one."""
+    """A fold for every item (N,); all questions on a picture are in one."""
     pictures = [picture_of(item) or f"of its own {place}" for place, item in enumerate(items)]
     names = sorted(set(pictures))
     if len(names) < FOLDS:
@@ -116,7 +118,7 @@ def _folds(items: Sequence[Item], seed: int) -> np.typing.NDArray[np.int64]:
     return np.array([fold[picture] for picture in pictures])
 
 
-def _worth(item: Item, metric: Metric) -> Worth:
+def _answer_scores(item: Item, metric: Metric) -> AnswerScores:
     found: dict[str, float] = {}
     for answer in sorted(set(item.answers)):
         own = normalise_answer(answer)
@@ -128,49 +130,56 @@ def _told(tell: Tell, fold: int, done: int, steps: int) -> None:
     tell(fold * steps + done, FOLDS * steps)
 
 
-def _fit(inputs: Tensor, worth: Sequence[Worth], seed: int, tell: Tell) -> Judge:
-    """A judge trained on the questions it may see."""
-    if not worth:
+def _fit(inputs: Tensor, scored: Sequence[AnswerScores], seed: int, tell: Tell) -> Predictor:
+    """A network trained on the questions it may see: `inputs` (N, D) and what their answers score."""
+    if not scored:
         raise TrainingError(
             f'reward "expected_accuracy" learns from the labels of training questions, and too few have any; {INSTEAD}'
         )
-    given = Counter(answer for own in worth for answer in own)
+    given = Counter(answer for own in scored for answer in own)
     known = sorted(given, key=lambda answer: (-given[answer], answer))[:MOST_ANSWERS]
     columns = {answer: column for column, answer in enumerate(known)}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would keep a stack trace for every device
-        network = nn.Sequential(
-            *_layer(inputs.shape[1], HIDDEN), *_layer(HIDDEN, HIDDEN), last := nn.Linear(HIDDEN, len(columns))
-        )
-        nn.init.constant_(last.bias, -4.0)  # most answers score nothing
+        # made in this order: each layer draws its first weights from the generator
+        first, second = _layer(inputs.shape[1], HIDDEN), _layer(HIDDEN, HIDDEN)
+        last = nn.Linear(HIDDEN, len(columns))
+        network = nn.Sequential(*first, *second, last)
+        nn.init.constant_(last.bias, -4.0)  # sigmoid(-4) = 0.02: most answers score nothing
         optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
-        for step, rows in enumerate(order := _batches(len(inputs))):
+        order = _batches(len(inputs))
+        for step, rows in enumerate(order):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(LR, "cosine", step, len(order), warmup=len(order) // 20)
-            target = _targets([worth[row] for row in rows.tolist()], columns)
-            logits = network(inputs[rows])
+            target = _targets([scored[row] for row in rows.tolist()], columns)  # (B, A)
+            logits = network(inputs[rows])  # (B, A)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(rows)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
             tell(step + 1, len(order))
-    return Judge(network.eval(), columns)
+    return Predictor(network.eval(), columns)
 
 
 def _batches(count: int) -> list[Tensor]:
     """The questions in a fresh order every epoch; more epochs where there are few, so that something is learnt, and
     fewer where there are many."""
-    epochs = max(1, min(EPOCHS, MOST_SEEN // count), FEWEST_STEPS // -(-count // BATCH))
-    return [rows for _ in range(epochs) for rows in torch.split(torch.randperm(count), BATCH)]
+    steps_per_epoch = -(-count // BATCH)  # rounded up
+    epochs = max(1, min(EPOCHS, MOST_SEEN // count), FEWEST_STEPS // steps_per_epoch)
+    batches: list[Tensor] = []
+    for _ in range(epochs):
+        batches.extend(torch.split(torch.randperm(count), BATCH))
+    return batches
 
 
 def _layer(size: int, wide: int) -> Iterable[nn.Module]:
     return nn.Linear(size, wide), nn.GELU(), nn.Dropout(DROPOUT)
 
 
-def _targets(worth: Sequence[Worth], columns: Mapping[str, int]) -> Tensor:
-    target = torch.zeros(len(worth), len(columns))
-    for row, own in enumerate(worth):
+def _targets(scored: Sequence[AnswerScores], columns: Mapping[str, int]) -> Tensor:
+    """What every known answer scores with every question (B, A); an answer that nobody gave scores nothing."""
+    target = torch.zeros(len(scored), len(columns))
+    for row, own in enumerate(scored):
         for answer, value in own.items():
             if answer in columns:
                 target[row, columns[answer]] = value

@@ -12,7 +12,9 @@ import torch
 from leverplus.errors import DataError, NotMeasured
 from leverplus.policies.base import PAD, STOP
 from leverplus.recipe.training import RewardConfig, StageConfig
-from leverplus.training.groups import _only_tried, collate, rows_from_groups, rows_of_epoch
+from leverplus.training.data.batch import _only_tried, collate
+from leverplus.training.data.from_search import rows_from_groups
+from leverplus.training.data.rows import rows_of_epoch
 from leverplus.training.stages import prefix_tables
 from leverplus.types import ItemId
 

@@ -15,7 +15,7 @@ from leverplus.policies.build import build_policy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.recipe.training import AgreementConfig
-from leverplus.training.agreement import Agreement
+from leverplus.training.data.from_labels import LabelRows
 from leverplus.training.loop import StageRun, run_stage
 from leverplus.types import Item, ItemId
 
@@ -32,8 +32,8 @@ def table_of(items: list[Item], vectors: Any = None) -> ItemTable:
 def rows_of(
     items: list[Item], config: AgreementConfig, metric: Any = exact_match, *, seed: int = 0, epoch: int = 0
 ) -> Any:
-    source: Any = Agreement(items, [one.id for one in items], table_of(items), metric, config=config, seed=seed)
-    return source(None, epoch)
+    source: Any = LabelRows(items, [one.id for one in items], table_of(items), metric, config=config, seed=seed)
+    return source.rows(None, epoch)
 
 
 def test_a_candidate_is_worth_what_its_answer_scores_for_the_query() -> None:
@@ -69,7 +69,7 @@ def test_agreeing_items_are_drawn_alike_whichever_of_the_answers_they_show() -> 
     items = [item(0, "a", "b"), *(item(k, "a") for k in range(1, 7)), *(item(k, "b") for k in range(7, 10))]
     items += [item(k, "z") for k in range(10, 2010)]
     config = AgreementConfig(candidates=3, agreeing=1)
-    source: Any = Agreement(items, [], table_of(items), exact_match, config=config, seed=0)
+    source: Any = LabelRows(items, [], table_of(items), exact_match, config=config, seed=0)
     rng = np.random.default_rng(0)
     drawn = Counter(int(source._agreeing(0, rng)[0]) for _ in range(6000))
     drawn.pop(0)  # the query itself shows "a"; it is taken out afterwards
@@ -111,8 +111,8 @@ def test_queries_that_tell_nothing_apart_are_left_out_and_a_task_without_any_say
 def test_labels_of_other_questions_than_those_of_the_training_are_not_learnt_only_shown() -> None:
     items = [item(k, str(k % 3)) for k in range(60)]
     asked: Any = ["i4", "i7"]
-    source: Any = Agreement(items, asked, table_of(items), exact_match, config=AgreementConfig(), seed=0)
-    rows = source(None, 0)
+    source: Any = LabelRows(items, asked, table_of(items), exact_match, config=AgreementConfig(), seed=0)
+    rows = source.rows(None, 0)
     assert {row.query for row in rows} == {"i4", "i7"}
     assert len({place for row in rows for place in row.pool_rows.tolist()}) > 10
 
@@ -139,7 +139,7 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
     fields = {"query_fields": ("text",), "demo_fields": ("text",)}
     policy = build_policy(PolicyConfig(hidden=32, state="none", temperature=0.1, **fields), table.dims, seed=0)
     config = AgreementConfig(epochs=30, lr=3e-3, batch_size=32)
-    source = Agreement(items[:400], [one.id for one in items[:400]], table, exact_match, config=config, seed=0)
+    source = LabelRows(items[:400], [one.id for one in items[:400]], table, exact_match, config=config, seed=0)
 
     def hit_rate() -> float:
         found = []
@@ -153,6 +153,6 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
         return float(np.mean(found))
 
     before = hit_rate()
-    run_stage(policy, [], StageRun("agreement", config, table, refresh=source))
+    run_stage(policy, source, StageRun("agreement", config, table))
     assert before < 0.3
     assert hit_rate() > 0.8

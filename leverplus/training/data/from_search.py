@@ -1,65 +1,54 @@
-"""Tensors from groups: rewards on read, rows that a stage learns from, and padded batches."""
+"""Rows from searched groups: rewards are computed from stored scores, so another reward never asks the model again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 
 from leverplus import catalog
 from leverplus.errors import DataError
 from leverplus.maths import rewards
 from leverplus.maths.rewards import Evidence, Weights
-from leverplus.maths.signal import is_right
-from leverplus.policies.base import PAD, STOP, Features, may_stop
+from leverplus.policies.base import PAD, STOP, may_stop
 from leverplus.policies.items import ItemTable
-from leverplus.recipe.training import RewardConfig, StageConfig
-from leverplus.types import Demos, Group, ItemId, Member, Score
+from leverplus.recipe.training import RewardConfig
+from leverplus.scoring.search import top_members
+from leverplus.training.data.rows import Row
+from leverplus.types import Demos, Group, Member, Score
 
 Array = NDArray[np.float64]
 Expect = Callable[[Score], float]
-
-__all__ = ["GroupBatch", "ItemTable", "Row", "collate", "rows_from_groups", "rows_of_epoch"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a stage learns from at once: sequences of one query that compete with each other.
-
-    `sequences` (G, S) hold pool positions in prompt order; `log_mu` is NaN where a source has no density.
-    """
-
-    query: ItemId
-    query_row: int
-    pool_rows: Tensor
-    sequences: Tensor
-    rewards: Tensor
-    log_mu: Tensor
-    accuracy: Tensor
+"""The expected accuracy of a score's answer, for the reward of that name."""
 
 
 @dataclass(frozen=True)
-class GroupBatch:
-    """B rows padded to one shape: sequences (B, G, S), mask, rewards, log_mu and accuracy (B, G)."""
+class RowMaker:
+    """Makes rows of scored groups, everywhere in a run with the same table, reward and rule of stopping."""
 
-    queries: tuple[ItemId, ...]
-    features: Features
-    sequences: Tensor
-    mask: Tensor
-    rewards: Tensor
-    log_mu: Tensor
-    accuracy: Tensor
+    table: ItemTable
+    reward: RewardConfig
+    stop: str = "never"
+    max_shots: int = 8
+    expect: Expect | None = None
 
-    def __len__(self) -> int:
-        return len(self.queries)
+    def __call__(self, groups: Sequence[Group], imitate: int = 0) -> list[Row]:
+        """Rows of all lists of every group, or only of the `imitate` best of every length."""
+        chosen = top_members(groups, imitate) if imitate else groups
+        return rows_from_groups(
+            chosen,
+            self.table,
+            self.reward,
+            stop=self.stop,
+            max_shots=self.max_shots,
+            whole=groups,
+            expect=self.expect,
+        )
 
 
 def weights_of(config: RewardConfig) -> Weights:
@@ -198,81 +187,4 @@ def _row(
         rewards=torch.tensor(values, dtype=torch.float32),
         log_mu=torch.tensor([math.nan if value is None else value for value in log_mu], dtype=torch.float32),
         accuracy=torch.tensor([group.scores[i].accuracy if judged else math.nan for i in indices], dtype=torch.float32),
-    )
-
-
-def collate(rows: Sequence[Row], table: ItemTable, *, tried: bool = False) -> GroupBatch:
-    """Pad rows to one batch; with `tried` the pools hold only the candidates that some sequence of the row has."""
-    members = max(len(row.rewards) for row in rows)
-    steps = max(row.sequences.shape[1] for row in rows)
-    sequences = torch.stack(
-        [
-            pad(row.sequences, (0, steps - row.sequences.shape[1], 0, members - len(row.rewards)), value=PAD)
-            for row in rows
-        ]
-    )
-    counts = torch.tensor([len(row.rewards) for row in rows])
-    columns = {
-        name: pad_sequence([getattr(row, name) for row in rows], batch_first=True)
-        for name in ("rewards", "log_mu", "accuracy")
-    }
-    mask = torch.arange(members) < counts.unsqueeze(-1)
-    pools = [row.pool_rows for row in rows]
-    if tried:
-        pools, sequences = _only_tried(pools, sequences)
-    features = table.features_of_rows(torch.tensor([row.query_row for row in rows]), pools)
-    return GroupBatch(tuple(row.query for row in rows), features, sequences, mask, **columns)
-
-
-def _only_tried(pools: Sequence[Tensor], sequences: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Pools without the candidates that no sequence (B, G, S) has, in the same order, and the sequences' new places."""
-    size = max(len(pool) for pool in pools)
-    places = torch.where(sequences >= 0, sequences, size).flatten(1)
-    used = torch.zeros(len(pools), size + 1, dtype=torch.bool).scatter(1, places, True)[:, :size]
-    rank = torch.cat([used.cumsum(1) - 1, torch.zeros(len(pools), 1, dtype=torch.long)], dim=1)
-    moved = torch.gather(rank, 1, places).reshape(sequences.shape)
-    kept = [pool[own[: len(pool)]] for pool, own in zip(pools, used, strict=True)]
-    return kept, torch.where(sequences >= 0, moved, sequences)
-
-
-def rows_of_epoch(rows: Sequence[Row], config: StageConfig, epoch: int) -> list[Row]:
-    """The rows an epoch (from 0) learns from: enough positives, and only easy queries at first."""
-    kept = []
-    for row in rows:
-        # by accuracy: under a dense reward such as gt_prob a group without one right answer has rewards above 0 too
-        positive = row.accuracy > config.positive_threshold
-        if config.min_positive_ratio > 0.0 and float(positive.float().mean()) < config.min_positive_ratio:
-            continue
-        if epoch < config.easy_epochs:
-            gap = float(row.rewards.max() - row.rewards.min())
-            fewest = min(int(positive.sum()), int((~positive).sum()))
-            if gap < config.easy_gap or fewest < config.easy_count:
-                continue
-        remaining = without_wrong(row, config.drop_wrong)
-        if len(remaining.rewards):  # a group of wrong members alone may lose all of them
-            kept.append(remaining)
-    return kept
-
-
-def without_wrong(row: Row, share: float) -> Row:
-    """A row without a share of its wrong members, those least likely under what drew them first.
-
-    Members without a density (`log_mu` is NaN) are ordered by reward behind those with one.
-    """
-    wrong = [place for place, accuracy in enumerate(row.accuracy.tolist()) if not is_right(accuracy)]
-    count = int(share * len(wrong))
-    if not count:
-        return row
-    density, rewards = row.log_mu.tolist(), row.rewards.tolist()
-    # NaN compares with nothing, so a member without a density is put behind and told apart by its reward alone
-    known = {place: not math.isnan(density[place]) for place in wrong}
-    wrong.sort(key=lambda place: (not known[place], density[place] if known[place] else rewards[place]))
-    dropped = set(wrong[:count])
-    kept = torch.tensor([place for place in range(len(rewards)) if place not in dropped], dtype=torch.long)
-    return replace(
-        row,
-        sequences=row.sequences[kept],
-        rewards=row.rewards[kept],
-        log_mu=row.log_mu[kept],
-        accuracy=row.accuracy[kept],
     )

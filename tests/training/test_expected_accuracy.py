@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from leverplus.acquisition import Acquisition
 from leverplus.embedders.base import Vectors
 from leverplus.errors import TrainingError
+from leverplus.experiment.opening import load_run, open_run
+from leverplus.experiment.rows import learn_expected_accuracy, row_maker, search_groups
+from leverplus.experiment.train import train_run
 from leverplus.metrics import Metric, exact_match, label_accuracy, vqa_accuracy
-from leverplus.pipeline import load_run, open_run, search_groups, train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
-from leverplus.training import expectation
-from leverplus.training.expectation import Expectation
+from leverplus.training.data import expected_accuracy
+from leverplus.training.data.expected_accuracy import ExpectedAccuracy
 from leverplus.types import Item, ItemId, Score
 
 KINDS, WORDS = 4, ("lift", "elevator")
@@ -57,7 +58,7 @@ def labelled(count: int, seed: int = 0) -> tuple[list[Item], Vectors, np.ndarray
 
 
 def expected(items: Sequence[Item], vectors: Vectors, seed: int = 0) -> np.ndarray:
-    judge = Expectation(items, vectors, exact_match, seed=seed)
+    judge = ExpectedAccuracy(items, vectors, exact_match, seed=seed)
     return np.array([judge(score(item.id, WORDS[0])) for item in items])
 
 
@@ -69,7 +70,7 @@ def test_the_chance_behind_the_labels_is_found() -> None:
     for number in range(KINDS):
         assert found[kind == number].mean() == pytest.approx(CHANCE[number], abs=0.08)
     assert np.mean((found - truth) ** 2) < 0.15 * np.mean((measured - truth) ** 2)
-    judge = Expectation(items, vectors, exact_match, seed=0)
+    judge = ExpectedAccuracy(items, vectors, exact_match, seed=0)
     assert judge.likeliest(items[int(np.flatnonzero(kind == 0)[0])].id) == WORDS[0]
     assert judge.likeliest(items[int(np.flatnonzero(kind == 3)[0])].id) == WORDS[1]
 
@@ -87,7 +88,7 @@ def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -
     assert after[7] == before[7]
     assert (after != before).sum() > 40  # the judges of the other folds saw the change
     changed[6] = Item(items[6].id, "what?", ("paternoster",), "train", image=items[6].image)  # which nobody else said
-    judge = Expectation(changed, vectors, exact_match, seed=0)
+    judge = ExpectedAccuracy(changed, vectors, exact_match, seed=0)
     assert judge(score("i6", WORDS[0])) == before[6]
     assert judge(score("i6", "paternoster", 1.0)) == 1.0  # as measured: no other question says what it may expect
 
@@ -95,7 +96,7 @@ def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -
 def test_answers_of_several_annotators_count_by_the_metric() -> None:
     items = [Item(ItemId(f"i{n}"), "what?", ("Lift.",) * 2 + ("elevator",) * 8, "train") for n in range(90)]
     vectors = Vectors(None, np.ones((90, 3), dtype=np.float32), np.ones((90, 3), dtype=np.float32))
-    judge = Expectation(items, vectors, vqa_accuracy, seed=1)
+    judge = ExpectedAccuracy(items, vectors, vqa_accuracy, seed=1)
     assert judge(score("i3", "lift")) == pytest.approx(vqa_accuracy("lift", items[0].answers), abs=0.08)
     assert judge(score("i3", "elevator")) > 0.9
 
@@ -107,7 +108,7 @@ def test_answers_that_normalising_changes_are_worth_what_the_metric_says(metric:
     items = [Item(ItemId(f"i{n}"), "what?", (answer,) * 10, "train") for n in range(60)]
     vectors = Vectors(None, np.ones((60, 3), dtype=np.float32), np.ones((60, 3), dtype=np.float32))
     assert metric(answer, items[0].answers) == 1.0
-    assert Expectation(items, vectors, metric, seed=0)(score("i3", answer)) > 0.9
+    assert ExpectedAccuracy(items, vectors, metric, seed=0)(score("i3", answer)) > 0.9
 
 
 def test_the_order_of_sets_does_not_matter() -> None:
@@ -116,12 +117,13 @@ def test_the_order_of_sets_does_not_matter() -> None:
 import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.metrics import exact_match
-from leverplus.training.expectation import Expectation
+from leverplus.training.data import expected_accuracy
+from leverplus.training.data.expected_accuracy import ExpectedAccuracy
 from leverplus.types import Item, ItemId
 words = ("lift", "elevator", "hoist", "crane")
 items = [Item(ItemId(f"i{n}"), "what?", words, "train") for n in range(30)]
 vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-judge = Expectation(items, Vectors(None, vectors, vectors), exact_match, seed=0)
+judge = ExpectedAccuracy(items, Vectors(None, vectors, vectors), exact_match, seed=0)
 print(judge.judges[0].columns, float(judge.judges[0].network(judge.inputs).sum()))
 """
     said = {
@@ -138,7 +140,7 @@ def test_items_without_answers_teach_nothing() -> None:
     silent = [
         Item(item.id, item.question, (), "train", image=item.image) if n < 4 else item for n, item in enumerate(items)
     ]
-    judge = Expectation(silent, vectors, exact_match, seed=0)
+    judge = ExpectedAccuracy(silent, vectors, exact_match, seed=0)
     assert judge(score("i0", WORDS[0])) > 0.0
 
 
@@ -146,7 +148,7 @@ def test_labels_that_are_not_there_are_named() -> None:
     items, vectors, _ = labelled(60)
     silent = [Item(item.id, "what?", (), "train", image=item.image) for item in items]
     with pytest.raises(TrainingError, match="too few have any"):
-        Expectation(silent, vectors, exact_match, seed=0)
+        ExpectedAccuracy(silent, vectors, exact_match, seed=0)
 
 
 def test_a_reward_that_cannot_be_had_is_refused_before_the_model_is_asked(
@@ -158,31 +160,31 @@ def test_a_reward_that_cannot_be_had_is_refused_before_the_model_is_asked(
     monkeypatch.setattr(type(run.task), "metric", "token_f1")
     with pytest.raises(TrainingError, match=r"and the task has token_f1; put \"soft_only\" in its place, .*--set"):
         train_run(run)
-    assert "backend" not in vars(run), "the model was not even loaded"
+    assert "backend" not in vars(run.parts), "the model was not even loaded"
 
 
 def test_many_questions_are_read_less_often_and_every_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs(count: int) -> float:
-        return sum(len(rows) for rows in expectation._batches(count)) / count
+        return sum(len(rows) for rows in expected_accuracy._batches(count)) / count
 
     assert (epochs(5_333), epochs(30_000), epochs(400_000)) == (20, 10, 1)
     assert epochs(100) == 200  # one step an epoch, and 200 steps at least
     items, vectors, _ = labelled(60)
-    monkeypatch.setattr(expectation, "FEWEST_STEPS", 4)
-    monkeypatch.setattr(expectation, "EPOCHS", 4)
+    monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 4)
+    monkeypatch.setattr(expected_accuracy, "EPOCHS", 4)
     said: list[tuple[int, int]] = []
-    Expectation(items, vectors, exact_match, seed=0, tell=lambda done, total: said.append((done, total)))
+    ExpectedAccuracy(items, vectors, exact_match, seed=0, tell=lambda done, total: said.append((done, total)))
     assert said == [(done, 12) for done in range(1, 13)]
 
 
 def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     items, vectors, _ = labelled(60)
-    judge = Expectation(items, vectors, exact_match, seed=0)
+    judge = ExpectedAccuracy(items, vectors, exact_match, seed=0)
     assert judge(score("i0", "staircase", 0.3)) == 0.3
     assert judge(score("a stranger", WORDS[0], 0.6)) == 0.6
-    monkeypatch.setattr(expectation, "MOST_ANSWERS", 1)
-    few = Expectation(items, vectors, exact_match, seed=0)
-    (common,) = few.judges[few.folds[0]].columns
+    monkeypatch.setattr(expected_accuracy, "MOST_ANSWERS", 1)
+    few = ExpectedAccuracy(items, vectors, exact_match, seed=0)
+    (common,) = few.predictors[few.folds[0]].columns
     (rare,) = set(WORDS) - {common}
     assert few(score("i0", rare, 0.25)) == 0.25
     assert few(score("i0", common, 0.25)) != 0.25
@@ -202,12 +204,16 @@ def test_the_same_seed_gives_the_same_and_leaves_the_generator_alone() -> None:
 def test_labels_of_too_few_pictures_are_refused() -> None:
     items, vectors, _ = labelled(4)
     with pytest.raises(TrainingError, match="at least 3 pictures or texts, and there are 2"):
-        Expectation(items, vectors, exact_match, seed=0)
+        ExpectedAccuracy(items, vectors, exact_match, seed=0)
+
+
+def refuse(_run: object) -> None:
+    raise AssertionError("nobody should ask for it")
 
 
 def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expectation, "EPOCHS", 2)
-    monkeypatch.setattr(expectation, "FEWEST_STEPS", 1)
+    monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)
+    monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
     settings = [
         'reward.components=["expected_accuracy","gt_prob"]',
         "score.budget=300",
@@ -224,13 +230,15 @@ def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.Monk
     )
     train_run(run)
     groups = search_groups(run)
-    row = Acquisition(run, groups, run.pools(run.training_queries())[1]).rows[0]
+    expected = learn_expected_accuracy(run)
+    assert expected is not None
+    row = row_maker(run, run.pools(run.training_queries())[1], expected)(groups)[0]
     scores = next(group.scores for group in groups if group.query == row.query)
-    assert run.expectation is not None
-    worth = [0.5 * run.expectation(one) + 0.5 * one.gt_prob for one in scores]
+    worth = [0.5 * expected(one) + 0.5 * one.gt_prob for one in scores]
     assert row.rewards.tolist() == pytest.approx(worth, abs=1e-6)
     assert row.accuracy.tolist() == pytest.approx([one.accuracy for one in scores])  # the log shows what was measured
     assert (tmp_path / "run" / "checkpoints" / "listwise").is_dir()
     again = load_run(tmp_path / "run", store_path=tmp_path / "s.db")
+    monkeypatch.setattr("leverplus.experiment.train.learn_expected_accuracy", refuse)  # nothing is left to learn
     train_run(again)
-    assert "expectation" not in vars(again)  # nothing is left to learn, so nobody asks what to expect
+    assert again.calls() == run.calls()

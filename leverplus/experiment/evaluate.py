@@ -1,0 +1,102 @@
+"""Evaluating a run: every way of choosing demonstrations on the same items and pools. Nothing is trained here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leverplus.experiment.run import Run
+from leverplus.rundir import read_json, write_json
+
+if TYPE_CHECKING:
+    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.predictions import Results
+    from leverplus.policies.base import Policy
+    from leverplus.types import Item
+
+
+def bench_of(run: Run, queries: Sequence[Item]) -> Bench:
+    """What all arms share on some queries."""
+    from leverplus.evaluation.arms import Bench
+
+    pools, table = run.pools(queries)
+    return Bench(run.task, run.scorer, queries, pools, table, run.demonstrations, run.demonstration_vectors)
+
+
+def evaluate_run(
+    run: Run,
+    policy: Policy | None,
+    split: str = "test",
+    items: int | None = None,
+    *,
+    checkpoint: str | None = None,
+    force: bool = False,
+    advise: bool = True,
+) -> dict[str, Any]:
+    """Every arm on the same items and pools; writes eval.json and predictions.parquet (eval-dev.json, ... on dev).
+
+    `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`. With `advise`
+    an evaluation on test ends with what to use, by dev figures, unless eval.advice = false.
+    """
+    from leverplus.evaluation.conditions import require_unseen
+    from leverplus.evaluation.cost import query_cost
+    from leverplus.evaluation.evaluate import run_arms
+    from leverplus.evaluation.predictions import write_predictions
+    from leverplus.evaluation.result import alone, fill, first_record, makers
+    from leverplus.evaluation.sweep import guard_test
+    from leverplus.scoring.scorer import ADVICE, EVALUATION
+    from leverplus.training.given import names_elsewhere
+
+    section, suffix = run.recipe.eval, "" if split == "test" else f"-{split}"
+    path = run.folder / f"eval{suffix}.json"
+    chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
+    run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
+    bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    if split != "train":  # items of the training split are asked with pools that leave out their own picture
+        require_unseen(bench.queries, run.demonstrations)
+    share = choose_text_share(run)
+    results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
+    found = first_record(bench, results, split=split)
+    found["nearest_both_text_share"] = share
+    found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
+    found["chosen_on_test"] = chosen_on_test
+    if checkpoint is not None and names_elsewhere(checkpoint):
+        found["model_calls"] = 0  # this run did not train it
+    write_predictions(results, run.folder / f"predictions{suffix}.parquet")
+    write_json(path, found)  # the answers were paid for: from here on nothing that fails can lose them
+    trained = partial(_training_bench, run)
+    fill(found, makers(bench, results, policy, section, record=found, trained=trained), run.say)
+    found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
+    if advise and section.advice and split == "test":
+        fill(found, {"advice": lambda: advice_of(run, policy, share, results)}, run.say)
+        found["dev_calls"] = run.scorer.meter.calls(ADVICE)
+    alone(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
+    write_json(path, found)
+    return found
+
+
+def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> dict[str, Any]:
+    """Which arm to use at which number of shots, by the accuracy of every arm that can be deployed on dev."""
+    from leverplus.evaluation.advice import advise
+    from leverplus.evaluation.evaluate import run_arms
+    from leverplus.scoring.scorer import ADVICE
+
+    run.scorer.meter.asked[ADVICE].clear()
+    section = replace(run.recipe.eval, oracle=False, random_draws=1)
+    bench = replace(bench_of(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
+    return advise(run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda), test)
+
+
+def _training_bench(run: Run) -> Bench:
+    """The training queries on which the selector is asked: far better than elsewhere means over-fitting."""
+    return bench_of(run, run.training_queries()[: run.recipe.eval.diagnostic_items])
+
+
+def choose_text_share(run: Run) -> float:
+    """The share of the question in nearest_both with the best mean accuracy on dev."""
+    from leverplus.evaluation.evaluate import best_text_share
+
+    section = run.recipe.eval
+    return best_text_share(bench_of(run, run.chosen_items("dev", section.dev_items)), section.shots)

@@ -1,0 +1,113 @@
+"""What a run reads and never changes: the task, the embedder, the demonstrations with their vectors, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leverplus.errors import LeverError
+from leverplus.parsing import parse_toml
+from leverplus.recipe.recipe import Recipe
+from leverplus.rundir import moved_paths, read_json
+
+if TYPE_CHECKING:
+    from leverplus.backends.base import Backend, Recorded
+    from leverplus.embedders.base import Embedder, Vectors
+    from leverplus.recipe.model import ModelSection
+    from leverplus.recipe.sections import TaskSection
+    from leverplus.tasks.base import Task
+    from leverplus.types import Item
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+"""(what, done, total), called as work goes on."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Each part is built when it is first asked for; runs that `fit` can share them."""
+
+    recipe: Recipe
+    folder: Path
+    store_path: Path
+    say: Say
+    tell: Progress
+    at_work: bool
+
+    def fits(self, recipe: Recipe) -> bool:
+        """Whether these are the parts of another recipe too: the same task, embedder and model.
+
+        What a server is paid is noted run by run, so a run that asks one has its own parts.
+        """
+        mine = self.recipe
+        same_data = (mine.task, mine.embed) == (recipe.task, recipe.embed)
+        same_model = (mine.score.backend, mine.model) == (recipe.score.backend, recipe.model)
+        return same_data and same_model and recipe.score.backend != "openai"
+
+    @cached_property
+    def task_section(self) -> TaskSection:
+        """`[task]` by the rules the folder was made with: one from before task.rules existed keeps its splits."""
+        resolved, section = self.folder / "resolved.toml", self.recipe.task
+        if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
+            section = replace(section, rules="0.1")
+        return replace(section, **moved_paths(self.folder, section, ("folder", "file", "images", "captions")))
+
+    @cached_property
+    def task(self) -> Task:
+        from leverplus.engine.open import build_task
+
+        return build_task(self.task_section)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        from leverplus.embedders.cached import open_embedder
+
+        section = replace(self.recipe.embed, **moved_paths(self.folder, self.recipe.embed, ("model",)))
+        return open_embedder(section, self.store_path.parent / "vectors", self.tell)
+
+    @cached_property
+    def demonstrations(self) -> Sequence[Item]:
+        return self.task.items("train")
+
+    @cached_property
+    def demonstration_vectors(self) -> Vectors:
+        vectors = self.embedder.embed(self.demonstrations, self.task)
+        with_pictures = any(item.image is not None for item in self.demonstrations)
+        if with_pictures and vectors.image is None and not self.recipe.embed.mean:
+            self.say(
+                f"pictures are not seen by the selector: embed.name = {self.recipe.embed.name} reads texts alone, and "
+                "demonstrations are told apart by their questions and answers; clip and siglip see pictures"
+            )
+        return vectors
+
+    @cached_property
+    def model_section(self) -> ModelSection:
+        """`[model]` with its weights where they are found from here."""
+        from leverplus.engine.open import find_weights
+
+        return find_weights(self.recipe.score.backend, self.recipe.model, self.folder)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """The frozen model; a server is told what earlier takes of this run paid for."""
+        from leverplus.engine.open import build_backend
+
+        recipe, paid, earlier = self.recipe, None, None
+        if self.at_work and (self.folder / "run.json").is_file():
+            paid, earlier = self.folder / "paid.jsonl", read_json(self.folder / "run.json").get("spent")
+        backend = build_backend(recipe.score.backend, self.task, self.model_section, paid, earlier)
+        if hasattr(backend, "say"):
+            backend.say = self.say
+        return backend
+
+    @property
+    def recorded(self) -> Recorded:
+        """The recorded table that stands for the model; refused where there is none."""
+        from leverplus.backends.base import Recorded
+
+        if not isinstance(self.backend, Recorded):
+            raise LeverError('pool.kind = "recorded" takes what a recorded table holds: set score.backend = "table"')
+        return self.backend

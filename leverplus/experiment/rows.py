@@ -1,0 +1,143 @@
+"""What the stages of a run learn from, by its recipe: searched groups, labels, rounds of asking, imported beams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from leverplus.errors import TrainingError
+from leverplus.experiment.run import Run
+from leverplus.recipe.training import AgreementConfig
+
+if TYPE_CHECKING:
+    from leverplus.policies.base import Policy
+    from leverplus.policies.items import ItemTable
+    from leverplus.training.data.active import ActiveRows
+    from leverplus.training.data.expected_accuracy import ExpectedAccuracy
+    from leverplus.training.data.from_labels import LabelRows
+    from leverplus.training.data.from_search import RowMaker
+    from leverplus.training.data.rows import Row
+    from leverplus.types import Group
+
+
+def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
+    """Groups of lists with their scores, asked of the model once; imported groups are taken as they are.
+
+    Lists that are drawn from the selector need a trained one, `policy`; without it they are left out.
+    """
+    from leverplus.scoring.mining import keep_groups
+    from leverplus.scoring.plan import find_groups
+    from leverplus.training.mistakes import spoil_groups
+
+    section = run.recipe.score
+    if policy is None:
+        section = replace(section, samples=0, stochastic=0, selector_beams=0)
+    if section.groups:
+        run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
+        if run.imitates_beams:
+            return run.imported_groups
+        return keep_groups(run.imported_groups, section.keep, section.tiers)
+    run.require_model()
+    queries = run.training_queries()
+    pools, table = run.pools(queries)
+    groups = find_groups(run.scorer, pools, section, seed=run.seed, table=table, policy=policy)
+    if not groups:
+        raise TrainingError(
+            f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
+        )
+    run.say(f"searched {len(queries)} training queries with {run.calls():,} calls")
+    return groups if not run.recipe.mistakes.any else spoil_groups(run.recipe.mistakes, groups)
+
+
+def wants_expected_accuracy(run: Run) -> bool:
+    """Whether the reward asks for the expected accuracy of answers; refused where the metric does not allow it."""
+    reward = run.recipe.reward
+    if "expected_accuracy" not in (reward.components or (reward.mode,)):
+        return False
+    from leverplus.metrics import MATCHING
+    from leverplus.training.data.expected_accuracy import INSTEAD
+
+    if run.task.metric not in MATCHING:
+        raise TrainingError(
+            f'reward "expected_accuracy" needs a metric by which an answer that nobody gave scores nothing '
+            f"({', '.join(MATCHING)}), and the task has {run.task.metric}; {INSTEAD}"
+        )
+    return True
+
+
+def learn_expected_accuracy(run: Run) -> ExpectedAccuracy | None:
+    """Predicts the accuracy of answers, learnt from the labels of all training questions; None where nobody asks."""
+    if not wants_expected_accuracy(run):
+        return None
+    from leverplus.metrics import metric_named
+    from leverplus.pools.similarity import rows
+    from leverplus.training.data.expected_accuracy import ExpectedAccuracy
+
+    asked = {item.id for item in run.shuffled_queries()}
+    places = [place for place, item in enumerate(run.demonstrations) if item.id in asked]
+    return ExpectedAccuracy(
+        [run.demonstrations[place] for place in places],
+        rows(run.demonstration_vectors, places),
+        metric_named(run.task.metric),
+        seed=run.seed,
+        tell=partial(run.tell, "learning what labels let expect"),
+    )
+
+
+def row_maker(run: Run, table: ItemTable, expected: ExpectedAccuracy | None) -> RowMaker:
+    """Makes rows of scored groups by the reward of the recipe."""
+    from leverplus.training.data.from_search import RowMaker
+
+    select = run.recipe.select
+    return RowMaker(table, run.recipe.reward, select.stop, select.max_shots, expected)
+
+
+def searched_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker, stage: str) -> list[Row]:
+    """Rows of searched groups: the best lists for imitation (sft), all of them for every other stage."""
+    from leverplus.training.mistakes import spoil_rows
+
+    if run.imitates_beams:
+        rows = _beam_rows(run, groups, make_rows.table)
+    else:
+        rows = make_rows(groups, imitate=imitated(run, stage))
+    return spoil_rows(run.recipe.mistakes, rows) if stage == "sft" else rows
+
+
+def imitated(run: Run, stage: str) -> int:
+    """How many of the best lists of every length a stage learns from; 0: from all."""
+    return run.recipe.train.imitate if stage == "sft" else 0
+
+
+def _beam_rows(run: Run, groups: Sequence[Group], table: ItemTable) -> list[Row]:
+    """Rows of imported beams, whose answers nobody judged: the reward is what the earlier code's search gained."""
+    from leverplus.scoring.group_file import beam_gain
+    from leverplus.scoring.search import top_members
+    from leverplus.training.data.from_search import rows_by
+
+    select = run.recipe.select
+    best = top_members(groups, run.recipe.train.imitate, beam_gain)
+    return rows_by(best, table, beam_gain, stop=select.stop, max_shots=select.max_shots)
+
+
+def label_rows(run: Run, config: AgreementConfig, table: ItemTable) -> LabelRows:
+    """Rows of all training questions from their labels; the model is not asked."""
+    from leverplus.metrics import metric_named
+    from leverplus.training.data.from_labels import LabelRows
+
+    queries = [query.id for query in run.shuffled_queries()]
+    metric = metric_named(run.task.metric)
+    return LabelRows(run.demonstrations, queries, table, metric, config=config, seed=run.seed)
+
+
+def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> ActiveRows:
+    """Rounds in which the selector picks what is asked next, after these groups were searched."""
+    from leverplus.training.data.active import ActiveRows, AskingPlan
+
+    recipe, searched = run.recipe, len(run.training_queries())
+    calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
+    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / "acquired")
+    own = partial(make_rows, imitate=imitated(run, recipe.train.asking))
+    pools = run.pools(run.shuffled_queries())[0]
+    return ActiveRows(plan, run.scorer, pools, make_rows.table, searched=groups, make_rows=own)

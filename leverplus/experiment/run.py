@@ -1,0 +1,228 @@
+"""A run: one recipe, one seed, one folder, with the parts that are built from them when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leverplus.errors import DataError, TrainingError
+from leverplus.experiment.calls import KeptCalls
+from leverplus.experiment.parts import Parts, Progress, Say
+from leverplus.recipe.pools import RECORDED
+from leverplus.recipe.recipe import Recipe
+from leverplus.rundir import Heartbeat, moved_paths, read_json, write_json
+
+if TYPE_CHECKING:
+    from leverplus.backends.base import Backend
+    from leverplus.embedders.base import Embedder, Vectors
+    from leverplus.embedders.live import LiveEmbedder
+    from leverplus.policies.items import ItemTable
+    from leverplus.scoring.scorer import Scorer
+    from leverplus.tasks.base import Task
+    from leverplus.types import Group, Item, Pool
+
+POOL_SEED = 0
+"""Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
+
+CALLS = "calls.txt"
+"""The prompts that training asked for, in the run folder."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment. It holds what others work with and does nothing by itself; nobody changes it once it is made."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    store_path: Path
+    say: Say = field(default=lambda _: None)
+    progress: Progress = field(default=lambda _what, _done, _total: None)
+    strict: bool = False
+    """Whether an error of the preflight stops the training."""
+    at_work: bool = True
+    """Whether progress and calls are noted in the run folder; not where a finished selector only serves."""
+    most_queries: int = 0
+    """Training questions at most, for learning curves; 0: all."""
+    shared: Parts | None = None
+    """Parts of another run, taken over instead of built again where they fit this recipe."""
+
+    @cached_property
+    def parts(self) -> Parts:
+        if self.shared is not None and self.shared.fits(self.recipe):
+            return self.shared
+        return Parts(self.recipe, self.folder, self.store_path, say=self.say, tell=self.tell, at_work=self.at_work)
+
+    @property
+    def task(self) -> Task:
+        return self.parts.task
+
+    @property
+    def embedder(self) -> Embedder:
+        return self.parts.embedder
+
+    @cached_property
+    def live(self) -> LiveEmbedder | None:
+        """Embeds items anew while adapters are trained; None where the recipe asks for none."""
+        if not getattr(self.recipe.stages.get("sft"), "lora_rank", 0):
+            return None
+        from leverplus.embedders.cached import CachedEmbedder
+        from leverplus.embedders.live import LiveEmbedder
+
+        assert isinstance(self.embedder, CachedEmbedder), "the recipe was checked"
+        return LiveEmbedder(self.embedder, self.task)
+
+    @property
+    def backend(self) -> Backend:
+        return self.parts.backend
+
+    @property
+    def demonstrations(self) -> Sequence[Item]:
+        return self.parts.demonstrations
+
+    @property
+    def demonstration_vectors(self) -> Vectors:
+        return self.parts.demonstration_vectors
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Asks the store, else the model, which is tested before it is believed."""
+        from leverplus.experiment.scoring import Voice, open_scorer
+
+        voice = Voice(self.say, self.tell, self.remember)
+        return open_scorer(self.recipe, self.parts, self.store_path, self.kept_calls, voice)
+
+    def require_model(self) -> None:
+        """Open and test the model: one that is missing or broken is named before anything is embedded."""
+        _ = self.scorer
+
+    @cached_property
+    def kept_calls(self) -> KeptCalls:
+        has_folder = self.at_work and (self.folder / "run.json").is_file()
+        return KeptCalls(self.folder / CALLS if has_folder else None)
+
+    def calls(self) -> int:
+        """Distinct prompts that training and dev selection asked for so far."""
+        return len(self.kept_calls)
+
+    def _can_be_asked(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Those of some items that can be queries: with a recorded table, those it holds with some candidates."""
+        if self.recipe.pool.kind != RECORDED:
+            return items
+        held = self.parts.recorded
+        return [item for item in items if len(held.candidates(item.id)) >= max(2, *self.recipe.eval.shots)]
+
+    def chosen_items(self, split: str, count: int) -> list[Item]:
+        """`count` items of a split, drawn at random once for all runs; 0: all of them."""
+        items = self._can_be_asked(self.task.items(split))
+        if count == 0 or count >= len(items):
+            return list(items)
+        rng = np.random.default_rng([POOL_SEED, len(items), sum(split.encode())])
+        return [items[int(row)] for row in np.sort(rng.choice(len(items), count, replace=False))]
+
+    def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]:
+        """The pools of some queries, and the vectors of everything in them."""
+        from leverplus.policies.items import ItemTable
+        from leverplus.pools.build import build_pools, recorded_pools
+        from leverplus.pools.similarity import rows
+
+        demos, vectors = self.demonstrations, self.demonstration_vectors
+        places = {item.id: row for row, item in enumerate(demos)}
+        strangers = [query for query in queries if query.id not in places]
+        places |= {query.id: row for row, query in enumerate(strangers, start=len(demos))}
+        every = vectors if not strangers else vectors.joined(self.embedder.embed(strangers, self.task))
+        if self.recipe.pool.kind == RECORDED:
+            pools = recorded_pools(
+                self.recipe.pool, queries, self.parts.recorded.candidates, self.backend.fingerprint()
+            )
+        else:
+            pools = build_pools(
+                self.recipe.pool,
+                queries,
+                rows(every, [places[query.id] for query in queries]),
+                demos,
+                vectors,
+                seed=POOL_SEED,
+                fingerprint=self.embedder.fingerprint(),
+            )
+        if self.recipe.mistakes.any:
+            from leverplus.training.mistakes import spoil_pools
+
+            pools = spoil_pools(self.recipe.mistakes, pools, queries, demos)
+        ids = [item.id for item in (*demos, *strangers)]
+        blocks = {name: block for name, block in vars(every).items() if block is not None}
+        table = ItemTable.from_arrays(ids, blocks)
+        if self.live is not None:
+            table.live = self.live.items([*demos, *strangers])
+        return pools, table
+
+    @cached_property
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.folder)
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Show how far something is, and keep the run alive for those who follow its folder."""
+        self.progress(what, done, total)
+        if self.at_work:
+            self.heartbeat.beat(what, done, total)
+
+    def remember(self, facts: Mapping[str, Any]) -> None:
+        """Write facts to run.json beside what it says already; `lever world ladder` and benchmarks have no folder."""
+        if self.at_work and (self.folder / "run.json").is_file():
+            write_json(self.folder / "run.json", {**read_json(self.folder / "run.json"), **facts})
+
+    def affordable_calls(self) -> int:
+        """What the budget leaves for training after every epoch was judged on dev."""
+        section, reserve = self.recipe.score, self.recipe.dev_reserve()
+        left = section.budget - reserve
+        if left < section.cost(self.recipe.pool.size):
+            raise TrainingError(
+                f"score.budget = {section.budget}: judging every epoch on dev may take {reserve} calls, "
+                "which leaves none for training; raise score.budget or lower score.dev_queries or the number of epochs"
+            )
+        return left
+
+    def shuffled_queries(self) -> list[Item]:
+        """Every training item in the order of the run's seed; training takes them from the front."""
+        items = self._can_be_asked(self.task.items(self.recipe.mistakes.queries))
+        order = np.random.default_rng([self.seed, 31]).permutation(len(items))
+        return [items[int(row)] for row in order[: self.most_queries or None]]
+
+    @cached_property
+    def imported_groups(self) -> list[Group]:
+        """The groups of `score.groups`; every item must be one of the training split."""
+        from leverplus.scoring.group_file import load_groups
+
+        section = self.recipe.score
+        named = moved_paths(self.folder, section, ("groups",)).get("groups", section.groups)
+        groups = load_groups(Path(named).expanduser())
+        known = {item.id for item in self.demonstrations}
+        for group in groups:
+            strangers = [item for item in (group.query, *group.pool.candidates) if item not in known]
+            if strangers:
+                raise DataError(
+                    f"score.groups: item {strangers[0]} is not in the training split of {self.task.name}; type "
+                    f"`lever import FILE --task {self.task.name} --into DIR`, which gives items the ids of the task"
+                )
+        return groups
+
+    @cached_property
+    def imitates_beams(self) -> bool:
+        """Whether `score.groups` is beam data, which only sft can learn from; another stage is refused."""
+        from leverplus.scoring.group_file import require_imitation
+
+        return bool(self.recipe.score.groups) and require_imitation(self.imported_groups, list(self.recipe.stages))
+
+    def training_queries(self) -> list[Item]:
+        """The training queries that are searched before training, or those of imported groups."""
+        section = self.recipe.score
+        if section.groups:
+            return [self.task.item(group.query) for group in self.imported_groups]
+        share = section.first_share if section.rounds else 1.0
+        affordable = max(1, int(share * self.affordable_calls()) // section.cost(self.recipe.pool.size))
+        return self.shuffled_queries()[: min(affordable, section.queries or affordable)]

@@ -1,0 +1,48 @@
+"""The stages of a recipe as a plain list: each says where its rows come from and what must happen before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leverplus.recipe.recipe import Recipe
+from leverplus.recipe.training import AgreementConfig, StageConfig
+
+LABELS, SEARCH, ROUNDS, ASKED = "labels", "search", "rounds", "asked"
+"""Where rows come from: labels alone; the searched groups; the searched groups and rounds of asking while the stage
+trains; everything that was searched and asked before the stage began."""
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """One stage and what it needs."""
+
+    name: str
+    config: StageConfig
+    rows: str
+    searches: bool
+    """Whether the model is asked for groups before this stage."""
+    draws: bool
+    """Whether some of the searched lists are drawn from the selector that the stages before it have trained."""
+    preflight: bool
+    """Whether the doctor looks at the rows before the first step: those of the first stage that uses answers."""
+
+
+def list_stages(recipe: Recipe) -> list[TrainingStage]:
+    """The stages in the order in which they run.
+
+    Groups are searched before the first stage that learns from the model's answers. Where lists are drawn from the
+    selector, a search before the first of all stages has none to draw from, so the second stage searches again.
+    """
+    found = []
+    for place, (name, config) in enumerate(recipe.stages.items()):
+        first_to_ask = name == recipe.train.asking
+        draws = recipe.score.draws_from_selector and place > 0
+        if isinstance(config, AgreementConfig):
+            rows = LABELS
+        elif recipe.score.rounds:
+            rows = ROUNDS if first_to_ask else ASKED
+        else:
+            rows = SEARCH
+        searches = first_to_ask or (draws and place == 1)
+        found.append(TrainingStage(name, config, rows, searches, draws, preflight=first_to_ask))
+    return found

@@ -1,0 +1,219 @@
+"""Training a run: the stages of its recipe one after another, each going on where it was stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leverplus.errors import MissingFile
+from leverplus.experiment.monitor import Monitor
+from leverplus.experiment.opening import require_same_task
+from leverplus.experiment.rows import (
+    active_rows,
+    label_rows,
+    learn_expected_accuracy,
+    row_maker,
+    search_groups,
+    searched_rows,
+    wants_expected_accuracy,
+)
+from leverplus.experiment.run import Run
+from leverplus.experiment.stages import ASKED, LABELS, ROUNDS, TrainingStage, list_stages
+from leverplus.experiment.start import first_policy, starting_policy
+from leverplus.recipe.training import AgreementConfig
+
+if TYPE_CHECKING:
+    from leverplus.policies.base import Policy
+    from leverplus.policies.items import ItemTable
+    from leverplus.training.data.active import ActiveRows
+    from leverplus.training.data.expected_accuracy import ExpectedAccuracy
+    from leverplus.training.data.from_search import RowMaker
+    from leverplus.training.data.rows import RowSource
+    from leverplus.types import Group
+
+Judge = Callable[["Policy"], Mapping[str, float]]
+
+
+def train_run(run: Run) -> Policy:
+    """Train every stage of the recipe that is not trained yet; the selector that the last one wrote."""
+    require_same_task(run)
+    if is_trained(run):
+        recount_calls(run)
+        return trained_policy(run)
+    training = begin_training(run)
+    for stage in list_stages(run.recipe):
+        if stage.searches:
+            training.search(stage)
+        if _checkpoint(run, stage.name).is_dir():
+            training.take_over(stage)
+        else:
+            training.train(stage)
+    return training.policy
+
+
+def is_trained(run: Run) -> bool:
+    return all(_checkpoint(run, name).is_dir() for name in run.recipe.stages)
+
+
+def trained_policy(run: Run) -> Policy:
+    """The selector that the last stage wrote; a sentence where there is none yet."""
+    from leverplus.training.checkpoint import load_checkpoint
+
+    last = _checkpoint(run, list(run.recipe.stages)[-1])
+    if not last.is_dir():
+        raise MissingFile(f"{run.folder} holds no trained selector yet; type `lever train {run.folder}`")
+    return load_checkpoint(last)[0]
+
+
+def _checkpoint(run: Run, stage: str) -> Path:
+    return run.folder / "checkpoints" / stage
+
+
+def begin_training(run: Run) -> Training:
+    """What all stages share. Whatever would end the training later is refused here, the cheapest check first."""
+    start = starting_policy(run)
+    run.training_queries()  # a budget that pays for none is refused
+    wants_expected_accuracy(run)  # a metric that does not suit the reward is refused before the model is loaded
+    run.require_model()  # a model that is missing or fails its self-test is refused before anything is embedded
+    expected = learn_expected_accuracy(run)  # labels that teach nothing are refused before the model is asked
+    training = _prepared(run, start, expected)
+    begun = any((run.folder / name).is_dir() for name in ("checkpoints", "state"))
+    if not begun or not run.kept_calls.counted:
+        training.judge_selectors()
+    return training
+
+
+def _prepared(run: Run, start: Policy | None, expected: ExpectedAccuracy | None) -> Training:
+    queries = run.training_queries()
+    _, table = run.pools(queries if run.recipe.mistakes.any else queries[:1])
+    training = Training(run, first_policy(run, table, start), dev_judge(run), row_maker(run, table, expected))
+    if start is not None:
+        training.anchors["sft"] = start
+    return training
+
+
+def recount_calls(run: Run) -> None:
+    """Count what a trained run asked for whose folder is from before calls were kept; the store holds the answers."""
+    if run.kept_calls.counted:
+        return
+    training = _prepared(run, starting_policy(run), None)
+    training.judge_selectors()
+    for stage in list_stages(run.recipe):
+        if stage.searches:
+            training.search(stage)
+        training.take_over(stage)
+
+
+@dataclass
+class Training:
+    """A training under way: the selector as it stands, and what the stages so far have left for later ones."""
+
+    run: Run
+    policy: Policy
+    judge: Judge
+    make_rows: RowMaker
+    groups: Sequence[Group] = ()
+    active: ActiveRows | None = None
+    anchors: dict[str, Policy] = field(default_factory=dict)
+    """Earlier selectors by the name of their stage, which a loss may refer to."""
+
+    def __post_init__(self) -> None:
+        self.monitor = Monitor(self.run)
+
+    @property
+    def table(self) -> ItemTable:
+        return self.make_rows.table
+
+    def search(self, stage: TrainingStage) -> None:
+        """Have groups scored for this stage and the later ones; what the store holds is not asked again."""
+        self.groups = search_groups(self.run, self.policy if stage.draws else None)
+        if self.run.recipe.score.rounds:
+            self.active = active_rows(self.run, self.groups, self.make_rows)
+
+    def source(self, stage: TrainingStage) -> RowSource:
+        """Where the stage has its rows from."""
+        from leverplus.training.data.rows import FixedRows
+
+        if stage.rows == LABELS:
+            assert isinstance(stage.config, AgreementConfig)
+            return label_rows(self.run, stage.config, self.table)
+        if stage.rows == ROUNDS:
+            assert self.active is not None, "a stage with rounds searches first"
+            return self.active
+        if stage.rows == ASKED:
+            assert self.active is not None, "a stage with rounds came before"
+            return FixedRows(self.active.asked_rows())
+        return FixedRows(searched_rows(self.run, self.groups, self.make_rows, stage.name))
+
+    def train(self, stage: TrainingStage) -> None:
+        """Train one stage and go on with what it wrote."""
+        from leverplus.training.loop import StageRun, run_stage
+        from leverplus.training.mistakes import convert_checkpoint
+
+        run, name = self.run, stage.name
+        source = self.source(stage)
+        rows = source.rows(self.policy, 0)
+        if stage.preflight and not run.imitates_beams:  # lists without accuracies say nothing of their quality
+            self.monitor.preflight(self.policy, rows, self.groups, self.make_rows)
+        watch = self.monitor.watched(self.judge, name, stage.config.epochs)
+        settings = StageRun(
+            name, stage.config, self.table, run.seed, run.folder, self.anchors, watch, run.recipe.hash, run.calls
+        )
+        result = run_stage(self.policy, source, settings)
+        convert_checkpoint(run.recipe.mistakes, _checkpoint(run, name))
+        self.monitor.check_handover(self.policy, _checkpoint(run, name), rows, self.table)
+        value = "not judged" if result.best_value is None else f"dev accuracy {result.best_value:.3f}"
+        run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, {value}")
+        self._hand_on(stage)
+
+    def take_over(self, stage: TrainingStage) -> None:
+        """Go on with what a stage wrote when it was trained, and with what its rounds asked then."""
+        if stage.rows == ROUNDS and self.active is not None:
+            self.active.replay(self.policy)
+        self._hand_on(stage)
+
+    def _hand_on(self, stage: TrainingStage) -> None:
+        from leverplus.training.checkpoint import load_checkpoint
+
+        shutil.rmtree(self.run.folder / "state" / stage.name, ignore_errors=True)  # nothing goes on from it
+        # twice: the next stage trains the one, and its loss may refer to the other as it is now
+        self.policy = load_checkpoint(_checkpoint(self.run, stage.name))[0]
+        self.anchors[stage.name] = load_checkpoint(_checkpoint(self.run, stage.name))[0]
+
+    def judge_selectors(self) -> None:
+        """Judge the selector that training begins with, and that of every epoch so far, on dev.
+
+        A new run has no epochs yet. In a folder from before calls were kept this counts the prompts that judging
+        asked for; the store holds their scores.
+        """
+        from leverplus.evaluation.sweep import checkpoint_names
+        from leverplus.training.checkpoint import load_checkpoint
+
+        self.judge(self.policy)
+        checkpoints = self.run.folder / "checkpoints"
+        for name in checkpoint_names(checkpoints, self.run.recipe.stages):
+            self.judge(load_checkpoint(checkpoints / name)[0])
+
+
+def dev_judge(run: Run) -> Judge:
+    """Judges a policy by the accuracy of its picks on fixed dev queries, store first; these calls count as training."""
+    from leverplus.evaluation.arms import learned
+    from leverplus.scoring.scorer import TRAINING
+
+    section = run.recipe.score
+    pools, table = run.pools(run.chosen_items("dev", section.dev_queries))
+
+    def judge(policy: Policy) -> Mapping[str, float]:
+        values: dict[str, float] = {}
+        for shots, lists in learned(policy, pools, table, section.dev_shots).items():
+            prompts = [(pool.query, demos) for pool, demos in zip(pools, lists, strict=True)]
+            scores = run.scorer.score(prompts, TRAINING, "judging on dev")
+            values[f"reward@{shots}"] = float(np.mean([score.accuracy for score in scores]))
+        return {"reward": float(np.mean(list(values.values()))), **values}
+
+    return judge

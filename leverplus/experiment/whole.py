@@ -1,0 +1,25 @@
+"""A whole recipe: train what is not trained, evaluate on test, examine and report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leverplus.experiment.evaluate import evaluate_run
+from leverplus.experiment.monitor import examine_run
+from leverplus.experiment.run import Run
+from leverplus.experiment.train import train_run
+from leverplus.rundir import write_json
+
+
+def run_all(run: Run) -> dict[str, Any]:
+    """Every stage of a recipe; what is done already is taken from the store and the run folder."""
+    from leverplus.evaluation.result import alone
+    from leverplus.report.build import build_report
+
+    found = evaluate_run(run, train_run(run))
+    noted = len(found["notes"])
+    alone(found, "findings.json", lambda: examine_run(run), run.say)
+    alone(found, "report.html", lambda: build_report(run), run.say)
+    if len(found["notes"]) > noted:
+        write_json(run.folder / "eval.json", found)
+    return found
