@@ -365,7 +365,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 NO_EFFECT_ON_WEIGHTS = {"epochs", "patience", "monitor", "keep"}
 NEEDS_ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout"}  # tests/embedders/test_live_embedder.py
-SHAPE_ROWS = {"queries", "candidates", "agreeing"}  # tests/training/test_agreement.py
+SHAPE_ROWS = {"queries", "candidates", "agreeing"}  # tests/training/test_from_labels.py
 
 
 def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None:
