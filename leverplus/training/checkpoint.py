@@ -27,6 +27,7 @@ from leverplus.recipe.selection import PolicyConfig
 from leverplus.rundir import CONFIG, WEIGHTS, staged_folder
 
 FORMAT = 1
+"""Of `config.json`; another number is another program's, or a later version's."""
 
 
 def describe(policy: Policy, recipe_hash: str, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def check_sizes(
 
     `held` gives the number of weights by tensor. The selector is built without memory (torch's meta device) to count.
     """
+    # layers are counted first: even without memory, building millions of modules would take hours
     layers = {"layers": config.layers, "pool_layers": config.pool_layers, "slot_layers": config.slot_layers}
     for name, count in layers.items():
         if count > max(64, len(held)):
@@ -102,6 +104,7 @@ def check_sizes(
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # numbers that no tensor can count
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise CheckpointError(f"{source} describes a selector that cannot be built ({reason})") from error
+    # a description that fits is equal in size; the slack is for selectors whose tensors come from elsewhere
     if wanted > 10 * sum(held.values()) + 10_000_000:
         raise CheckpointError(
             f"{source} describes a selector of {wanted:,} weights and holds {sum(held.values()):,}, so it is not loaded"

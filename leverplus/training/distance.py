@@ -41,8 +41,10 @@ def weight_distances(first: Policy, second: Policy) -> dict[str, Distance]:
 
 
 def _distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor], names: list[str]) -> Distance:
-    base = torch.cat([left[name].double().flatten() for name in names])
+    base = torch.cat([left[name].double().flatten() for name in names])  # (weights,)
     change = torch.cat([right[name].double().flatten() for name in names]) - base
-    size = float(base.norm())
-    relative = float(change.norm()) / size if size else math.inf if float(change.norm()) else 0.0
+    size, moved = float(base.norm()), float(change.norm())
+    relative = moved / size if size else math.inf  # from weights that were all zero any change is infinitely far
+    if not moved:
+        relative = 0.0
     return Distance(base.numel(), relative, float(change.abs().mean()), float(change.abs().max()))

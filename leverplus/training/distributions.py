@@ -18,6 +18,7 @@ from leverplus.training.data.rows import Row
 from leverplus.training.stages import Stage
 
 BINS = 20
+"""Of every histogram: over [0, 1] a step of 0.05."""
 
 
 def histogram(values: Tensor) -> dict[str, Any]:
@@ -34,14 +35,13 @@ def describe(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str,
     `flat` groups have equal rewards, in `all_wrong` and `all_right` ones every answer has accuracy 0 or 1. `spread` is
     the best minus the worst reward of a group. `advantages` are left out where the stage makes none.
     """
-    spread = torch.stack([row.rewards.max() - row.rewards.min() for row in rows])
+    spread = torch.stack([row.rewards.max() - row.rewards.min() for row in rows])  # (groups,)
+    judged = [row for row in rows if not row.accuracy.isnan().any()]
     found = {
         "groups": len(rows),
         "sequences": sum(len(row.rewards) for row in rows),
         "flat": int((spread <= FLAT).sum()),
-        "all_wrong": sum(
-            not any(map(is_right, row.accuracy.tolist())) for row in rows if not row.accuracy.isnan().any()
-        ),
+        "all_wrong": sum(not any(map(is_right, row.accuracy.tolist())) for row in judged),
         "all_right": sum(all_right(row.accuracy.tolist()) for row in rows),
         "rewards": histogram(torch.cat([row.rewards for row in rows])),
         "spread": histogram(spread),

@@ -51,7 +51,9 @@ class Grpo(Stage[GrpoConfig]):
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:
         config = self.config
         new = policy_logprobs(policy, batch)
-        fixed = [*self.copies.values(), *([self.anchors["sft"]] if config.behaviour == "sft" else [])]
+        fixed = list(self.copies.values())
+        if config.behaviour == "sft":
+            fixed.append(self.anchors["sft"])
         known = {each: fixed_logprobs(each, batch) for each in dict.fromkeys(fixed)}  # one may play several parts
         prox, reference = known[self.copies["proximal"]], known[self.copies["reference"]]
         old = known[self.anchors["sft"]] if config.behaviour == "sft" else prox
@@ -61,9 +63,10 @@ class Grpo(Stage[GrpoConfig]):
         surrogate = losses.ppo_clip(
             new.steps, old.steps, new.valid, advantage, taking_part, clip=clip, importance=importance
         )
-        rows = taking_part.any(-1)
+        rows = taking_part.any(-1)  # (B,)
         kl = row_mean(member_mean(self.kl(new, reference), taking_part), rows)
-        entropy = row_mean(member_mean(step_mean(divergences.entropy(new.table), new.valid), taking_part), rows)
+        step_entropy = step_mean(divergences.entropy(new.table), new.valid)  # (B, G)
+        entropy = row_mean(member_mean(step_entropy, taking_part), rows)
         beta = 0.0 if config.clip_only else self.numbers["kl_beta"]
         parts = {"pg": surrogate.total, "kl": beta * kl, "entropy": -config.entropy_bonus * entropy}
         diagnostics = {**group_diagnostics(batch), **surrogate.diagnostics, "kl_coef": beta}
@@ -76,13 +79,14 @@ class Grpo(Stage[GrpoConfig]):
     def advantage(self, batch: GroupBatch, epoch: int) -> tuple[Tensor, Tensor]:
         """Advantages (B, G) over the whole group, and which members take part in the update."""
         config = self.config
-        kept = batch.mask
+        kept = batch.mask  # (B, G)
         if config.top_k:
             count = config.top_k[min(epoch, len(config.top_k) - 1)]
             kept = advantages.top_members(batch.rewards, batch.mask, count)
         basis = kept if config.topk_before_advantage else batch.mask
-        value = catalog.load(catalog.ADVANTAGES, config.advantage, "advantage")(batch.rewards, basis, config.std_floor)
-        live = advantages.live_groups(batch.rewards, basis).unsqueeze(-1)
+        compare = catalog.load(catalog.ADVANTAGES, config.advantage, "advantage")
+        value = compare(batch.rewards, basis, config.std_floor)  # (B, G)
+        live = advantages.live_groups(batch.rewards, basis).unsqueeze(-1)  # (B, 1)
         if config.batch_scale:
             value = advantages.scale_over_batch(value, basis & live)
         value = value.clamp(-config.advantage_clip, config.advantage_clip)
@@ -91,7 +95,7 @@ class Grpo(Stage[GrpoConfig]):
     def kl(self, new: StepLogprobs, reference: StepLogprobs) -> Tensor:
         """KL to the reference in nats a sequence, (B, G): exact over the pool at every step, or an estimate."""
         if self.config.kl == "exact":
-            exact = divergences.categorical_kl(new.table, reference.table)
+            exact = divergences.categorical_kl(new.table, reference.table)  # (B, G, S)
             return torch.where(new.valid, exact, torch.zeros_like(exact)).sum(-1)
         estimate: Tensor = getattr(divergences, self.config.kl)(new.total, reference.total)
         return estimate
@@ -102,14 +106,17 @@ class Grpo(Stage[GrpoConfig]):
                 'grpo.behaviour = "stored": some sequences carry no log-probability of their source; '
                 'use grpo.behaviour = "proximal", or groups that a policy sampled'
             )
-        return (prox.total - batch.log_mu).exp().clamp(max=self.config.importance_cap)
+        # truncated importance sampling (Ionides 2008): a cap bounds the variance, at the price of some bias
+        return (prox.total - batch.log_mu).exp().clamp(max=self.config.importance_cap)  # (B, G)
 
     def _watch(self, new: StepLogprobs, old: StepLogprobs, diagnostics: dict[str, float], kl: float) -> None:
+        """Note the first ratios of a round, end an epoch that moves too far, and adapt the KL weight by the batch."""
         if self.numbers["fresh"]:
             diagnostics["ratio/first_mb_dev"] = float((new.steps - old.steps).detach().abs().max())
             self.numbers["fresh"] = 0.0
         limit = self.config.trust_kl
-        self.enough = limit > 0.0 and diagnostics["kl_prox"] / max(int(new.valid.sum(-1).max()), 1) > limit
+        longest = max(int(new.valid.sum(-1).max()), 1)  # steps of the longest list: the limit is per step
+        self.enough = limit > 0.0 and diagnostics["kl_prox"] / longest > limit
         if self.config.beta_rule == "batch":
             self.numbers["kl_beta"] = self.rule.next(self.numbers["kl_beta"], kl)
 
@@ -123,10 +130,10 @@ def step_mean(values: Tensor, valid: Tensor) -> Tensor:
 def group_diagnostics(batch: GroupBatch) -> dict[str, float]:
     """Rewards of the groups, and how many groups say nothing; always at group level."""
     mask, rewards = batch.mask, batch.rewards
-    live = advantages.live_groups(rewards, mask)
-    highest = rewards.masked_fill(~mask, -torch.inf).amax(-1)
-    hit = torch.where(mask, batch.accuracy > 0, torch.zeros_like(mask))
-    count = mask.sum(-1)
+    live = advantages.live_groups(rewards, mask)  # (B,)
+    highest = rewards.masked_fill(~mask, -torch.inf).amax(-1)  # (B,)
+    hit = torch.where(mask, batch.accuracy > 0, torch.zeros_like(mask))  # (B, G)
+    count = mask.sum(-1)  # (B,)
     return {
         "reward": float(rewards[mask].mean()),
         "reward_std": float(advantages.moments(rewards, mask)[2].mean()),
@@ -160,9 +167,11 @@ def distance_diagnostics(
     def total(values: Tensor) -> float:
         return float(torch.where(new.valid, values, torch.zeros_like(values)).sum(-1)[mask].mean())
 
-    entropy, kl = divergences.entropy(new.table), divergences.categorical_kl(new.table, reference.table)
-    exists = new.valid & mask.unsqueeze(-1)
-    most = (new.table > -torch.inf).sum(-1).clamp(min=2).log()
+    entropy = divergences.entropy(new.table)  # (B, G, S)
+    kl = divergences.categorical_kl(new.table, reference.table)  # (B, G, S)
+    exists = new.valid & mask.unsqueeze(-1)  # (B, G, S)
+    # the entropy of a uniform choice; at least that of two actions, since log(1) = 0 cannot be divided by
+    most = (new.table > -torch.inf).sum(-1).clamp(min=2).log()  # (B, G, S)
     return {
         "kl": total(kl),
         "kl_prox": total(divergences.categorical_kl(new.table, prox.table)),
@@ -178,12 +187,13 @@ def distance_diagnostics(
 @torch.no_grad()
 def importance_diagnostics(prox: StepLogprobs, batch: GroupBatch) -> dict[str, float]:
     """How far the stored behaviour is from the proximal policy, over the members that carry a log-probability."""
-    known = batch.mask & ~torch.isnan(batch.log_mu)
+    known = batch.mask & ~torch.isnan(batch.log_mu)  # (B, G)
     if not bool(known.any()):
         return {}
-    weight = (prox.total - batch.log_mu)[known].clamp(-20.0, 20.0).exp()
+    weight = (prox.total - batch.log_mu)[known].clamp(-20.0, 20.0).exp()  # (n,), e^20 still squares in float32
     return {
         "sampling/is_mean": float(weight.mean()),
         "sampling/is_max": float(weight.max()),
+        # effective sample size (Kish): (sum w)^2 / sum w^2, as a share of n
         "sampling/ess": float(weight.sum().square() / weight.square().sum() / len(weight)),
     }

@@ -32,12 +32,17 @@ def split_rows(rows: Sequence[Row], share: float) -> tuple[list[Row], list[Row]]
     Which query goes where follows from its id alone, so that rows of later rounds never move over.
     """
     queries = sorted({str(row.query) for row in rows}, key=_place)
-    count = min(max(1, round(share * len(queries))), len(queries) - 1) if share > 0.0 else 0
+    count = 0
+    if share > 0.0:
+        count = min(max(1, round(share * len(queries))), len(queries) - 1)
     kept_out = set(queries[:count])
-    return [row for row in rows if row.query not in kept_out], [row for row in rows if row.query in kept_out]
+    learnt = [row for row in rows if row.query not in kept_out]
+    judged = [row for row in rows if row.query in kept_out]
+    return learnt, judged
 
 
 def _place(query: str) -> bytes:
+    """Where a query stands in an order that looks random and is the same everywhere."""
     return hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -53,8 +58,9 @@ def judge_rows(policy: Policy, rows: Sequence[Row], table: ItemTable) -> dict[st
         logprobs = sequence_logprobs(policy, policy.prepare(batch.features), batch.sequences)
         weights = losses.reward_weights(batch.rewards, batch.mask, TEMPERATURE)  # (B, G)
         loss = losses.rce(logprobs.steps, logprobs.valid, weights, batch.mask)
+        # the policy's probability of each member, given that it chooses one of them
         among = torch.softmax(logprobs.total.masked_fill(~batch.mask, -torch.inf), dim=-1)  # (B, G)
-        rewards = torch.where(batch.mask, batch.rewards, torch.zeros_like(batch.rewards))
+        rewards = torch.where(batch.mask, batch.rewards, torch.zeros_like(batch.rewards))  # (B, G)
         totals["loss"] += float(loss.total) * len(batch)
         totals["group_reward"] += float((among * rewards).sum())
     return {name: total / len(rows) for name, total in totals.items()}

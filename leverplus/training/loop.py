@@ -35,6 +35,7 @@ from leverplus.training.steps import Steps
 
 Evaluate = Callable[[Policy], Mapping[str, float]]
 PROBES = 64
+"""Queries on which an epoch's change of picks and the gradients of the terms are measured."""
 
 JUDGED = 256
 """Groups of the training on which the held-out numbers are also taken, for comparison."""
@@ -110,11 +111,13 @@ class _Trainer:
         self.history: list[Mapping[str, float]] = []
 
     def finished(self) -> bool:
+        """Whether all epochs are done, or the last `patience` of them brought nothing better."""
         waited = self.epoch - self.best_epoch
         tired = self.config.patience > 0 and self.best_value is not None and waited >= self.config.patience
         return self.epoch >= self.config.epochs or tired
 
     def run_epoch(self, rows: Sequence[Row]) -> None:
+        """Learn from the rows once, measure what that did, judge, log and save."""
         config, name = self.config, self.run.name
         rows, self.kept_out = split_rows(rows, config.held_out)
         kept = rows_of_epoch(rows, config, self.epoch)
@@ -132,7 +135,7 @@ class _Trainer:
         probe = collate(kept[:PROBES], self.run.table)
         before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
         order = shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order"))
-        if self.epoch == 0 and self.run.folder is not None:
+        if self.epoch == 0 and self.run.folder is not None:  # what the stage has to learn from, for the report
             advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
             write_distributions(self.run.folder, name, describe(order, advantages))
         metrics = self.steps.pass_over(order, self.epoch)
@@ -155,13 +158,14 @@ class _Trainer:
         self.steps.taken = taken
 
     def _refer_to_easy(self, weights: Mapping[str, Tensor]) -> None:
-        """The stage made again, as if this were the policy that it was given and that came from imitation."""
+        """Make the stage again, as if it had been given these weights and they came from imitation."""
         anchor = frozen_copy(self.policy)
         checkpoint.load_weights(anchor, weights, "the best easy epoch")
         made = catalog.load(catalog.STAGES, self.run.name, "stage")
         self.stage = made(self.config, anchor, {**self.run.anchors, "sft": anchor})
 
     def _picks(self, probe: GroupBatch) -> Tensor:
+        """The first picks of the probe queries (B, up to 2), without dropout."""
         self.policy.eval()
         with torch.no_grad():
             encoded = self.policy.prepare(probe.features)
@@ -184,6 +188,7 @@ class _Trainer:
         return measured | judge_rows(self.policy, self.kept_out, self.run.table)
 
     def _value(self, held_out: Mapping[str, float]) -> float:
+        """The held-out number that decides, higher is better."""
         if self.config.monitor not in held_out:
             raise TrainingError(
                 f'{self.run.name}.monitor = "{self.config.monitor}" is not measured; known: {", ".join(held_out)}'
@@ -192,6 +197,7 @@ class _Trainer:
         return -value if self.config.monitor == "loss" else value
 
     def _close_epoch(self, metrics: dict[str, float]) -> None:
+        """Judge the epoch, remember its weights if they are the best, write its line of the log and its state."""
         held_out: Mapping[str, float] = {}
         if self._judges:
             held_out = self._judge()

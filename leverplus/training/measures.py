@@ -18,7 +18,7 @@ TERMS = {"pg": "policy"}
 """Terms whose gradient has another name than their loss."""
 
 
-class Meter:
+class BatchMeans:
     """Means of what batches said, weighted by their size; the largest for names that end in /max."""
 
     def __init__(self) -> None:
@@ -39,14 +39,16 @@ class Meter:
 
 def moved(before: Mapping[str, Tensor], policy: Policy) -> float:
     """Norm of the change of all weights / their norm before."""
-    change = sum(float((value.cpu() - before[name]).square().sum()) for name, value in policy.state_dict().items())
+    change = 0.0
+    for name, value in policy.state_dict().items():
+        change += float((value.cpu() - before[name]).square().sum())
     size = sum(float(value.square().sum()) for value in before.values())
     return math.sqrt(change / max(size, 1e-12))
 
 
 def compare_picks(before: Tensor, after: Tensor, probe: GroupBatch) -> dict[str, float]:
     """How many probe queries changed their picks, and how many different demonstrations are picked."""
-    rows = torch.gather(probe.features.pool, 1, after.clamp(min=0))
+    rows = torch.gather(probe.features.pool, 1, after.clamp(min=0))  # (B, S) picks as rows of the item table
     return {
         "picks/changed_frac": float((before != after).any(-1).float().mean()),
         "picks/unique_demos": float(len(torch.unique(rows))),
@@ -56,15 +58,15 @@ def compare_picks(before: Tensor, after: Tensor, probe: GroupBatch) -> dict[str,
 @torch.no_grad()
 def by_position(name: str, values: Tensor, exists: Tensor) -> dict[str, float]:
     """Means of (B, G, S) at each place of the list over the members that have it: name/step1, name/step2, ..."""
-    counts = exists.sum((0, 1))
-    sums = torch.where(exists, values, torch.zeros_like(values)).sum((0, 1))
+    counts = exists.sum((0, 1))  # (S,)
+    sums = torch.where(exists, values, torch.zeros_like(values)).sum((0, 1))  # (S,)
     means = (sums / counts.clamp(min=1)).tolist()
     return {f"{name}/step{step}": means[step - 1] for step, count in enumerate(counts.tolist(), 1) if count}
 
 
 def term_gradients(stage: Stage[Any], policy: Policy, batch: GroupBatch, progress: Progress) -> dict[str, float]:
     """Norm of the gradient of each weighted term of a loss, without dropout; the stage itself is left as it was."""
-    aside = copy.copy(stage)
+    aside = copy.copy(stage)  # a loss may count or adapt something in its stage: this one must leave no trace
     aside.numbers = dict(stage.numbers)
     parts = aside.loss(policy.eval(), batch, progress).parts
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]

@@ -85,7 +85,8 @@ class Stage(Generic[ConfigT]):
 def sequence_nll(logprobs: StepLogprobs, mask: Tensor) -> dict[str, float]:
     """Mean NLL of the sequences and how much of a uniform policy's NLL has been learnt away."""
     nll = float(-logprobs.total.detach()[mask].mean())
-    choices = (logprobs.table.detach() > -torch.inf).sum(-1).clamp(min=1).log()
+    allowed = (logprobs.table.detach() > -torch.inf).sum(-1)  # (B, G, S) actions that a step may take
+    choices = allowed.clamp(min=1).log()  # (B, G, S) the NLL of a step under a uniform policy
     uniform = float((choices * logprobs.valid).sum(-1)[mask].mean())
     return {"nll": nll, "nll_skill": 1.0 - nll / uniform if uniform > 0 else 0.0}
 
@@ -106,13 +107,13 @@ class Sft(Stage[SftConfig]):
             return losses.reward_weights(batch.rewards, batch.mask, self.config.temperature)
         if self.config.labels == "top":
             return best_member(batch).to(batch.rewards.dtype)
-        present = batch.mask.to(batch.rewards.dtype)
+        present = batch.mask.to(batch.rewards.dtype)  # (B, G) all alike
         return present / present.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def best_member(batch: GroupBatch) -> Tensor:
     """Mask (B, G) of the member with the highest reward, the first of equals."""
-    ordered = batch.rewards.masked_fill(~batch.mask, -torch.inf)
+    ordered = batch.rewards.masked_fill(~batch.mask, -torch.inf)  # (B, G)
     return torch.zeros_like(batch.mask).scatter(1, ordered.argmax(-1, keepdim=True), True) & batch.mask
 
 
@@ -124,21 +125,21 @@ class Rce(Stage[RceConfig]):
         logprobs = policy_logprobs(policy, batch)
         temperature = interpolate(config.temperature_start, config.temperature_end, progress.step, progress.total)
         if config.top1:
-            first = torch.zeros_like(batch.rewards)
+            first = torch.zeros_like(batch.rewards)  # (B, G) weight 1 on the first member as it was stored
             first[:, 0] = 1.0
             result = losses.cross_entropy(logprobs.steps, logprobs.valid, first)
         else:
             mask = batch.mask
             if config.skip_flat:
                 mask = mask & live_groups(batch.rewards, batch.mask).unsqueeze(-1)
-            weights = losses.reward_weights(batch.rewards, mask, temperature, config.weights)
+            weights = losses.reward_weights(batch.rewards, mask, temperature, config.weights)  # (B, G)
             result = losses.rce(logprobs.steps, logprobs.valid, weights, mask, config.centred)
         diagnostics = {**sequence_nll(logprobs, batch.mask), "temperature": temperature}
         return LossParts(result.total, result.parts, diagnostics, result.rows)
 
 
 class Pairwise(Stage[PairwiseConfig]):
-    """The better of two sequences should gain more over the reference than the worse."""
+    """The better of two sequences should gain more over the reference than the worse (DPO, Rafailov et al. 2023)."""
 
     def begin(self, policy: Policy) -> None:
         if self.config.reference == "stage_start":
@@ -147,7 +148,7 @@ class Pairwise(Stage[PairwiseConfig]):
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
         config = self.config
         logprobs = policy_logprobs(policy, batch)
-        scores = logprobs.total
+        scores = logprobs.total  # (B, G) log-probability of a whole list
         if "reference" in self.copies:
             scores = scores - fixed_logprobs(self.copies["reference"], batch).total
         result = losses.pairwise(
@@ -169,13 +170,15 @@ class Listwise(Stage[ListwiseConfig | AgreementConfig]):
     def loss(self, policy: Policy, batch: GroupBatch, progress: Progress) -> LossParts:  # noqa: ARG002
         sequences, steps, targets = prefix_tables(batch, policy.stops, self.config.min_children)
         encoded = policy.prepare(batch.features)
-        table = sequence_logprobs(policy, encoded, sequences).table
-        index = steps[..., None, None].expand(-1, -1, 1, table.shape[-1])
-        log_p = torch.gather(table, 2, index).squeeze(2)
+        table = sequence_logprobs(policy, encoded, sequences).table  # (B, N, S, A)
+        # of each sequence only the step behind its prefix is wanted
+        index = steps[..., None, None].expand(-1, -1, 1, table.shape[-1])  # (B, N, 1, A)
+        log_p = torch.gather(table, 2, index).squeeze(2)  # (B, N, A)
         result = losses.listwise(log_p, targets, self.config.temperature, self.config.among)
-        best = torch.where(targets.isnan(), torch.full_like(targets, -torch.inf), targets).argmax(-1)
-        measured = (~targets.isnan()).any(-1)
-        hit = (log_p.detach().masked_fill(targets.isnan(), -torch.inf).argmax(-1) == best)[measured]
+        unmeasured = targets.isnan()  # (B, N, A)
+        best = targets.masked_fill(unmeasured, -torch.inf).argmax(-1)  # (B, N)
+        likeliest = log_p.detach().masked_fill(unmeasured, -torch.inf).argmax(-1)  # (B, N)
+        hit = (likeliest == best)[(~unmeasured).any(-1)]
         accuracy = {"listwise/accuracy": float(hit.float().mean())} if len(hit) else {}
         return LossParts(result.total, result.parts, {**result.diagnostics, **accuracy}, result.rows)
 
@@ -198,6 +201,7 @@ def prefix_tables(batch: GroupBatch, stops: bool, min_children: int) -> tuple[Te
             if present and picks:
                 nodes.setdefault(tuple(picks[:-1]), {})[picks[-1]] = reward
         found.append([(list(path), children) for path, children in nodes.items() if len(children) >= min_children])
+    # N is the largest number of prefixes of a row; rows with fewer end in prefixes whose targets are all NaN
     width = max(1, *(len(kept) for kept in found))
     longest = max(1, *(len(path) + 1 for kept in found for path, _ in kept), 1)
     paths = torch.full((len(found), width, longest), PAD, dtype=torch.long)

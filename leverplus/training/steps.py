@@ -15,7 +15,7 @@ from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
 from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.rows import Row
-from leverplus.training.measures import Meter
+from leverplus.training.measures import BatchMeans
 from leverplus.training.seeds import derive_seed
 from leverplus.training.stages import Progress, Stage
 
@@ -35,7 +35,8 @@ class Steps:
     def plan(self, rows: int, epoch: int) -> None:
         """Set the total: what was taken, and the steps of this and all later epochs with this many rows."""
         config = self.config
-        per_epoch = math.ceil(math.ceil(rows / config.batch_size) / config.accumulate)
+        batches = math.ceil(rows / config.batch_size)
+        per_epoch = math.ceil(batches / config.accumulate)
         self.total = self.taken + per_epoch * (config.epochs - epoch)
 
     def progress(self, epoch: int) -> Progress:
@@ -43,7 +44,7 @@ class Steps:
 
     def pass_over(self, rows: Sequence[Row], epoch: int) -> dict[str, float]:
         """One pass over the rows in batches; the means (largest for .../max) of what the batches said."""
-        meter = Meter()
+        meter = BatchMeans()
         size, together = self.config.batch_size, self.config.accumulate
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         self.stage.enough = False
@@ -55,7 +56,8 @@ class Steps:
         self.policy.eval()
         return meter.means()
 
-    def _step(self, batches: Sequence[Sequence[Row]], epoch: int, meter: Meter) -> None:
+    def _step(self, batches: Sequence[Sequence[Row]], epoch: int, meter: BatchMeans) -> None:
+        """One step of the optimiser on the gradients of one or more batches."""
         rate = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -65,6 +67,7 @@ class Steps:
             batch = collate(rows, self.table, tried=self.stage.tried_only(self.policy))
             result = self._loss(batch, epoch, derive_seed(self.seed, self.name, self.taken, part, "dropout"))
             if result.total.requires_grad:
+                # a loss is a mean over its live rows; times their number it is a sum, which is divided below
                 torch.autograd.backward(result.total if alone else result.total * result.rows)
             counted += result.rows
             meter.add(result.diagnostics, len(batch))
@@ -73,13 +76,14 @@ class Steps:
         if not alone:
             self._divide_gradients(max(counted, 1))
         limit = self.config.grad_clip
-        norm = float(torch.nn.utils.clip_grad_norm_(self.trained, limit or math.inf))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.trained, limit or math.inf))  # the norm before clipping
         self.optimizer.step()
         meter.add({"grad_norm": norm, "frac_clipped_steps": float(limit > 0 and norm > limit)}, 1)
         meter.last["lr"] = rate
         self.taken += 1
 
     def _rate(self) -> float:
+        """The learning rate of the next step."""
         config, warmup = self.config, round(self.config.warmup * self.total)
         return learning_rate(config.lr, config.schedule, self.taken, self.total, warmup=warmup, end=config.final_lr)
 

@@ -199,7 +199,8 @@ def test_a_saved_selector_chooses_the_same_and_needs_no_run(
     selector: Selector, picture: Image.Image, tmp_path: Path
 ) -> None:
     folder = selector.save(tmp_path / "deep" / "saved")
-    assert {path.name for path in folder.iterdir()} == {"recipe.toml", "resolved.toml", "run.json", "checkpoints"}
+    held = {path.name for path in folder.iterdir()}
+    assert held == {"recipe.toml", "resolved.toml", "run.json", "calls.txt", "checkpoints"}
     assert [path.name for path in folder.parent.iterdir()] == ["saved"]
     again = Selector.load(folder)
     expected = selector.select(image=picture, question=QUESTION, shots=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -69,30 +68,33 @@ def weights_of(config: RewardConfig) -> Weights:
 def evidence_of(
     members: Sequence[Member], scores: Sequence[Score], known: Mapping[Demos, Score], expect: Expect | None = None
 ) -> list[Evidence]:
-    """The evidence of competing members; what each was before its last one is looked up among the query's scores."""
+    """What a reward may look at, member by member: its own score, that without its last demonstration, its rivals'.
+
+    `known` holds all scores of the query, in which the score without the last demonstration is looked up.
+    """
     rivals = tuple(scores)
-    return [
-        Evidence(
-            score,
-            known.get(member.before) if member.demos else None,
-            member.log_mu,
-            rivals,
-            None if expect is None else expect(score),
-        )
-        for member, score in zip(members, scores, strict=True)
-    ]
+    found = []
+    for member, score in zip(members, scores, strict=True):
+        before = known.get(member.before) if member.demos else None
+        expected = None if expect is None else expect(score)
+        found.append(Evidence(score, before, member.log_mu, rivals, expected))
+    return found
 
 
 def component_values(evidence: Sequence[Evidence], mode: str, config: RewardConfig) -> Array:
-    """The rewards of competing members under one mode, transformed but not normalised."""
+    """The rewards (G,) of competing members under one mode, transformed but not normalised."""
     reward = catalog.load(catalog.REWARDS, mode, "reward")
     weights = weights_of(config)
-    values = np.array([reward(e, weights.for_shots(len(e.score.demos))) for e in evidence], dtype=np.float64)
+    found = []
+    for one in evidence:
+        shots = len(one.score.demos)
+        found.append(reward(one, weights.for_shots(shots)))
+    values = np.array(found, dtype=np.float64)
     return rewards.logit(values) if config.transform == "logit" else values
 
 
 def compete(group: Group, same_shots: bool) -> list[list[int]]:
-    """Which members of a group compete: those of equal length, or all."""
+    """Which members of a group compete, by their places: those of equal length with each other, or all."""
     if not same_shots:
         return [list(range(len(group.members)))]
     lengths: dict[int, list[int]] = {}
@@ -120,45 +122,42 @@ def rows_from_groups(
     """
     same_shots = reward.compare == "same_shots" or (reward.compare == "auto" and stop == "never")
     modes = reward.components or (reward.mode,)
+    # first the components of all rows: adaptive weights look at how far each spreads over all of them
     pending: list[tuple[Group, list[int], list[Array]]] = []
     for group, source in zip(groups, whole or groups, strict=True):
         known = {score.demos: score for score in source.scores}
         for competing in compete(group, same_shots):
-            indices = [i for i in competing if group.members[i].demos or may_stop(stop, 0)]
-            members = [group.members[i] for i in indices]
-            evidence = evidence_of(members, [group.scores[i] for i in indices], known, expect)
-            pending.append((group, indices, [component_values(evidence, mode, reward) for mode in modes]))
+            places = [place for place in competing if group.members[place].demos or may_stop(stop, 0)]
+            members = [group.members[place] for place in places]
+            scores = [group.scores[place] for place in places]
+            evidence = evidence_of(members, scores, known, expect)
+            components = [component_values(evidence, mode, reward) for mode in modes]  # each (G,)
+            pending.append((group, places, components))
     weights = list(reward.component_weights) or [1.0] * len(modes)
     if reward.adaptive and pending:
-        weights = rewards.adaptive_weights([values for _, _, values in pending], weights)
-    worth = partial(rewards.combine, weights=weights, method=reward.normalise, clamp=reward.clamp)
-    return [
-        _row(group, indices, worth(values), table, stop=stop, max_shots=max_shots) for group, indices, values in pending
-    ]
+        weights = rewards.adaptive_weights([components for _, _, components in pending], weights)
+    rows = []
+    for group, places, components in pending:
+        values = rewards.combine(components, weights=weights, method=reward.normalise, clamp=reward.clamp)  # (G,)
+        rows.append(_row(group, places, values, table, stop=stop, max_shots=max_shots))
+    return rows
 
 
 def rows_by(
-    groups: Sequence[Group], table: ItemTable, worth: Callable[[Score], float], *, stop: str, max_shots: int
+    groups: Sequence[Group], table: ItemTable, value: Callable[[Score], float], *, stop: str, max_shots: int
 ) -> list[Row]:
-    """Rows of groups whose answers nobody judged: the reward is what `worth` says, the accuracy is NaN."""
-    return [
-        _row(
-            group,
-            indices,
-            np.array([worth(group.scores[i]) for i in indices]),
-            table,
-            stop=stop,
-            max_shots=max_shots,
-            judged=False,
-        )
-        for group in groups
-        for indices in compete(group, same_shots=True)
-    ]
+    """Rows of groups whose answers nobody judged: the reward is what `value` says, the accuracy is NaN."""
+    rows = []
+    for group in groups:
+        for places in compete(group, same_shots=True):
+            values = np.array([value(group.scores[place]) for place in places])
+            rows.append(_row(group, places, values, table, stop=stop, max_shots=max_shots, judged=False))
+    return rows
 
 
 def _row(
     group: Group,
-    indices: Sequence[int],
+    places: Sequence[int],
     values: Array,
     table: ItemTable,
     *,
@@ -166,10 +165,11 @@ def _row(
     max_shots: int,
     judged: bool = True,
 ) -> Row:
-    positions = {item: place for place, item in enumerate(group.pool.candidates)}
+    """The members of a group at these places, with these rewards, as tensors."""
+    positions = {item: position for position, item in enumerate(group.pool.candidates)}
     sequences = []
-    for index in indices:
-        demos = group.members[index].demos
+    for place in places:
+        demos = group.members[place].demos
         missing = [demo for demo in demos if demo not in positions]
         if missing:
             raise DataError(f"query {group.query}: demonstration {missing[0]} is not in its pool; rebuild the groups")
@@ -178,7 +178,8 @@ def _row(
         sequences.append([*sequence, STOP] if ends else sequence)
     longest = max((len(sequence) for sequence in sequences), default=0)
     padded = [sequence + [PAD] * (longest - len(sequence)) for sequence in sequences]
-    log_mu = [group.members[i].log_mu for i in indices]
+    log_mu = [group.members[place].log_mu for place in places]
+    accuracy = [group.scores[place].accuracy if judged else math.nan for place in places]
     return Row(
         query=group.query,
         query_row=table.row(group.query),
@@ -186,5 +187,5 @@ def _row(
         sequences=torch.tensor(padded, dtype=torch.long).reshape(len(sequences), longest),
         rewards=torch.tensor(values, dtype=torch.float32),
         log_mu=torch.tensor([math.nan if value is None else value for value in log_mu], dtype=torch.float32),
-        accuracy=torch.tensor([group.scores[i].accuracy if judged else math.nan for i in indices], dtype=torch.float32),
+        accuracy=torch.tensor(accuracy, dtype=torch.float32),
     )
