@@ -41,6 +41,7 @@ class Adapters(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.down = nn.ParameterDict({_key(name): torch.empty(rank, size) for name, (size, _) in self.shapes.items()})
         self.up = nn.ParameterDict({_key(name): torch.zeros(size, rank) for name, (_, size) in self.shapes.items()})
+        # as in the reference implementation of LoRA: `down` random, `up` zero, so that nothing is added at first
         for matrix in self.down.values():
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))
 
@@ -103,8 +104,8 @@ class Adapters(nn.Module):
                 handle.remove()
 
     def _add(self, key: str, _part: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        x = self.dropout(inputs[0])
-        low = F.linear(x, self.down[key].to(x.device, x.dtype))
+        x = self.dropout(inputs[0])  # (..., in)
+        low = F.linear(x, self.down[key].to(x.device, x.dtype))  # (..., rank)
         return output + self.alpha / self.rank * F.linear(low, self.up[key].to(x.device, x.dtype))
 
 

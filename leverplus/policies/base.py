@@ -20,9 +20,12 @@ from leverplus.policies.adapters import Adapters, Live
 from leverplus.recipe.selection import PolicyConfig
 
 PAD = -1
+"""Fills up sequences that are shorter than others."""
 STOP = -2
+"""In a sequence: the selector shows no more. As an action it is number K, behind all candidates."""
 
 Memory = dict[str, Tensor]
+"""What a policy remembers of earlier picks, by name; every tensor begins with (B, G)."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,10 @@ class Features:
     @property
     def members(self) -> Tensor:
         """Which items are in which pool, (B, U)."""
-        inside = torch.zeros(len(self.pool), len(next(iter(self.items.values()))) + 1, dtype=torch.bool)
-        inside = inside.to(self.pool.device)
-        rows = torch.where(self.pool >= 0, self.pool, inside.shape[1] - 1)
+        count = len(next(iter(self.items.values())))  # U
+        # one column more, where padding is written to; it is cut off again
+        inside = torch.zeros(len(self.pool), count + 1, dtype=torch.bool, device=self.pool.device)
+        rows = torch.where(self.pool >= 0, self.pool, count)  # (B, K)
         return inside.scatter(1, rows, True)[:, :-1]
 
     def gather(self, block: Tensor) -> Tensor:
@@ -91,6 +95,7 @@ class State:
         """Keep or repeat members: `parents` (B, G') are member indices of the state before."""
 
         def take(value: Tensor) -> Tensor:
+            """(B, G, ...) -> (B, G', ...)."""
             index = parents.reshape(*parents.shape, *([1] * (value.dim() - 2)))
             return torch.gather(value, 1, index.expand(*parents.shape, *value.shape[2:]))
 
@@ -152,31 +157,32 @@ class Policy(nn.Module, ABC):
         """
         steps = self.config.max_shots if steps is None else steps
         batch, size = encoded.mask.shape
-        used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)
+        used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)  # (B, G, K): padding counts as used
         if self.stops:
-            used = F.pad(used, (0, 1), value=False)
+            used = F.pad(used, (0, 1), value=False)  # (B, G, K + 1)
         stopped = torch.zeros(batch, members, dtype=torch.bool, device=encoded.mask.device)
         return State(0, used, stopped, self.begin(encoded, members, steps))
 
     def step(self, encoded: Encoded, state: State, allow_stop: bool = True) -> Tensor:
         """Logits of the next step, -inf for what may not be chosen, (B, G, A); a stopped member can only stop."""
-        illegal = state.used
+        illegal = state.used  # (B, G, A)
         if self.stops:
             allowed = allow_stop and may_stop(self.config.stop, state.step)
-            illegal = torch.cat([illegal[..., :-1], torch.full_like(illegal[..., :1], not allowed)], dim=-1)
-            forced = torch.ones_like(illegal)
-            forced[..., -1] = False
-            illegal = torch.where(state.stopped.unsqueeze(-1), forced, illegal)
+            stopping = torch.full_like(illegal[..., :1], not allowed)  # (B, G, 1)
+            illegal = torch.cat([illegal[..., :-1], stopping], dim=-1)
+            only_stop = torch.ones_like(illegal)
+            only_stop[..., -1] = False
+            illegal = torch.where(state.stopped.unsqueeze(-1), only_stop, illegal)
         return self.scores(encoded, state).masked_fill(illegal, -torch.inf)
 
     def advance(self, encoded: Encoded, state: State, action: Tensor) -> State:
         """The state after actions (B, G), indices 0..A-1; PAD leaves a member as it is."""
-        absent = action < 0
+        absent = action < 0  # (B, G) PAD
         index = action.masked_fill(absent, 0)
-        fresh = F.one_hot(index, state.used.shape[-1]).to(torch.bool) & ~absent.unsqueeze(-1)
-        used, stopped = state.used | fresh, state.stopped
+        chosen = F.one_hot(index, state.used.shape[-1]).to(torch.bool) & ~absent.unsqueeze(-1)  # (B, G, A)
+        used, stopped = state.used | chosen, state.stopped
         if self.stops:
-            stopped = stopped | (fresh[..., -1])
+            stopped = stopped | chosen[..., -1]
         memory = self.remember(encoded, state, index)
         return replace(state, step=state.step + 1, used=used, stopped=stopped, memory=memory)
 
@@ -188,9 +194,9 @@ class Policy(nn.Module, ABC):
                 f"a sequence of {longest} steps, but select.max_shots = {self.config.max_shots}; "
                 f"set select.max_shots = {longest} or use fewer shots"
             )
-        actions = as_actions(sequences, encoded)
+        actions = as_actions(sequences, encoded)  # (B, G, S)
         state = self.start(encoded, 1, longest)  # before the first choice all members are the same
-        first = self.step(encoded, state, allow_stop).expand(-1, sequences.shape[1], -1)
+        first = self.step(encoded, state, allow_stop).expand(-1, sequences.shape[1], -1)  # (B, G, A)
         state, tables = state.pick(torch.zeros_like(actions[..., 0])), [first]
         for index in range(1, longest):
             state = self.advance(encoded, state, actions[..., index - 1])
@@ -225,11 +231,11 @@ def as_actions(sequences: Tensor, encoded: Encoded) -> Tensor:
 
 @dataclass(frozen=True)
 class StepLogprobs:
-    """Log-probabilities of sequences: `steps` (B, G, S) of the actions taken, 0 where PAD; `table` (B, G, S, A)."""
+    """Log-probabilities of sequences under one policy."""
 
-    steps: Tensor
-    table: Tensor
-    valid: Tensor
+    steps: Tensor  # (B, G, S) of the actions taken, 0 where PAD
+    table: Tensor  # (B, G, S, A) of every action, -inf where it may not be taken
+    valid: Tensor  # (B, G, S) False where PAD
 
     @property
     def total(self) -> Tensor:
@@ -244,12 +250,12 @@ def sequence_logprobs(
 
     A sequence that takes an action twice, or one outside its pool, raises: it would have probability 0.
     """
-    table = masked_log_softmax(policy.logits(encoded, sequences, allow_stop) / temperature)
-    actions = as_actions(sequences, encoded)
+    table = masked_log_softmax(policy.logits(encoded, sequences, allow_stop) / temperature)  # (B, G, S, A)
+    actions = as_actions(sequences, encoded)  # (B, G, S)
     valid = actions >= 0
     if bool(valid.any()) and int(actions.max()) >= table.shape[-1]:
         raise TrainingError("a sequence stops, or leaves its pool, but this policy cannot; see select.stop")
-    steps = table.gather(-1, actions.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    steps = table.gather(-1, actions.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # (B, G, S)
     if bool((valid & (steps == -torch.inf)).any()):
         raise TrainingError("a sequence uses a candidate twice or one outside its pool; `lever doctor` names the group")
     return StepLogprobs(steps.masked_fill(~valid, 0.0), table, valid)

@@ -36,7 +36,7 @@ def greedy(policy: Policy, encoded: Encoded, shots: int, allow_stop: bool = Fals
     _check(policy, encoded, shots)
     state, actions = policy.start(encoded, 1, shots), []
     for _ in range(shots):
-        action = policy.step(encoded, state, allow_stop).argmax(-1)
+        action = policy.step(encoded, state, allow_stop).argmax(-1)  # (B, 1)
         actions.append(action)
         state = policy.advance(encoded, state, action)
     return _picks(policy, encoded, torch.stack(actions, dim=-1), allow_stop)
@@ -53,13 +53,16 @@ def sample(
     temperature: float = 1.0,
     allow_stop: bool = False,
 ) -> Picks:
-    """`count` independent sequences a query from softmax(logits / temperature), by the Gumbel trick."""
+    """`count` independent sequences per query from softmax(logits / temperature).
+
+    By the Gumbel trick: the argmax of log-probabilities with Gumbel noise added is a sample of them.
+    """
     _check(policy, encoded, shots)
     noise = gumbel(encoded, seeds, (shots, count), stop=policy.stops)
     state, actions = policy.start(encoded, count, shots), []
     for step in range(shots):
-        tempered = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)
-        action = (tempered + noise[:, step]).argmax(-1)
+        tempered = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)  # (B, G, A)
+        action = (tempered + noise[:, step]).argmax(-1)  # (B, G)
         actions.append(action)
         state = policy.advance(encoded, state, action)
     return _picks(policy, encoded, torch.stack(actions, dim=-1), allow_stop)
@@ -71,8 +74,8 @@ def beam(policy: Policy, encoded: Encoded, shots: int, width: int, allow_stop: b
     _check(policy, encoded, shots)
     state, actions, logprobs = _seed_beam(policy, encoded, shots)
     for _ in range(shots):
-        table = masked_log_softmax(policy.step(encoded, state, allow_stop))
-        total = (logprobs.unsqueeze(-1) + table).flatten(1)
+        table = masked_log_softmax(policy.step(encoded, state, allow_stop))  # (B, G, A)
+        total = (logprobs.unsqueeze(-1) + table).flatten(1)  # (B, G * A)
         logprobs, best = total.topk(min(width, total.shape[-1]), dim=-1)
         state, actions = _extend(policy, encoded, state, actions, best)
     return _picks(policy, encoded, actions, allow_stop, possible=logprobs > -torch.inf)
@@ -96,9 +99,10 @@ def stochastic_beam(
     keys = torch.zeros_like(logprobs)
     for step in range(shots):
         table = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)
-        phi = logprobs.unsqueeze(-1) + table
+        phi = logprobs.unsqueeze(-1) + table  # (B, G, A) log-probability of every extended sequence
         drawn = phi + noise[:, step, : phi.shape[1]]
-        perturbed = _condition_on_maximum(drawn, keys.unsqueeze(-1)).flatten(1)
+        # the children of a node share its key: theirs are drawn given that the largest of them equals it
+        perturbed = _condition_on_maximum(drawn, keys.unsqueeze(-1)).flatten(1)  # (B, G * A)
         keys, best = perturbed.topk(min(width, perturbed.shape[-1]), dim=-1)
         logprobs = phi.flatten(1).gather(1, best)
         state, actions = _extend(policy, encoded, state, actions, best)
@@ -108,6 +112,7 @@ def stochastic_beam(
 
 def _condition_on_maximum(values: Tensor, maximum: Tensor) -> Tensor:
     """Shift Gumbel variables of a node so that their largest is `maximum`; numerically stable (Kool 2019, app. B)."""
+    # infinities are replaced by 0 while computing, since inf - inf is no number, and put back at the end
     largest = values.amax(-1, keepdim=True)
     safe = torch.where(values > -torch.inf, values, torch.zeros_like(values))
     top = torch.where(largest > -torch.inf, largest, torch.zeros_like(largest))
@@ -129,12 +134,14 @@ def gumbel(encoded: Encoded, seeds: Sequence[int], shape: tuple[int, int], *, st
         inside = torch.nonzero(encoded.mask[index]).flatten().cpu()
         columns = torch.cat([inside, torch.tensor([size])]) if stop else inside
         uniform = torch.rand(*shape, len(columns), generator=generator, dtype=torch.float64)
+        # -log(-log(U)) is a standard Gumbel variable; U is kept off 0 and 1, where the logarithms are infinite
         drawn = -torch.log(-torch.log(uniform.clamp(1e-18, 1.0 - 1e-16)))
         noise[index][..., columns] = drawn.to(noise.dtype)
     return noise.to(encoded.mask.device)
 
 
 def _check(policy: Policy, encoded: Encoded, shots: int) -> None:
+    """Refuse more demonstrations than the selector can choose or the smallest pool holds."""
     smallest = int(encoded.mask.sum(-1).min())
     if not 1 <= shots <= policy.config.max_shots:
         raise EvaluationError(f"{shots} shots asked, but this selector chooses 1 to {policy.config.max_shots}")
@@ -143,16 +150,18 @@ def _check(policy: Policy, encoded: Encoded, shots: int) -> None:
 
 
 def _seed_beam(policy: Policy, encoded: Encoded, shots: int) -> tuple[State, Tensor, Tensor]:
+    """One empty sequence per query: its state, its actions (B, 1, 0) and its log-probability (B, 1), which is 0."""
     batch = len(encoded.mask)
     actions = torch.zeros(batch, 1, 0, dtype=torch.long, device=encoded.mask.device)
     return policy.start(encoded, 1, shots), actions, torch.zeros(batch, 1, device=encoded.mask.device)
 
 
 def _extend(policy: Policy, encoded: Encoded, state: State, actions: Tensor, best: Tensor) -> tuple[State, Tensor]:
-    size = state.used.shape[-1]
-    parents, action = best // size, best % size
+    """Extend the sequences that `best` (B, G') points to, each a number of a member times A plus an action."""
+    size = state.used.shape[-1]  # A
+    parents, action = best // size, best % size  # (B, G')
     state = policy.advance(encoded, state.pick(parents), action)
-    kept = torch.gather(actions, 1, parents.unsqueeze(-1).expand(-1, -1, actions.shape[-1]))
+    kept = torch.gather(actions, 1, parents.unsqueeze(-1).expand(-1, -1, actions.shape[-1]))  # (B, G', S)
     return state, torch.cat([kept, action.unsqueeze(-1)], dim=-1)
 
 
@@ -160,8 +169,8 @@ def _picks(
     policy: Policy, encoded: Encoded, actions: Tensor, allow_stop: bool, possible: Tensor | None = None
 ) -> Picks:
     """Actions as positions; all after the first STOP becomes PAD, members that do not exist are PAD at -inf."""
-    stop = actions == encoded.mask.shape[-1]
-    after = stop.cumsum(-1) - stop.long() > 0
+    stop = actions == encoded.mask.shape[-1]  # (B, G, S)
+    after = stop.cumsum(-1) - stop.long() > 0  # behind the first STOP
     positions = torch.where(stop, STOP, actions).masked_fill(after, PAD)
     if possible is None:
         return Picks(positions, sequence_logprobs(policy, encoded, positions, allow_stop).total)

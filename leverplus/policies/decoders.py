@@ -32,7 +32,7 @@ class Slots(nn.Module):
         self.pool_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in self.pool_attention)
 
     def forward(self, u: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        z = u.unsqueeze(1) + self.slots
+        z = u.unsqueeze(1) + self.slots  # (B, T, H)
         for index, (attention, norm) in enumerate(zip(self.attention, self.norms, strict=True)):
             z = norm(z + attention(z, z, z, need_weights=False)[0])
             if len(self.pool_attention):
@@ -89,16 +89,17 @@ class Refine(nn.Module):
 
     def forward(self, h: Tensor, v: Tensor, cheap: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
         """Indices (B, G, M) of the best unused candidates and their cosine-like scores from a second look."""
-        count = min(self.top, cheap.shape[-1])
-        best = cheap.detach().masked_fill(used, -torch.inf).topk(count, dim=-1).indices
-        index = best.unsqueeze(-1).expand(*best.shape, v.shape[-1])
-        near = torch.gather(v.unsqueeze(1).expand(-1, h.shape[1], -1, -1), 2, index)
+        count = min(self.top, cheap.shape[-1])  # M
+        best = cheap.detach().masked_fill(used, -torch.inf).topk(count, dim=-1).indices  # (B, G, M)
+        index = best.unsqueeze(-1).expand(*best.shape, v.shape[-1])  # (B, G, M, H)
+        near = torch.gather(v.unsqueeze(1).expand(-1, h.shape[1], -1, -1), 2, index)  # (B, G, M, H)
         if self.kind == "attention":
-            open_ = ~torch.gather(used, -1, best)
-            flat = self.attention(h.flatten(0, 1).unsqueeze(1), near.flatten(0, 1), open_.flatten(0, 1))
+            open_ = ~torch.gather(used, -1, best)  # (B, G, M)
+            # every member of every query has candidates of its own, so both are one batch dimension
+            flat = self.attention(h.flatten(0, 1).unsqueeze(1), near.flatten(0, 1), open_.flatten(0, 1))  # (BG, 1, H)
             looked = F.normalize(self.norm(h + flat.reshape(h.shape)), dim=-1)
             return best, (near @ looked.unsqueeze(-1)).squeeze(-1)
-        pair = torch.cat([h.unsqueeze(2).expand_as(near), near], dim=-1)
+        pair = torch.cat([h.unsqueeze(2).expand_as(near), near], dim=-1)  # (B, G, M, 2H)
         return best, self.mlp(pair).squeeze(-1)
 
     def merge(self, cheap: Tensor, best: Tensor, refined: Tensor) -> Tensor:

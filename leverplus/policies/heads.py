@@ -32,6 +32,7 @@ class Head(nn.Module):
             self.register_buffer("log_scale", scale)
 
     def scaled(self, scores: Tensor) -> Tensor:
+        # at most times 100, as in CLIP: a learned temperature must not make every choice certain
         return scores * self.log_scale.clamp(max=math.log(100.0)).exp()
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
@@ -51,7 +52,7 @@ class Cosine(Head):
     """<h, v> / temperature of unit vectors."""
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:  # noqa: ARG002
-        return self.scaled(h @ encoded["v"].mT)
+        return self.scaled(h @ encoded["v"].mT)  # (B, G, H) @ (B, H, A) -> (B, G, A)
 
 
 class Additive(Head):
@@ -66,7 +67,7 @@ class Additive(Head):
             self.vector.weight.mul_(0.1)
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:  # noqa: ARG002
-        joined = torch.tanh(self.query(h).unsqueeze(2) + self.item(encoded["v"]).unsqueeze(1))
+        joined = torch.tanh(self.query(h).unsqueeze(2) + self.item(encoded["v"]).unsqueeze(1))  # (B, G, A, H)
         return self.scaled(self.vector(joined).squeeze(-1))
 
 
@@ -96,7 +97,7 @@ class Neighbour(Cosine):
         self.weight = nn.Parameter(torch.tensor([float(left == right) for left, right in self.pairs]))
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
-        standardised = raw_likeness(features, self.pairs)[..., 1::2]
+        standardised = raw_likeness(features, self.pairs)[..., 1::2]  # (B, K, pairs): every second column
         return {"nearness": F.pad(standardised @ self.weight, (0, v.shape[1] - standardised.shape[1]))}
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
@@ -131,14 +132,17 @@ class Interaction(Head):
             self.out.weight.mul_(0.1)
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
-        likeness, gram = raw_likeness(features, self.pairs), self._gram(features)
-        extra = v.shape[1] - likeness.shape[1]
+        likeness = raw_likeness(features, self.pairs)  # (B, K, 2 pairs)
+        gram = self._gram(features)  # (B, K, K, fields)
+        extra = v.shape[1] - likeness.shape[1]  # 1 where the last of A actions is STOP, which is like nothing
         padded = F.pad(likeness, (0, 0, 0, extra))
-        base = self.item(v) + self.likeness(padded)
-        right = self.right(v) * math.sqrt(v.shape[-1])
+        base = self.item(v) + self.likeness(padded)  # (B, A, W)
+        # unit vectors of width H have numbers of size 1 / sqrt(H); times sqrt(H) their product is of size 1
+        right = self.right(v) * math.sqrt(v.shape[-1])  # (B, A, W)
         return {"base": base, "right": right, "gram": F.pad(gram, (0, 0, 0, extra, 0, extra))}
 
     def _gram(self, features: Features) -> Tensor:
+        """Cosines of all candidates of a pool with each other in every raw block, (B, K, K, fields)."""
         blocks = [features.gather(F.normalize(features.items[name], dim=-1)) for name in self.fields]
         return torch.stack([block @ block.mT for block in blocks], dim=-1)
 
@@ -148,8 +152,8 @@ class Interaction(Head):
 
     def remember(self, encoded: Encoded, memory: Memory, action: Tensor, step: int) -> Memory:
         gram = encoded["gram"]
-        index = action[..., None, None].expand(-1, -1, *gram.shape[2:])
-        row = torch.gather(gram, 1, index)
+        index = action[..., None, None].expand(-1, -1, *gram.shape[2:])  # (B, G, A, fields)
+        row = torch.gather(gram, 1, index)  # how like the pick every candidate is
         return {"likest": row if step == 0 else torch.maximum(memory["likest"], row)}
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
@@ -173,15 +177,17 @@ def raw_likeness(features: Features, pairs: tuple[tuple[str, str], ...]) -> Tens
     """Cosines of raw blocks, each as it is and standardised inside the pool, (B, K, 2 pairs)."""
     query = {name: F.normalize(block, dim=-1) for name, block in features.query.items()}
     items = {name: F.normalize(block, dim=-1) for name, block in features.items.items()}
-    rows = features.pool.clamp(min=0)
+    rows = features.pool.clamp(min=0)  # (B, K)
     mask = features.mask
-    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    count = mask.sum(-1, keepdim=True).clamp(min=1)  # (B, 1)
     columns = []
     for left, right in pairs:
-        cosine = torch.gather(query[left] @ items[right].T, 1, rows).masked_fill(~mask, 0.0)
+        every = query[left] @ items[right].T  # (B, U)
+        cosine = torch.gather(every, 1, rows).masked_fill(~mask, 0.0)  # (B, K)
         mean = cosine.sum(-1, keepdim=True) / count
         centred = (cosine - mean).masked_fill(~mask, 0.0)
         spread = (centred.square().sum(-1, keepdim=True) / count).sqrt()
+        # 0.001 keeps a pool whose candidates are all alike from blowing up rounding errors
         columns += [cosine, centred / (spread + 1e-3)]
     return torch.stack(columns, dim=-1) if columns else query_free(features)
 

@@ -58,13 +58,14 @@ class ItemTable:
 
     def features_of_rows(self, queries: Tensor, pools: Sequence[Tensor]) -> Features:
         """The same from row numbers; every item appears once, however many pools hold it."""
-        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)
+        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)  # (B, K) rows of the table
         inside = padded >= 0
-        unique, inverse = torch.unique(padded[inside], return_inverse=True)
+        unique, inverse = torch.unique(padded[inside], return_inverse=True)  # (U,) and where each stands in it
         pool = torch.full_like(padded, -1)
-        pool[inside] = inverse
-        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}
-        items = {name: block[unique] for name, block in self.blocks.items()}
+        pool[inside] = inverse  # (B, K) rows of `items` below
+        # a query's answer is what is asked for: no policy may see it
+        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}  # (B, D)
+        items = {name: block[unique] for name, block in self.blocks.items()}  # (U, D)
         return Features(query, items, pool, unique, queries, self.live)
 
 

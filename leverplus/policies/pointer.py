@@ -76,9 +76,9 @@ class PointerPolicy(Policy):
 
     def prepare(self, features: Features) -> Encoded:
         config, features = self.config, self.embedded(features)
-        query = fuse_blocks(features.query, config.query_fields, config.fuse)
-        items = fuse_blocks(features.items, config.demo_fields, config.fuse)
-        u, v = self.trunk(query, items, features)
+        query = fuse_blocks(features.query, config.query_fields, config.fuse)  # (B, D)
+        items = fuse_blocks(features.items, config.demo_fields, config.fuse)  # (U, D)
+        u, v = self.trunk(query, items, features)  # (B, H), (B, K, H)
         blocks: dict[str, Tensor] = {"u": u}
         for term in self._set_terms():
             blocks.update(term.read(u, v))
@@ -87,8 +87,8 @@ class PointerPolicy(Policy):
         if self.asked_slots is not None:
             blocks["slot_items"] = v  # without STOP, which is appended below
         if self.stop_vector is not None:
-            stop = F.normalize(self.stop_vector, dim=-1).expand(len(v), 1, -1)
-            v = torch.cat([v, stop], dim=1)
+            stop = F.normalize(self.stop_vector, dim=-1).expand(len(v), 1, -1)  # (B, 1, H)
+            v = torch.cat([v, stop], dim=1)  # (B, A, H): stopping is scored like one more candidate
         blocks["v"] = v
         blocks.update(self.head.read(features, v))
         return Encoded(features.mask, blocks)
@@ -108,7 +108,7 @@ class PointerPolicy(Policy):
         scores = state.memory["scores"] if self.constant else self._look(encoded, state)
         if state.step > 0:
             for term in self._set_terms():
-                extra = term(encoded, state.memory, state.step)
+                extra = term(encoded, state.memory, state.step)  # (B, G, K): nothing is added to STOP
                 scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
         return scores
 
@@ -138,7 +138,7 @@ class PointerPolicy(Policy):
         if self.asked_slots is not None:
             memory["slots"] = state.memory["slots"]
         if self.config.state != "none":
-            moved = self.state(memory["h"], chosen_rows(encoded["v"], action))
+            moved = self.state(memory["h"], chosen_rows(encoded["v"], action))  # (B, G, H)
             memory["h"] = torch.where(state.stopped.unsqueeze(-1), memory["h"], moved)
         for part in self._rememberers():
             memory.update(part.remember(encoded, state.memory, action, state.step))

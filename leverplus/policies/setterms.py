@@ -50,7 +50,7 @@ class Redundancy(SetTerm):
 
     def remember(self, encoded: Encoded, memory: Memory, action: Tensor, step: int) -> Memory:
         items = encoded["mmr_items"]
-        row = chosen_rows(items, action) @ items.mT
+        row = chosen_rows(items, action) @ items.mT  # (B, G, K) cosines of the pick with every candidate
         if self.reduction == "max":
             return {"mmr": setgain.redundancy_max(memory["mmr"], row, first=step == 0)}
         return {"mmr": setgain.redundancy_mean(memory["mmr"], row, step)}
@@ -66,10 +66,10 @@ class Coverage(SetTerm):
         super().__init__()
         self.prototypes = nn.Parameter(torch.randn(config.topics, config.hidden))
         self.need = nn.Linear(config.hidden, config.topics)
-        self.strength = nn.Parameter(torch.tensor(-2.0))
+        self.strength = nn.Parameter(torch.tensor(-2.0))  # softplus(-2) = 0.13: it starts small
 
     def read(self, u: Tensor, v: Tensor) -> dict[str, Tensor]:
-        topics = torch.softmax(v @ F.normalize(self.prototypes, dim=-1).T, dim=-1)
+        topics = torch.softmax(v @ F.normalize(self.prototypes, dim=-1).T, dim=-1)  # (B, K, M) of each candidate
         return {"topics": topics, "need": torch.softmax(self.need(u), dim=-1)}
 
     def begin(self, encoded: Encoded, members: int) -> Memory:
@@ -80,7 +80,7 @@ class Coverage(SetTerm):
         return {"covered": (memory["covered"] + chosen_rows(encoded["topics"], action)).clamp(max=1.0)}
 
     def forward(self, encoded: Encoded, memory: Memory, step: int) -> Tensor:  # noqa: ARG002
-        need = encoded["need"].unsqueeze(1).expand_as(memory["covered"])
+        need = encoded["need"].unsqueeze(1).expand_as(memory["covered"])  # (B, G, M)
         gain = setgain.coverage_gain(need, memory["covered"], encoded["topics"].unsqueeze(1))
         return F.softplus(self.strength) * gain
 
@@ -95,7 +95,7 @@ class Volume(SetTerm):
         super().__init__()
         self.kind, self.shots = config.dpp, config.max_shots
         self.project = nn.Linear(config.hidden, config.dpp_rank, bias=False)
-        self.strength = nn.Parameter(torch.tensor(-2.0))
+        self.strength = nn.Parameter(torch.tensor(-2.0))  # softplus(-2) = 0.13: it starts small
 
     def read(self, u: Tensor, v: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         return {"dpp_items": F.normalize(self.project(v), dim=-1)}
@@ -112,7 +112,7 @@ class Volume(SetTerm):
 
     def remember(self, encoded: Encoded, memory: Memory, action: Tensor, step: int) -> Memory:
         items = encoded["dpp_items"]
-        row = chosen_rows(items, action) @ items.mT
+        row = chosen_rows(items, action) @ items.mT  # (B, G, K)
         if self.kind == "bound":
             return {"dpp": setgain.redundancy_max(memory["dpp"], row, first=step == 0)}
         index = action.clamp(max=items.shape[1] - 1)

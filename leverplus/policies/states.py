@@ -48,7 +48,7 @@ class Recurrent(nn.Module):
         self.cell = nn.GRUCell(hidden, hidden)
 
     def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        flat = self.cell(chosen.flatten(0, 1), h.flatten(0, 1))
+        flat = self.cell(chosen.flatten(0, 1), h.flatten(0, 1))  # (B * G, H): a cell knows one batch dimension
         return F.normalize(flat.reshape(h.shape), dim=-1)
 
 

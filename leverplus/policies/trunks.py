@@ -41,14 +41,18 @@ class PoolAttention(nn.Module):
         size = hidden // self.heads
         weight_q, weight_k, weight_v = self.in_proj_weight.chunk(3)
         bias_q, _, bias_v = self.in_proj_bias.chunk(3)
-        asked = F.linear(query, weight_q, bias_q).view(*query.shape[:2], self.heads, size)
-        folded = torch.einsum("bthd,hde->bthe", asked, weight_k.view(self.heads, size, hidden))
-        scores = (folded.flatten(1, 2) @ pool.mT).view(*query.shape[:2], self.heads, -1) / math.sqrt(size)
+        batch, steps = query.shape[:2]
+        # N heads of width d = H / N; q.(W_k x) = (W_k^T q).x, so the key matrix goes to the query's side
+        asked = F.linear(query, weight_q, bias_q).view(batch, steps, self.heads, size)  # (B, T, N, d)
+        folded = torch.einsum("bthd,hde->bthe", asked, weight_k.view(self.heads, size, hidden))  # (B, T, N, H)
+        scores = (folded.flatten(1, 2) @ pool.mT).view(batch, steps, self.heads, -1) / math.sqrt(size)  # (B, T, N, K)
+        # the smallest number instead of -inf: a pool without candidates gives even weights and not NaN
         floor = torch.finfo(scores.dtype).min
-        attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)
+        attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)  # (B, T, N, K)
         attention = F.dropout(attention, self.dropout, self.training)
-        seen = (attention.flatten(1, 2) @ pool).view(*query.shape[:2], self.heads, hidden)
-        value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))
+        seen = (attention.flatten(1, 2) @ pool).view(batch, steps, self.heads, hidden)  # (B, T, N, H)
+        value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))  # (B, T, N, d)
+        # with dropout the weights no longer sum to 1, and each candidate would have brought the bias along
         value = value + attention.sum(-1, keepdim=True) * bias_v.view(self.heads, size)
         return self.out_proj(value.flatten(-2))  # type: ignore[no-any-return]
 
@@ -62,8 +66,8 @@ class BiEncoder(nn.Module):
         self.item_mlp = _mlp(item_size, config.hidden, config.dropout)
 
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
-        u = F.normalize(self.query_mlp(query), dim=-1)
-        v = F.normalize(self.item_mlp(items), dim=-1)
+        u = F.normalize(self.query_mlp(query), dim=-1)  # (B, H)
+        v = F.normalize(self.item_mlp(items), dim=-1)  # (U, H): each item once, however many pools hold it
         return u, features.gather(v)
 
 
@@ -106,19 +110,20 @@ class CrossAttention(nn.Module):
         self.project_item = _near_identity(hidden)
 
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
-        q = (self.input_item if self.input_query is None else self.input_query)(query).unsqueeze(1)
-        pool, mask = self.input_item(items), features.mask
+        read = self.input_item if self.input_query is None else self.input_query
+        q = read(query).unsqueeze(1)  # (B, 1, H)
+        pool, mask = self.input_item(items), features.mask  # (U, H), (B, K)
         if len(self.pool_encoder):
-            pool = features.gather(pool)
+            pool = features.gather(pool)  # (B, K, H)
             for layer in self.pool_encoder:
                 pool = layer(pool, src_key_padding_mask=~mask)
             v = F.normalize(self.project_item(self.dropout(pool)), dim=-1)
         else:
             v = features.gather(F.normalize(self.project_item(self.dropout(pool)), dim=-1))
             if len(pool) <= SHARED * mask.shape[1]:
-                mask = features.members
+                mask = features.members  # (B, U): attend to the one table of all items
             else:
-                pool = features.gather(pool)
+                pool = features.gather(pool)  # (B, K, H)
         for attention, norm in zip(self.attention, self.norms, strict=True):
             q = norm(q + attention(q, pool, mask))
         u = F.normalize(self.project_query(self.dropout(q.squeeze(1))), dim=-1)
@@ -126,6 +131,7 @@ class CrossAttention(nn.Module):
 
 
 def _near_identity(hidden: int) -> nn.Linear:
+    """A projection that starts close to the identity: an untrained selector sees vectors nearly as they came."""
     layer = nn.Linear(hidden, hidden, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))
