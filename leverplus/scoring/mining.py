@@ -53,9 +53,12 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
     sequences of the best candidates, worse ones among the worst, growing outwards.
     """
     found = list(groups)
-    open_rows = {row: worth for row, group in enumerate(groups) if (worth := flat_worth(group)) is not None}
-    searches = {row: _Search(groups[row], shots, worth) for row, worth in open_rows.items()}
-    spent = 0
+    searches: dict[int, _Search] = {}
+    for row, group in enumerate(groups):
+        shared = flat_worth(group)
+        if shared is not None:
+            searches[row] = _Search(group, shots, shared)
+    spent = 0  # calls per group: all open groups are asked in step, so that one request asks for many
     while searches and spent < calls:
         count = min(ROUND, calls - spent)
         tried = {row: search.propose(count) for row, search in searches.items()}

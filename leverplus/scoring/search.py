@@ -31,6 +31,7 @@ def gain(score: Score) -> float:
 
 def oracle_objective(score: Score) -> float:
     """What an oracle maximises: accuracy first; among equals the probability of the truth, or how near it came."""
+    # the second part is at most 0.001, so it decides among equal accuracies only
     return score.accuracy + 1e-3 * (score.gt_prob if score.weighed else score.relevance)
 
 
@@ -43,12 +44,14 @@ def dense_groups(scorer: Scorer, pools: Sequence[Pool], zero_shot: bool = True) 
 
 def scored_groups(scorer: Scorer, pools: Sequence[Pool], members: Sequence[Sequence[Member]], what: str) -> list[Group]:
     """Score the members of every pool in one go and hand them back as groups."""
-    prompts = [(pool.query, member.demos) for pool, own in zip(pools, members, strict=True) for member in own]
-    scores = iter(scorer.score(prompts, TRAINING, what))
-    return [
-        Group(pool.query, pool, tuple(own), tuple(next(scores) for _ in own))
-        for pool, own in zip(pools, members, strict=True)
-    ]
+    prompts: list[Prompt] = []
+    for pool, own in zip(pools, members, strict=True):
+        prompts.extend((pool.query, member.demos) for member in own)
+    scores = iter(scorer.score(prompts, TRAINING, what))  # in the order of the prompts
+    groups = []
+    for pool, own in zip(pools, members, strict=True):
+        groups.append(Group(pool.query, pool, tuple(own), tuple(next(scores) for _ in own)))
+    return groups
 
 
 def join_groups(first: Group, second: Group) -> Group:
@@ -80,7 +83,7 @@ def beam_groups(
     """
     if side not in SIDES:
         raise ScoringError(f"side = '{side}': new demonstrations go to one of {', '.join(SIDES)}")
-    beams: list[list[Demos]] = [[()] for _ in pools]
+    beams: list[list[Demos]] = [[()] for _ in pools]  # every pool begins with the empty list
     measured: list[dict[Demos, Score]] = [{} for _ in pools]
     for step in range(1, shots + 1):
         prompts: list[Prompt] = []

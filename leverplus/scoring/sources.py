@@ -30,6 +30,7 @@ Density = Callable[[Lists], list[list[float]]]
 """Log-probabilities of given sequences under a source, in the same shape."""
 
 BATCH = 256
+"""Pools that the selector reads at once."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Source:
 
 def source_seed(seed: int, source: str, query: ItemId) -> int:
     """A seed for one query of one source; the batch a query sits in does not change its draws."""
-    return int.from_bytes(blake2b(f"{seed}/{source}/{query}".encode(), digest_size=8).digest(), "big") >> 1
+    digest = blake2b(f"{seed}/{source}/{query}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # below 2^63, which every generator takes
 
 
 def from_chance(pools: Sequence[Pool], shots: int, count: int, seed: int) -> Source:
@@ -56,10 +58,10 @@ def from_chance(pools: Sequence[Pool], shots: int, count: int, seed: int) -> Sou
         lists.append([tuple(pool.candidates[int(place)] for place in picks) for picks in drawn])
 
     def density(given: Lists) -> list[list[float]]:
-        return [
-            [-math.log(math.perm(len(pool), len(demos))) for demos in own]
-            for pool, own in zip(pools, given, strict=True)
-        ]
+        found = []
+        for pool, own in zip(pools, given, strict=True):
+            found.append([-math.log(math.perm(len(pool), len(demos))) for demos in own])
+        return found
 
     return Source("random", lists, count, density)
 
@@ -68,9 +70,12 @@ def from_retrieval(pools: Sequence[Pool], table: ItemTable, shots: int, count: i
     """Neighbours in order of similarity: ranks 1..S, then 2..S+1, and so on; the most similar stands last."""
     lists = []
     for pool, similarity in zip(pools, similarities(pools, table), strict=True):
-        order = np.argsort(-similarity, kind="stable")
-        windows = (order[first : first + shots] for first in range(min(count, len(pool) - shots + 1)))
-        lists.append([tuple(pool.candidates[int(place)] for place in reversed(window)) for window in windows])
+        order = np.argsort(-similarity, kind="stable")  # (K,) nearest first
+        own = []
+        for first in range(min(count, len(pool) - shots + 1)):
+            window = order[first : first + shots]
+            own.append(tuple(pool.candidates[int(place)] for place in reversed(window)))
+        lists.append(own)
     return Source("retrieval", lists, count)
 
 
@@ -79,7 +84,7 @@ def similarities(pools: Sequence[Pool], table: ItemTable) -> Iterator[NDArray[np
     blocks = [table.blocks[name] for name in ("image", "text") if name in table.blocks]
     for pool in pools:
         rows, query = [table.row(item) for item in pool.candidates], table.row(pool.query)
-        cosines = [(block[rows] @ block[query]).double().numpy() for block in blocks]
+        cosines = [(block[rows] @ block[query]).double().numpy() for block in blocks]  # unit vectors: each (K,)
         yield np.mean(cosines, axis=0)
 
 
@@ -146,7 +151,7 @@ def policy_density(policy: Policy, table: ItemTable, pools: Sequence[Pool], temp
             if not width:
                 found += [[0.0] * len(lists) for lists in own]
                 continue
-            sequences = torch.full((len(part), members, width), PAD)
+            sequences = torch.full((len(part), members, width), PAD)  # (B, G, S)
             for row, lists in enumerate(own):
                 for column, demos in enumerate(lists):
                     sequences[row, column, : len(demos)] = torch.tensor([places[row][demo] for demo in demos])
@@ -179,18 +184,21 @@ def mixed_members(pools: Sequence[Pool], sources: Sequence[Source]) -> list[tupl
 
 
 def _mixture(drawn: Sequence[Sequence[Demos]], sources: Sequence[Source]) -> list[dict[Demos, float]]:
+    """log sum_i (n_i / n) p_i(list) of every drawn list, over sources that were asked for n_i lists of n."""
     total = sum(source.count for source in sources)
     tables = [(math.log(s.count / total), s.density(drawn)) for s in sources if s.density is not None]
-    return [
-        {
-            demos: float(np.logaddexp.reduce([weight + table[row][column] for weight, table in tables]))
-            for column, demos in enumerate(own)
-        }
-        for row, own in enumerate(drawn)
-    ]
+    found = []
+    for row, own in enumerate(drawn):
+        densities = {}
+        for column, demos in enumerate(own):
+            terms = [weight + table[row][column] for weight, table in tables]
+            densities[demos] = float(np.logaddexp.reduce(terms))
+        found.append(densities)
+    return found
 
 
 def _encoded(policy: Policy, table: ItemTable, pools: Sequence[Pool]) -> Iterator[tuple[Sequence[Pool], Encoded]]:
+    """The pools in batches, each with what the selector has read of it."""
     import torch
 
     policy.eval()
