@@ -30,6 +30,7 @@ WEIGHTS = "model.safetensors"  # of a checkpoint
 CONFIG = "config.json"  # of a checkpoint: class, settings, widths of the vectors
 STATE = "state"  # what a stage under way goes on from, gone when it is done
 ACQUIRED = "acquired"  # what rounds of active learning asked for
+CALLS = "calls.txt"  # the prompts that training asked for, one key per line
 PAID = "paid.jsonl"  # what a server was asked and what that cost
 PROBE = "probe.json"  # what was measured before and between stages
 PREDICTIONS = "predictions.parquet"  # one row per item, arm and number of shots

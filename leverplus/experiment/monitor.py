@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leverplus import rundir
 from leverplus.experiment.run import Run
 from leverplus.rundir import write_json
 
@@ -40,7 +41,7 @@ class Monitor:
         known, _ = read_probe(self.run.folder)
         if known is not None:  # a run that goes on: what is asked only where the model was, was measured before
             probe = merged(probe, known)
-        write_json(self.run.folder / "probe.json", probe_json(probe, stats))
+        write_json(self.run.folder / rundir.PROBE, probe_json(probe, stats))
         note_findings(self.run)
         self.tell(preflight(self.run.recipe.values(), probe, stats), "before training")
 
@@ -55,7 +56,7 @@ class Monitor:
         if known is not None:
             worse = (known.logit_gap or 0.0) > (probe.logit_gap or 0.0)  # the worst of all stages is kept
             probe = merged(known, probe) if worse else merged(probe, known)
-        write_json(self.run.folder / "probe.json", probe_json(probe, stats))
+        write_json(self.run.folder / rundir.PROBE, probe_json(probe, stats))
         note_findings(self.run)
         found = [finding for finding in preflight({}, probe) if finding.code == "checkpoint_not_whole"]
         self.tell(found, f"after {folder.name}")
@@ -72,7 +73,7 @@ class Monitor:
         run = self.run
 
         def watch(policy: Policy) -> Mapping[str, float]:
-            lines = RunLog(run.folder / "log.jsonl").lines()
+            lines = RunLog(run.folder / rundir.LOG).lines()
             for finding in epoch_findings(lines, run.recipe.values()) if lines else ():
                 self._say_once(finding, f"after epoch {lines[-1]['epoch']}")
             note_findings(run)
@@ -160,4 +161,4 @@ def examine_run(run: Run) -> list[Finding]:
 
 
 def _write_findings(run: Run, findings: Sequence[Finding]) -> None:
-    write_json(run.folder / "findings.json", {"findings": [finding.as_json() for finding in findings]})
+    write_json(run.folder / rundir.FINDINGS, {"findings": [finding.as_json() for finding in findings]})

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leverplus import rundir
 from leverplus.errors import LeverError, MissingFile
 from leverplus.experiment.parts import Parts, Progress, Say
-from leverplus.experiment.run import CALLS, Run
+from leverplus.experiment.run import Run
 from leverplus.recipe.recipe import Recipe, load_recipe
 from leverplus.rundir import commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
 
@@ -31,7 +32,7 @@ def open_run(
 ) -> Run:
     """Create a run folder, or take up the one that is there if it belongs to the same recipe and seed."""
     identity = {"recipe": recipe.name, "recipe_hash": recipe.hash, "seed": seed}
-    manifest = folder / "run.json"
+    manifest = folder / rundir.MANIFEST
     stored = read_json(manifest) if manifest.is_file() else {}
     if {key: stored.get(key) for key in identity} != identity:
         _refuse_occupied(folder, stored)
@@ -55,7 +56,7 @@ def _refuse_occupied(folder: Path, stored: Mapping[str, Any]) -> None:
             f"{folder} holds another run (recipe {stored.get('recipe')}, hash {stored.get('recipe_hash')}, seed "
             f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
         )
-    leftovers = [name for name in ("checkpoints", "state", "acquired") if (folder / name).exists()]
+    leftovers = [name for name in (rundir.CHECKPOINTS, rundir.STATE, rundir.ACQUIRED) if (folder / name).exists()]
     if leftovers:
         raise LeverError(
             f"{folder} has {', '.join(leftovers)} but no run.json, so nobody knows which run they belong to; "
@@ -70,10 +71,10 @@ def _write_folder(
     import tomli_w
 
     make_private_folder(folder)
-    (folder / CALLS).unlink(missing_ok=True)  # of the earlier recipe
-    shutil.copyfile(source, folder / "recipe.toml")
+    (folder / rundir.CALLS).unlink(missing_ok=True)  # of the earlier recipe
+    shutil.copyfile(source, folder / rundir.RECIPE)
     resolved = tomli_w.dumps(_without_none(recipe.values()))
-    write_text(folder / "resolved.toml", resolved)
+    write_text(folder / rundir.RESOLVED, resolved)
     facts: dict[str, Any] = {
         "versions": versions(),
         "commit": commit(),
@@ -82,10 +83,10 @@ def _write_folder(
     }
     if "spent" in stored:  # what a server was paid stays paid
         facts["spent"] = stored["spent"]
-    write_json(folder / "run.json", {**identity, "resolved_digest": digest_of(resolved), **facts})
+    write_json(folder / rundir.MANIFEST, {**identity, "resolved_digest": digest_of(resolved), **facts})
 
 
-RESULTS = ("checkpoints", "state", "acquired", "log.jsonl", "eval.json", "predictions.parquet", "probe.json")
+RESULTS = (rundir.CHECKPOINTS, rundir.STATE, rundir.ACQUIRED, rundir.LOG, rundir.EVAL, rundir.PREDICTIONS, rundir.PROBE)
 """What a run has once something was trained or evaluated; before that a corrected recipe may take its folder over."""
 
 
@@ -105,12 +106,12 @@ def load_run(
     """The run in a folder that was made before."""
     from leverplus.store.location import default_store_path
 
-    if not (folder / "resolved.toml").is_file():
+    if not (folder / rundir.RESOLVED).is_file():
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml); type `lever run RECIPE --out {folder}`")
-    manifest = read_json(folder / "run.json")
-    recipe = replace(load_recipe(str(folder / "resolved.toml")), name=manifest["recipe"])
+    manifest = read_json(folder / rundir.MANIFEST)
+    recipe = replace(load_recipe(str(folder / rundir.RESOLVED)), name=manifest["recipe"])
     # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
-    if digest_of((folder / "resolved.toml").read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
+    if digest_of((folder / rundir.RESOLVED).read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
         raise LeverError(f"{folder}/resolved.toml is not the one this run was made with; start a new run")
     store = store_path or default_store_path()
     return Run(recipe, folder, manifest["seed"], store, say, progress, strict=strict, at_work=at_work)
@@ -118,7 +119,7 @@ def load_run(
 
 def require_same_task(run: Run, *, force: bool = False) -> None:
     """Refuse data other than that the run was trained on, unless forced; a run without any notes what it has."""
-    trained, now = read_json(run.folder / "run.json").get("task_version"), run.task.version
+    trained, now = read_json(run.folder / rundir.MANIFEST).get("task_version"), run.task.version
     if trained is None:
         run.remember({"task_version": now})
     elif trained != now and force:

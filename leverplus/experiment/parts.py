@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leverplus import rundir
 from leverplus.errors import LeverError
 from leverplus.parsing import parse_toml
 from leverplus.recipe.recipe import Recipe
@@ -50,7 +51,7 @@ class Parts:
     @cached_property
     def task_section(self) -> TaskSection:
         """`[task]` by the rules the folder was made with: one from before task.rules existed keeps its splits."""
-        resolved, section = self.folder / "resolved.toml", self.recipe.task
+        resolved, section = self.folder / rundir.RESOLVED, self.recipe.task
         if resolved.is_file() and "rules" not in parse_toml(resolved.read_bytes()).get("task", {}):
             section = replace(section, rules="0.1")
         return replace(section, **moved_paths(self.folder, section, ("folder", "file", "images", "captions")))
@@ -96,8 +97,8 @@ class Parts:
         from leverplus.engine.open import build_backend
 
         recipe, paid, earlier = self.recipe, None, None
-        if self.at_work and (self.folder / "run.json").is_file():
-            paid, earlier = self.folder / "paid.jsonl", read_json(self.folder / "run.json").get("spent")
+        if self.at_work and (self.folder / rundir.MANIFEST).is_file():
+            paid, earlier = self.folder / rundir.PAID, read_json(self.folder / rundir.MANIFEST).get("spent")
         backend = build_backend(recipe.score.backend, self.task, self.model_section, paid, earlier)
         if hasattr(backend, "say"):
             backend.say = self.say

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from leverplus import rundir
 from leverplus.errors import TrainingError
 from leverplus.experiment.run import Run
 from leverplus.recipe.training import AgreementConfig
@@ -137,7 +138,7 @@ def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> Activ
 
     recipe, searched = run.recipe, len(run.training_queries())
     calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
-    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / "acquired")
+    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACQUIRED)
     own = partial(make_rows, imitate=imitated(run, recipe.train.asking))
     pools = run.pools(run.shuffled_queries())[0]
     return ActiveRows(plan, run.scorer, pools, make_rows.table, searched=groups, make_rows=own)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leverplus import rundir
 from leverplus.errors import DataError, TrainingError
 from leverplus.experiment.calls import KeptCalls
 from leverplus.experiment.parts import Parts, Progress, Say
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 POOL_SEED = 0
 """Pools and evaluated items do not follow the run's seed: runs with different seeds are compared on the same ones."""
-
-CALLS = "calls.txt"
-"""The prompts that training asked for, in the run folder."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,8 @@ class Run:
 
     @cached_property
     def kept_calls(self) -> KeptCalls:
-        has_folder = self.at_work and (self.folder / "run.json").is_file()
-        return KeptCalls(self.folder / CALLS if has_folder else None)
+        has_folder = self.at_work and (self.folder / rundir.MANIFEST).is_file()
+        return KeptCalls(self.folder / rundir.CALLS if has_folder else None)
 
     def calls(self) -> int:
         """Distinct prompts that training and dev selection asked for so far."""
@@ -173,8 +171,8 @@ class Run:
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Write facts to run.json beside what it says already; `lever world ladder` and benchmarks have no folder."""
-        if self.at_work and (self.folder / "run.json").is_file():
-            write_json(self.folder / "run.json", {**read_json(self.folder / "run.json"), **facts})
+        if self.at_work and (self.folder / rundir.MANIFEST).is_file():
+            write_json(self.folder / rundir.MANIFEST, {**read_json(self.folder / rundir.MANIFEST), **facts})
 
     def affordable_calls(self) -> int:
         """What the budget leaves for training after every epoch was judged on dev."""

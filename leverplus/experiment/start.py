@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.errors import LeverError
 from leverplus.experiment.run import Run
 
@@ -29,7 +30,7 @@ def starting_policy(run: Run) -> Policy | None:
     """What `train.start` names, kept in the run folder once read; None where training begins from scratch."""
     from leverplus.training.checkpoint import load_checkpoint, save_checkpoint
 
-    kept = run.folder / "checkpoints" / "start"
+    kept = run.folder / rundir.CHECKPOINTS / "start"
     if not run.recipe.train.start:
         return None
     if not kept.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from leverplus import rundir
 from leverplus.experiment.evaluate import bench_of
 from leverplus.experiment.run import Run
 from leverplus.rundir import write_json
@@ -16,7 +17,7 @@ def sweep_run(run: Run, split: str = "dev", items: int | None = None, force: boo
     from leverplus.training.checkpoint import load_checkpoint
 
     chosen_on_test = guard_test(split, "all", None, force)
-    section, checkpoints = run.recipe.eval, run.folder / "checkpoints"
+    section, checkpoints = run.recipe.eval, run.folder / rundir.CHECKPOINTS
     bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
     names = checkpoint_names(checkpoints, run.recipe.stages)
     rows = sweep(bench, ((name, load_checkpoint(checkpoints / name)[0]) for name in names), section.shots)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leverplus import rundir
 from leverplus.errors import MissingFile
 from leverplus.experiment.monitor import Monitor
 from leverplus.experiment.opening import require_same_task
@@ -71,7 +72,7 @@ def trained_policy(run: Run) -> Policy:
 
 
 def _checkpoint(run: Run, stage: str) -> Path:
-    return run.folder / "checkpoints" / stage
+    return run.folder / rundir.CHECKPOINTS / stage
 
 
 def begin_training(run: Run) -> Training:
@@ -82,7 +83,7 @@ def begin_training(run: Run) -> Training:
     run.require_model()  # a model that is missing or fails its self-test is refused before anything is embedded
     expected = learn_expected_accuracy(run)  # labels that teach nothing are refused before the model is asked
     training = _prepared(run, start, expected)
-    begun = any((run.folder / name).is_dir() for name in ("checkpoints", "state"))
+    begun = any((run.folder / name).is_dir() for name in (rundir.CHECKPOINTS, rundir.STATE))
     if not begun or not run.kept_calls.counted:
         training.judge_selectors()
     return training
@@ -180,7 +181,7 @@ class Training:
     def _hand_on(self, stage: TrainingStage) -> None:
         from leverplus.training.checkpoint import load_checkpoint
 
-        shutil.rmtree(self.run.folder / "state" / stage.name, ignore_errors=True)  # nothing goes on from it
+        shutil.rmtree(self.run.folder / rundir.STATE / stage.name, ignore_errors=True)  # nothing goes on from it
         # twice: the next stage trains the one, and its loss may refer to the other as it is now
         self.policy = load_checkpoint(_checkpoint(self.run, stage.name))[0]
         self.anchors[stage.name] = load_checkpoint(_checkpoint(self.run, stage.name))[0]
@@ -195,7 +196,7 @@ class Training:
         from leverplus.training.checkpoint import load_checkpoint
 
         self.judge(self.policy)
-        checkpoints = self.run.folder / "checkpoints"
+        checkpoints = self.run.folder / rundir.CHECKPOINTS
         for name in checkpoint_names(checkpoints, self.run.recipe.stages):
             self.judge(load_checkpoint(checkpoints / name)[0])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from leverplus import rundir
 from leverplus.experiment.evaluate import evaluate_run
 from leverplus.experiment.monitor import examine_run
 from leverplus.experiment.run import Run
@@ -18,8 +19,8 @@ def run_all(run: Run) -> dict[str, Any]:
 
     found = evaluate_run(run, train_run(run))
     noted = len(found["notes"])
-    alone(found, "findings.json", lambda: examine_run(run), run.say)
+    alone(found, rundir.FINDINGS, lambda: examine_run(run), run.say)
     alone(found, "report.html", lambda: build_report(run), run.say)
     if len(found["notes"]) > noted:
-        write_json(run.folder / "eval.json", found)
+        write_json(run.folder / rundir.EVAL, found)
     return found

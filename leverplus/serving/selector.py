@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from leverplus.errors import LeverError
-from leverplus.experiment.run import CALLS, Run
+from leverplus.experiment.run import Run
 from leverplus.policies.base import Encoded, Features
 from leverplus.policies.decode import greedy
-from leverplus.rundir import make_private_folder
+from leverplus.rundir import CALLS, make_private_folder
 from leverplus.serving.corpus import Corpus
 from leverplus.serving.query import Picture, query_item
 from leverplus.types import Item

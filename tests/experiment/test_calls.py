@@ -12,8 +12,8 @@ from tiny_world import TinyRun
 from leverplus.cli.main import main
 from leverplus.experiment.calls import KeptCalls
 from leverplus.experiment.opening import load_run, open_run
-from leverplus.experiment.run import CALLS
 from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.rundir import CALLS
 from leverplus.scoring.scorer import EVALUATION, TRAINING, Meter
 
 
