@@ -20,7 +20,7 @@ from leverplus.errors import ScoringError
 from leverplus.metrics import edit_similarity, metric_named, normalise_answer, postprocess_named, token_f1
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import Context, Role, item_digest, score_key
-from leverplus.store.records import Row, seal
+from leverplus.store.records import StoredRow, seal
 from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 
@@ -146,7 +146,7 @@ class Scorer:
     ) -> list[tuple[bytes, Score]]:
         """Store what came in one transaction; a reply that must not be stored raises after all others are stored."""
         records: list[tuple[bytes, Score]] = []
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         problem: ScoringError | None = None
         for place, reply, seconds in answered:
             try:

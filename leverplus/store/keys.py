@@ -1,4 +1,4 @@
-"""The only key function: a score's key changes when anything that could change the answer changes.
+"""Makes the key of a score: it changes when anything that could change the answer changes. No other module makes keys.
 
 A key is 20 bytes: 4 of the context's digest, 6 of the query's digest, 10 of a hash over the context, the query and the
 ordered demonstrations. The leading parts make key order group the records of one query together, so that a batch of
@@ -18,14 +18,15 @@ from typing import Any, Literal
 from leverplus.errors import ScoringError
 from leverplus.types import Item
 
+# All sizes are in bytes. They are part of the file format: a change would make every stored score unfindable.
 DIGEST_SIZE = 16
 KEY_SIZE = 20
-CONTEXT_PART = 4
-QUERY_PART = 6
+CONTEXT_PART = 4  # leading bytes of a key, taken from the context's digest
+QUERY_PART = 6  # the bytes after them, taken from the query's digest
 _TAIL = KEY_SIZE - CONTEXT_PART - QUERY_PART
-_PARTS = ("task", "task_version", "metric", "postprocess")
+_TASK_FIELDS = ("task", "task_version", "metric", "postprocess")
 LOST = "lost:"
-"""How the text of a context begins of which only the digest is known; canonical JSON begins with a brace."""
+"""First characters of the text of a context of which only the digest is known; canonical JSON begins with a brace."""
 
 Role = Literal["query", "demo"]
 
@@ -46,7 +47,10 @@ class Context:
 
     @classmethod
     def proven(cls, text: object, digest: object) -> Context | None:
-        """The context of a text that has this digest; None where one of the two was changed, whatever it is now."""
+        """The context of a text that has this digest; None where one of the two was changed by damage.
+
+        Both are declared `object` because a damaged file may give any SQLite type for them.
+        """
         if not isinstance(text, bytes) or not isinstance(digest, bytes):
             return None
         if context_digest(text) == digest and text.isascii():
@@ -60,9 +64,11 @@ class Context:
     ) -> Context:
         """The context of a backend (its fingerprint: model, revision, prompt template, decoding) on a task."""
         parts = {"task": task, "task_version": task_version, "metric": metric, "postprocess": postprocess}
-        empty = [name for name, value in parts.items() if not value]
-        if not fingerprint or empty:
-            named = ", ".join([*empty, *([] if fingerprint else ["the backend's fingerprint"])])
+        missing = [name for name, value in parts.items() if not value]
+        if not fingerprint:
+            missing.append("the backend's fingerprint")
+        if missing:
+            named = ", ".join(missing)
             raise ScoringError(f"scores cannot be keyed without {named}; give the task and the backend these values")
         return cls(_canonical({"backend": dict(fingerprint), **parts}))
 
@@ -81,7 +87,7 @@ class Context:
     def values(self) -> dict[str, Any]:
         """The canonical JSON as a dictionary: backend, task, task_version, metric, postprocess."""
         if self.is_lost:
-            return {"backend": {"model": "unknown"}, **dict.fromkeys(_PARTS, "unknown")}
+            return {"backend": {"model": "unknown"}, **dict.fromkeys(_TASK_FIELDS, "unknown")}
         values: dict[str, Any] = json.loads(self.canonical)
         return values
 
@@ -92,7 +98,10 @@ def context_digest(canonical: bytes) -> bytes:
 
 
 def item_digest(item: Item, image_digest: str, *, role: Role) -> bytes:
-    """16 bytes over what of an item can change an answer: as a query all its references, as a demo the shown answer."""
+    """16 bytes over everything of an item that can change an answer.
+
+    A query counts with all its reference answers, a demonstration with the one answer that the prompt shows.
+    """
     answers = list(item.answers) if role == "query" else [item.answer]
     return _digest(role.encode(), _canonical([item.id, item.question, answers, image_digest]))
 
@@ -102,7 +111,8 @@ def score_key(context_digest: bytes, query_digest: bytes, demo_digests: Sequence
     whole = context_digest + query_digest + b"".join(demo_digests)
     if len(whole) != DIGEST_SIZE * (2 + len(demo_digests)):
         raise ValueError(f"a key is made of digests of {DIGEST_SIZE} bytes each")
-    return key_range(context_digest, query_digest) + blake2b(whole, digest_size=_TAIL, person=b"score").digest()
+    tail = blake2b(whole, digest_size=_TAIL, person=b"score").digest()
+    return key_range(context_digest, query_digest) + tail
 
 
 def key_range(context_digest: bytes, query_digest: bytes = b"") -> bytes:
@@ -111,6 +121,7 @@ def key_range(context_digest: bytes, query_digest: bytes = b"") -> bytes:
 
 
 def _canonical(value: Any) -> str:
+    """JSON with one spelling per value: the same value gives the same bytes on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 APPLICATION_ID = 0x4C565253
-"""Marks an SQLite file as a score store ("LVRS")."""
+"""The bytes "LVRS", kept in the file's header: they tell a score store from any other SQLite file."""
 
 Migration = tuple[str, ...]
 
@@ -20,7 +20,7 @@ MIGRATIONS: Sequence[Migration] = (
             seconds REAL NOT NULL,
             checksum INTEGER NOT NULL,
             payload BLOB NOT NULL
-        ) WITHOUT ROWID""",
+        ) WITHOUT ROWID""",  # rows lie in key order, so the scores of one query share pages
     ),
 )
 
@@ -31,7 +31,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> int:
-    """Apply what is missing, all of it or nothing; the number of changes applied.
+    """Apply the changes that are missing, all of them or none; return how many were applied.
 
     The version is read again inside the transaction, as another process may have migrated in the meantime.
     """

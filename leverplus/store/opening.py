@@ -1,4 +1,4 @@
-"""Opening the SQLite file of a store: to write where that is allowed, else to read; and errors as sentences."""
+"""Opens the SQLite file of a store, to write where that is allowed, else to read, and explains SQLite's errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from leverplus.store.migrations import APPLICATION_ID, MIGRATIONS, schema_versio
 
 
 def is_writable(path: Path) -> bool:
-    """Whether a store at this place can be written: its file, and its folder, where SQLite keeps its journal."""
-    place = path if path.exists() else None
+    """Whether a store at this path can be written: its file, and its folder, where SQLite keeps its journal."""
     folder = path.parent
-    while not folder.exists():
+    while not folder.exists():  # folders that are missing will be made in the nearest one that is there
         folder = folder.parent
-    return os.access(folder, os.W_OK) and (place is None or os.access(place, os.W_OK))
+    if not os.access(folder, os.W_OK):
+        return False
+    return not path.exists() or os.access(path, os.W_OK)
 
 
 def connect_to_write(path: Path, timeout: float) -> sqlite3.Connection:
@@ -46,8 +47,9 @@ def connect_to_read(path: Path, timeout: float) -> sqlite3.Connection:
         shutil.copyfile(log, Path(folder) / "scores.db-wal")
         connection = sqlite3.connect(copy, timeout=timeout, isolation_level=None)
         try:
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # keeps the files open, so they may be unlinked
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            # EXCLUSIVE keeps both files open until the connection closes, so the folder may be deleted under them.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens them
             connection.execute("PRAGMA query_only = 1")
         except BaseException:
             connection.close()
@@ -60,7 +62,7 @@ def _address(path: Path, option: str) -> str:
 
 
 def require_store(path: Path, connection: sqlite3.Connection, *, must_exist: bool) -> int:
-    """The schema version of an opened file; a sentence where it is no score store or one of a newer version."""
+    """The schema version of an opened file; StoreError where it is no score store or a newer version wrote it."""
     version = schema_version(connection)
     if version > len(MIGRATIONS):
         raise StoreError(
@@ -69,13 +71,14 @@ def require_store(path: Path, connection: sqlite3.Connection, *, must_exist: boo
         )
     mark = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    # A new, empty file has neither mark nor tables; it becomes a store when the schema is written.
     if mark != APPLICATION_ID and (tables or must_exist):
         raise StoreError(f"{path} is an SQLite file but not a score store; name another file with --store")
     return version
 
 
 def set_journal(db: sqlite3.Connection, timeout: float) -> str:
-    """Switch to write-ahead logging, else to a rollback journal; the mode in force.
+    """Switch to write-ahead logging, else to a rollback journal; return the mode in force.
 
     SQLite does not wait by itself when another process makes the same switch, so the wait is here.
     """
@@ -87,13 +90,17 @@ def set_journal(db: sqlite3.Connection, timeout: float) -> str:
             if _code(error) == sqlite3.SQLITE_BUSY and time.monotonic() < deadline:
                 time.sleep(0.01)
                 continue
+            # These three mean that the file system gives no shared memory (network mounts), which the log needs.
             if _code(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_CANTOPEN):
                 raise
             mode = ""
-        return mode if mode == "wal" else str(db.execute("PRAGMA journal_mode = DELETE").fetchone()[0])
+        if mode == "wal":
+            return mode
+        return str(db.execute("PRAGMA journal_mode = DELETE").fetchone()[0])
 
 
 def _code(error: BaseException) -> int:
+    """SQLite's primary result code: the low byte, without the details of an extended code; 0 where there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -113,7 +120,8 @@ _REASONS = {
 }
 
 
-_DAMAGE = (
+# Why each of them means damage: `is_damage`.
+_DAMAGE_CODES = (
     0,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -134,17 +142,18 @@ def explain(path: Path, error: Exception) -> str:
     if is_damage(error) and _code(error) != sqlite3.SQLITE_NOTADB:
         reason = f"the file is damaged or cut off; save what is whole with {salvage_command(path)}"
     else:
+        # OSError comes from our own file handling and carries no code of SQLite.
         known = _UNUSABLE if isinstance(error, OSError) else _REASONS.get(_code(error))
         reason = known or "run `lever store verify` on it"
     return f"score store {path}: {reason} ({error})"
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether SQLite says that a file is damaged: its header, its schema, pages it cannot follow, texts that are none.
+    """Whether SQLite's error means that the file is damaged: its header, its schema, its pages or its texts.
 
     SQLITE_ERROR is among them: the store's own statements are right, so that a table or column is missing means that
     the schema was changed. Python raises errors without a code where a text is not UTF-8.
     """
     if not isinstance(error, sqlite3.Error) or isinstance(error, sqlite3.ProgrammingError):
         return False
-    return _code(error) in _DAMAGE
+    return _code(error) in _DAMAGE_CODES

@@ -1,4 +1,4 @@
-"""A stored score as bytes: what is refused, how it is packed, and the checksum that proves it unharmed.
+"""Packs a score into bytes, refuses scores that must not be stored, and proves by a checksum that none was changed.
 
 A payload is a head (how log-probabilities are packed, their number, three metrics), the log-probabilities and the texts
 as JSON. A log-probability takes 4 bytes where float32 holds it exactly, else 8: reading back gives the same value.
@@ -17,13 +17,15 @@ from leverplus.errors import ScoringError, StoreError
 from leverplus.store.keys import KEY_SIZE, key_range
 from leverplus.types import ItemId, Reference, Score
 
-_HEAD = struct.Struct("<cIddd")
-_COST = struct.Struct("<qd")
+# The formats below are those of every stored score; the files of users are read with them.
+_HEAD = struct.Struct("<cIddd")  # packing, number of references, accuracy, token F1, edit similarity
+_COST = struct.Struct("<qd")  # tokens, seconds
+# How log-probabilities are packed: not measured, float32, float64 (the letters of `struct`).
 _ABSENT, _SINGLE, _DOUBLE = b"-", b"f", b"d"
 
 
-class Row(NamedTuple):
-    """A record as it lies in the table; `payload` is what was measured, `tokens` and `seconds` what it cost."""
+class StoredRow(NamedTuple):
+    """A record as the table holds it; `payload` is what was measured, `tokens` and `seconds` are what it cost."""
 
     key: bytes
     payload: bytes
@@ -32,8 +34,8 @@ class Row(NamedTuple):
     checksum: int
 
 
-def seal(context_digest: bytes, key: bytes, score: Score) -> Row:
-    """Check a score and pack it; ScoringError with a sentence when it must not be stored."""
+def seal(context_digest: bytes, key: bytes, score: Score) -> StoredRow:
+    """Check a score, pack it and add its checksum; ScoringError where it must not be stored."""
     if len(key) != KEY_SIZE or not key.startswith(key_range(context_digest)):
         raise ScoringError(
             f"{_name(score)} was not stored: its key was made for another context; "
@@ -44,10 +46,11 @@ def seal(context_digest: bytes, key: bytes, score: Score) -> Row:
         raise ScoringError(f"{_name(score)} was not stored: {problem}")
     payload = encode(score)
     tokens, seconds = int(score.tokens), float(score.seconds)
-    return Row(key, payload, tokens, seconds, _checksum(context_digest, key, payload, tokens, seconds))
+    checksum = _checksum(context_digest, key, payload, tokens, seconds)
+    return StoredRow(key, payload, tokens, seconds, checksum)
 
 
-def unseal(context_digest: bytes, row: Row) -> Score:
+def unseal(context_digest: bytes, row: StoredRow) -> Score:
     """The score of a row; StoreError when the row was changed since it was written."""
     if not is_whole(context_digest, row):
         raise StoreError(f"record {name_of(row.key)} was changed after it was written; run `lever store verify`")
@@ -57,8 +60,9 @@ def unseal(context_digest: bytes, row: Row) -> Score:
         raise StoreError(f"record {name_of(row.key)} cannot be read ({error}); run `lever store verify`") from error
 
 
-def is_whole(context_digest: bytes, row: Row) -> bool:
-    """Whether a row is as it was written, whatever a damaged file gives for one; nothing is unpacked for that."""
+def is_whole(context_digest: bytes, row: StoredRow) -> bool:
+    """Whether a row is as it was written; its payload need not be unpacked for that."""
+    # SQLite gives any type for a column of a damaged file, so the declared types are checked first.
     kinds = (bytes, bytes, int, float, int)
     if not all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)):
         return False
@@ -69,7 +73,7 @@ def is_whole(context_digest: bytes, row: Row) -> bool:
 
 
 def name_of(key: object) -> str:
-    """A key in a message; in a damaged file it may be anything."""
+    """A key as an error message shows it; in a damaged file it may be of any type."""
     return key.hex() if isinstance(key, bytes) else repr(key)[:40]
 
 
@@ -106,11 +110,12 @@ def _reference_problem(references: Sequence[Reference]) -> str | None:
     unmeasured = sum(reference.logprob is None for reference in references)
     if unmeasured not in (0, len(references)):
         return f"{unmeasured} of {len(references)} references have no log-probability; measure all of them or none"
-    for answer, count, logprob in ((r.answer, r.count, r.logprob) for r in references):
+    for reference in references:
+        answer, logprob = reference.answer, reference.logprob
         if not answer:
             return "a reference answer is empty; run `lever task check` to find items with empty answers"
-        if count < 0:
-            return f"reference '{answer}' has count {count}, expected at least 0"
+        if reference.count < 0:
+            return f"reference '{answer}' has count {reference.count}, expected at least 0"
         if logprob is not None and not -math.inf < logprob <= 0.0:
             return (
                 f"the log-probability of '{answer}' is {logprob}, expected a finite number at most 0; "
@@ -120,9 +125,10 @@ def _reference_problem(references: Sequence[Reference]) -> str | None:
 
 
 def _text_problem(score: Score) -> str | None:
-    texts = (score.query, *score.demos, score.raw, score.answer, *(r.answer for r in score.references))
+    texts = [score.query, *score.demos, score.raw, score.answer]
+    texts += [reference.answer for reference in score.references]
     try:
-        "".join(texts).encode()
+        "".join(texts).encode()  # fails on a lone surrogate, which JSON would take and UTF-8 cannot hold
     except UnicodeEncodeError as error:
         return f"a text is not valid Unicode ({error.reason}); check how the backend decodes tokens"
     return None
@@ -140,10 +146,11 @@ def encode(score: Score) -> bytes:
         [int(reference.count) for reference in score.references],
     ]
     head = _HEAD.pack(packing, len(score.references), score.accuracy, score.token_f1, score.edit_similarity)
-    return head + floats + json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+    tail = json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode()
+    return head + floats + tail
 
 
-def decode(row: Row) -> Score:
+def decode(row: StoredRow) -> Score:
     """The score of a row, unchecked; ValueError or struct.error where the bytes are not a payload."""
     packing, count, accuracy, token_f1, edit_similarity = _HEAD.unpack_from(row.payload)
     logprobs, end = _unpack(packing, count, row.payload)
@@ -164,19 +171,23 @@ def decode(row: Row) -> Score:
 
 
 def _pack(logprobs: list[float | None]) -> tuple[bytes, bytes]:
-    measured = [value for value in logprobs if value is not None]
+    """The packing and the bytes of log-probabilities: 4 bytes each where float32 holds all of them exactly, else 8."""
+    measured = [value for value in logprobs if value is not None]  # all or none: `_reference_problem` refuses a mix
     if not measured:
         return _ABSENT, b""
-    double = struct.pack(f"<{len(measured)}d", *measured)
+    singles, doubles = f"<{len(measured)}f", f"<{len(measured)}d"
+    as_doubles = struct.pack(doubles, *measured)
     try:
-        single = struct.pack(f"<{len(measured)}f", *measured)
-    except OverflowError:
-        return _DOUBLE, double
-    exact = struct.unpack(f"<{len(measured)}f", single) == struct.unpack(f"<{len(measured)}d", double)
-    return (_SINGLE, single) if exact else (_DOUBLE, double)
+        as_singles = struct.pack(singles, *measured)
+    except OverflowError:  # beyond the range of float32
+        return _DOUBLE, as_doubles
+    if struct.unpack(singles, as_singles) == struct.unpack(doubles, as_doubles):
+        return _SINGLE, as_singles
+    return _DOUBLE, as_doubles
 
 
 def _unpack(packing: bytes, count: int, payload: bytes) -> tuple[Sequence[float | None], int]:
+    """The log-probabilities of a payload, and the offset at which its texts begin."""
     if packing == _ABSENT:
         return (None,) * count, _HEAD.size
     if packing not in (_SINGLE, _DOUBLE):
@@ -186,7 +197,9 @@ def _unpack(packing: bytes, count: int, payload: bytes) -> tuple[Sequence[float 
 
 
 def _checksum(context_digest: bytes, key: bytes, payload: bytes, tokens: int, seconds: float) -> int:
-    return zlib.crc32(payload, zlib.crc32(context_digest + key + _COST.pack(tokens, seconds)))
+    """CRC-32 over the context's digest, the key, the cost and the payload: a row moved to another context fails too."""
+    head = zlib.crc32(context_digest + key + _COST.pack(tokens, seconds))
+    return zlib.crc32(payload, head)
 
 
 def _name(score: Score) -> str:

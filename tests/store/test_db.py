@@ -54,7 +54,7 @@ def test_putting_nothing_leaves_no_trace(store, maker) -> None:
 
 
 def test_a_scan_gives_the_records_of_each_query_together(store, maker, other_maker, monkeypatch) -> None:
-    monkeypatch.setattr(db, "_PAGE", 7)
+    monkeypatch.setattr(db, "_ROWS_PER_READ", 7)
     store.put(maker.context, maker.records(50))
     store.put(other_maker.context, other_maker.records(20))
     found = list(store.scan(maker.context))
@@ -73,7 +73,7 @@ def test_a_scan_of_one_query_gives_all_its_records_and_no_other(store, maker) ->
 
 
 def test_a_writer_is_not_held_back_by_an_unfinished_scan(store, maker, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(db, "_PAGE", 5)
+    monkeypatch.setattr(db, "_ROWS_PER_READ", 5)
     store.put(maker.context, maker.records(20))
     scan = store.scan(maker.context)
     next(scan)
