@@ -1,0 +1,123 @@
+"""Measures every way of choosing on every recorded table and keeps the accuracies item by item.
+
+    python benchmarks/real_measure.py --data DATA --cache vectors --out benchmarks/real [--tasks ...] [--models ...]
+
+Settings of an arm (field, number of shots, weights) are chosen on dev queries; test queries are looked at once, with the
+chosen one. Every arm is kept twice: at its own best number of shots, and with one demonstration. `lever bench real`
+makes its table of what is kept here. DATA is where the data sets lie (docs/recorded.md); nothing asks a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from real_arms import NONE, Arm, Arms
+from real_data import Floats, Ints, ModelTable, TaskData, embedder
+
+from leverplus.lab.real import Record, write_records
+
+TASKS = ("okvqa", "aokvqa", "trec", "sst2", "agnews")
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+CALIBRATED = ("zero_shot", "nearest", "fixed", "vote_demos", "effects")
+
+
+def accuracy(table: ModelTable, rows: Ints) -> Floats:
+    """Accuracy of every query (Q,), the mean over draws; NaN where a row was not recorded."""
+    value = np.where(rows == NONE, np.nan, table.table.accuracy[np.maximum(rows, 0)])
+    return np.asarray(value if value.ndim == 1 else value.mean(axis=1))
+
+
+def calibrated(arms: Arms, rows: Ints) -> Floats:
+    """Accuracy when every label's mean log-probability over the training queries is subtracted."""
+    table = arms.table
+    logprobs = table.table.logprobs
+    assert logprobs is not None
+    own = logprobs[np.maximum(rows, 0)]  # (Q, labels)
+    known = arms.train & (rows != NONE)
+    likeliest = (own - own[known].mean(axis=0)).argmax(axis=1)
+    return np.where(rows == NONE, np.nan, arms.task.worth[table.queries, likeliest])
+
+
+def candidates(arms: Arms) -> list[tuple[Arm, dict[str, Floats]]]:
+    """Every arm with the accuracy (Q,) of each of its settings."""
+    made = arms.all()
+    places, _ = arms.effects()
+    made.append(Arm("effects", "calls", {f"{name}, 1 shot": arms.rows(own) for name, own in places.items()}))
+    found = [(arm, {name: accuracy(arms.table, rows) for name, rows in arm.settings.items()} | arm.scores) for arm in made]
+    if arms.task.source.labels:
+        for arm in made:
+            if arm.name in CALIBRATED:
+                rows = {name: own for name, own in arm.settings.items() if own.ndim == 1 and (own[arms.train] != NONE).any()}
+                scores = {f"{name}, calibrated": calibrated(arms, own) for name, own in rows.items()}
+                found.append((Arm(f"{arm.name}_calibrated", arm.kind), scores))
+    return found
+
+
+def chosen(scores: Mapping[str, Floats], dev: Any) -> str:
+    """The setting with the best mean on the dev queries that all settings were recorded for."""
+    together = dev & np.all([~np.isnan(own) for own in scores.values()], axis=0)
+    return max(scores, key=lambda name: float(scores[name][together].mean()))
+
+
+def measure(table: ModelTable) -> list[Record]:
+    arms = Arms(table)
+    test = [str(arms.task.items[query].id) for query in table.queries[arms.test]]
+    groups = arms.task.group[table.queries[arms.test]].tolist()
+    records = []
+    for arm, scores in candidates(arms):
+        one = {name: own for name, own in scores.items() if "shots" not in name}
+        for shots, settings in (("best", scores), ("1", one)):
+            if settings:
+                setting = chosen(settings, arms.dev)
+                own = settings[setting]
+                records.append(
+                    Record(
+                        task=arms.task.source.name,
+                        model=table.model,
+                        arm=arm.name,
+                        kind=arm.kind,
+                        shots=shots,
+                        setting=setting,
+                        tries=len(settings),
+                        dev=float(np.nanmean(own[arms.dev])),
+                        items=test,
+                        groups=groups,
+                        accuracy=own[arms.test],
+                    )
+                )
+    oracle = np.where(arms.allowed, table.accuracy, -1.0).max(axis=1)
+    best = Record(arms.task.source.name, table.model, "oracle", "looks", "1", "best of 64", 64, float("nan"), test, groups, oracle[arms.test])
+    return [*records, best]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=Path("vectors"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "real")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    args = parser.parse_args()
+    texts = embedder(args.cache).of_texts
+    for name in args.tasks:
+        started = time.perf_counter()
+        task = TaskData(name, args.data, texts)
+        print(f"{name}: {len(task.items):,} items, {time.perf_counter() - started:.0f} s", flush=True)
+        for model in args.models:
+            started = time.perf_counter()
+            records = measure(ModelTable.read(task, model))
+            write_records(args.out / f"{name}-{model}.parquet", records)
+            shown = ", ".join(f"{r.arm} {100 * np.nanmean(r.accuracy):.1f}" for r in records if r.shots == "1")
+            print(f"{name} {model}: {len(records)} rows of arms, {time.perf_counter() - started:.0f} s; {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
