@@ -1,6 +1,6 @@
 """Every way of choosing on a recorded table: what each shows to each query, as rows of the table, setting by setting.
 
-An arm is a name with one or more settings (a field, a number of shots, a weight); each setting is an array of rows (Q,),
+An arm is a name with settings (a field, a number of shots, a weight); each setting is an array of rows (Q,),
 or of shape (Q, draws) where it draws by chance. Settings are chosen on dev queries, one for each arm; how many were
 tried is kept. Calibrated forms subtract the mean log-probability that a label has over the training queries shown
 demonstrations in the same way (batch calibration, Zhou et al. 2024).
@@ -142,7 +142,9 @@ class Arms:
         for anchor in anchors.tolist():
             there = (table.candidates == anchor) & self.allowed
             if there[self.test].any(axis=1).mean() > 0.9:
-                places = np.where(there.any(axis=1), there.argmax(axis=1), first(self.likeness["question"], self.allowed))
+                places = np.where(
+                    there.any(axis=1), there.argmax(axis=1), first(self.likeness["question"], self.allowed)
+                )
                 settings[f"anchor {anchor}, 1 shot"] = self.rows(places)
         return [Arm("fixed", "calls", settings | self.longer("fixed"))]
 

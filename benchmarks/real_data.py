@@ -69,7 +69,7 @@ class TaskData:
 
 @dataclass
 class ModelTable:
-    """Recorded answers of one model: flat rows, the one-shot table (Q, 64) as rows, and longer prompts by their list."""
+    """Recorded answers of one model: the one-shot table (Q, 64) as rows, and the rows of longer prompts."""
 
     task: TaskData
     model: str

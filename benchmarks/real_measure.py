@@ -2,8 +2,8 @@
 
     python benchmarks/real_measure.py --data DATA --cache vectors --out benchmarks/real [--tasks ...] [--models ...]
 
-Settings of an arm (field, number of shots, weights) are chosen on dev queries; test queries are looked at once, with the
-chosen one. Every arm is kept twice: at its own best number of shots, and with one demonstration. `lever bench real`
+Settings of an arm (field, number of shots, weights) are chosen on dev queries; test queries are looked at once, with
+the chosen one. Every arm is kept twice: at its own best number of shots, and with one demonstration. `lever bench real`
 makes its table of what is kept here. DATA is where the data sets lie (docs/recorded.md); nothing asks a model.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +51,24 @@ def candidates(arms: Arms) -> list[tuple[Arm, dict[str, Floats]]]:
     made = arms.all()
     places, _ = arms.effects()
     made.append(Arm("effects", "calls", {f"{name}, 1 shot": arms.rows(own) for name, own in places.items()}))
-    found = [(arm, {name: accuracy(arms.table, rows) for name, rows in arm.settings.items()} | arm.scores) for arm in made]
+    found = [
+        (arm, {name: accuracy(arms.table, rows) for name, rows in arm.settings.items()} | arm.scores) for arm in made
+    ]
     if arms.task.source.labels:
         for arm in made:
             if arm.name in CALIBRATED:
-                rows = {name: own for name, own in arm.settings.items() if own.ndim == 1 and (own[arms.train] != NONE).any()}
+                rows = {
+                    name: own for name, own in arm.settings.items() if own.ndim == 1 and (own[arms.train] != NONE).any()
+                }
                 scores = {f"{name}, calibrated": calibrated(arms, own) for name, own in rows.items()}
                 found.append((Arm(f"{arm.name}_calibrated", arm.kind), scores))
     return found
 
 
-def chosen(scores: Mapping[str, Floats], dev: Any) -> str:
-    """The setting with the best mean on the dev queries that all settings were recorded for."""
-    together = dev & np.all([~np.isnan(own) for own in scores.values()], axis=0)
-    return max(scores, key=lambda name: float(scores[name][together].mean()))
+def common(dev: Any, found: Sequence[tuple[Arm, Mapping[str, Floats]]]) -> Any:
+    """The dev queries that all settings of all arms were recorded for."""
+    there = [~np.isnan(own) for _, scores in found for own in scores.values()]
+    return dev & np.all(there, axis=0)
 
 
 def measure(table: ModelTable) -> list[Record]:
@@ -72,11 +76,13 @@ def measure(table: ModelTable) -> list[Record]:
     test = [str(arms.task.items[query].id) for query in table.queries[arms.test]]
     groups = arms.task.group[table.queries[arms.test]].tolist()
     records = []
-    for arm, scores in candidates(arms):
+    found = candidates(arms)
+    dev = common(arms.dev, found)
+    for arm, scores in found:
         one = {name: own for name, own in scores.items() if "shots" not in name}
         for shots, settings in (("best", scores), ("1", one)):
             if settings:
-                setting = chosen(settings, arms.dev)
+                setting = max(settings, key=lambda name, own=settings: float(own[name][dev].mean()))  # type: ignore[misc]
                 own = settings[setting]
                 records.append(
                     Record(
@@ -87,14 +93,26 @@ def measure(table: ModelTable) -> list[Record]:
                         shots=shots,
                         setting=setting,
                         tries=len(settings),
-                        dev=float(np.nanmean(own[arms.dev])),
+                        dev=float(own[dev].mean()),
                         items=test,
                         groups=groups,
                         accuracy=own[arms.test],
                     )
                 )
     oracle = np.where(arms.allowed, table.accuracy, -1.0).max(axis=1)
-    best = Record(arms.task.source.name, table.model, "oracle", "looks", "1", "best of 64", 64, float("nan"), test, groups, oracle[arms.test])
+    best = Record(
+        arms.task.source.name,
+        table.model,
+        "oracle",
+        "looks",
+        "1",
+        "best of 64",
+        64,
+        float("nan"),
+        test,
+        groups,
+        oracle[arms.test],
+    )
     return [*records, best]
 
 
@@ -116,7 +134,10 @@ def main() -> None:
             records = measure(ModelTable.read(task, model))
             write_records(args.out / f"{name}-{model}.parquet", records)
             shown = ", ".join(f"{r.arm} {100 * np.nanmean(r.accuracy):.1f}" for r in records if r.shots == "1")
-            print(f"{name} {model}: {len(records)} rows of arms, {time.perf_counter() - started:.0f} s; {shown}", flush=True)
+            print(
+                f"{name} {model}: {len(records)} rows of arms, {time.perf_counter() - started:.0f} s; {shown}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`lever bench`: methods at several call budgets, ablations and curves of `best`, or every plan in one table."""
+"""`lever bench`: methods at several call budgets, ablations, curves, every plan, or recorded answers of real models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leverplus.lab.plans import HEADER, PLANS, QUICK_RECIPES, cells, conclusion,
 from leverplus.lab.runs import Workshop, seed_count
 from leverplus.store.location import default_store_path
 
-WHAT = ("methods", "plans", "ablations", "curves")
+WHAT = ("methods", "plans", "ablations", "curves", "real")
 OURS = ("methods", "budgets", "worlds", "items", "jobs", "minutes", "runs", "commit")
 """Options that `plans` does not have."""
 
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="methods",
         choices=WHAT,
         help="methods: ways to train at several call budgets (default); ablations, curves: of the recipe best; "
-        "plans: all recipes of the plans against their baseline",
+        "plans: all recipes of the plans against their baseline; real: every way of choosing on the recorded answers "
+        "of real models, from records that are kept",
     )
     parser.add_argument(
         "--quick",
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=seed_count, metavar="N", help="processes, one thread each (default 1)")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; the important ones come first")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench-WHAT)")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="real: records other than those that are shipped")
     parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of runs and stores (default OUT/runs)")
     parser.add_argument("--commit", metavar="NAME", help="what is measured; else the commit of a git checkout")
     add_store_option(parser)
@@ -59,6 +61,10 @@ def numbers(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what == "real":
+        return _real(args)
+    if args.records:
+        raise WrongUsage("--records belongs to `lever bench real`")
     quick = "-quick" if args.quick else ""
     folder = args.out or Path("runs") / (f"bench-{args.what}{quick}" if args.what == "plans" else f"bench{quick}")
     if args.what == "plans":
@@ -69,6 +75,37 @@ def run(args: argparse.Namespace) -> int:
     if args.recipes:
         raise WrongUsage("--recipes belongs to `lever bench plans`; methods are chosen with --methods")
     return _methods(args, folder)
+
+
+def _real(args: argparse.Namespace) -> int:
+    from leverplus.lab.real import read_records, standings
+    from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
+    from leverplus.rundir import shipped
+
+    strange = [name for name in (*OURS, "recipes", "seeds", "out") if getattr(args, name) is not None]
+    if strange or args.quick:
+        raise WrongUsage(f"`lever bench real` has no --{strange[0] if strange else 'quick'}; it reads what is kept")
+    found = standings(read_records(args.records or shipped("tables:real")))
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    print(
+        "Accuracy in %, test queries; settings were chosen on dev, * is what dev recommends, (n) the number of shots."
+    )
+    for task in dict.fromkeys(row["task"] for row in found["arms"]):
+        _print_lines(task, *task_lines(found, task))
+    _print_lines("paired by item, p corrected over all of these", *comparison_lines(found))
+    for sentence in share_sentences(found):
+        print(sentence)
+    return 0
+
+
+def _print_lines(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table as Markdown: wider than a terminal, and to be pasted as it is."""
+    print(f"\n{name}\n")
+    for line in (head, ["---"] * len(head), *rows):
+        print(f"| {' | '.join(line)} |")
+    print()
 
 
 def _methods(args: argparse.Namespace, folder: Path) -> int:

@@ -1,0 +1,91 @@
+"""Records of recorded tables: what is written is read, arms are compared pair by pair, shares count the outcomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leverplus.errors import DataError, MissingFile
+from leverplus.lab.real import Record, read_records, recommended, standings, write_records
+
+
+def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> Record:
+    items = [f"i{n}" for n in range(len(accuracy))]
+    return Record("trec", "tiny", arm, kind, shots, f"{arm}, set", 3, dev, items, list(range(len(items))), accuracy)
+
+
+def made(seed: int = 0) -> list[Record]:
+    rng = np.random.default_rng(seed)
+    weak, same, strong = ((rng.random(400) < level).astype(float) for level in (0.4, 0.4, 0.7))
+    strong[:50] = np.nan
+    return [
+        record("nearest", "free", weak, 0.45),
+        record("random", "free", same, 0.40),
+        record("label_vote", "labels", same, 0.5),
+        record("effects", "calls", strong, 0.7),
+        record("effects", "calls", weak, 0.4, shots="1"),
+        record("nearest", "free", weak, 0.4, shots="1"),
+        record("oracle", "looks", np.ones(400), float("nan"), shots="1"),
+    ]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    records = made()
+    write_records(tmp_path / "trec-tiny.parquet", records)
+    found = read_records(tmp_path)
+    assert [(r.arm, r.shots, r.kind, r.setting, r.tries) for r in found] == [
+        (r.arm, r.shots, r.kind, r.setting, r.tries) for r in records
+    ]
+    for own, other in zip(found, records, strict=True):
+        assert own.accuracy == pytest.approx(other.accuracy, nan_ok=True)
+        assert own.dev == pytest.approx(other.dev, nan_ok=True)
+        assert list(own.items) == list(other.items)
+
+
+def test_ours_is_compared_with_the_rival_that_dev_finds_best_on_common_items() -> None:
+    found = standings(made())
+    best = {(row["against"], row["shots"]): row for row in found["comparisons"] if row["arm"] == "effects"}
+    assert best["free", "best"]["rival"] == "nearest"
+    assert best["free", "best"]["n"] == 350
+    assert best["free", "best"]["standing"] == "above"
+    records = made()
+    both = ~np.isnan(records[3].accuracy)
+    assert best["free", "best"]["diff"] == pytest.approx(
+        records[3].accuracy[both].mean() - records[0].accuracy[both].mean()
+    )
+    assert best["free", "1"]["standing"] == "within"
+    assert best["free", "1"]["diff"] == 0.0
+    shares = {(row["arm"], row["against"], row["shots"]): row for row in found["shares"]}
+    assert (shares["effects", "free", "best"]["above"], shares["effects", "free", "best"]["tables"]) == (1, 1)
+
+
+def test_p_is_corrected_over_all_tables() -> None:
+    alone = standings(made())["comparisons"][-1]
+    many = []
+    for number in range(8):
+        many += [Record(**{**vars(r), "task": f"task{number}"}) for r in made(number)]
+    row = next(
+        r
+        for r in standings(many)["comparisons"]
+        if r["task"] == "task0" and r["shots"] == alone["shots"] and r["against"] == alone["against"]
+    )
+    assert row["p_value"] == alone["p_value"]
+    assert row["mde80_adjusted"] > row["mde80"]
+
+
+def test_the_arm_to_use_is_the_best_on_dev_and_never_one_that_looks() -> None:
+    assert recommended(made()).arm == "effects"
+    assert [row["arm"] for row in standings(made())["arms"] if row["recommended"]] == ["effects"]
+
+
+def test_a_folder_without_records_and_a_strange_file_are_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pytest.raises(MissingFile, match="holds no records"):
+        read_records(tmp_path)
+    pq.write_table(pa.table({"item": ["a"]}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="real_measure"):
+        read_records(tmp_path)
