@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leverplus.serving.selector import Selector
+    from leverplus.selector.selector import Selector
 
 __all__ = ["Selector", "__version__"]
 __version__ = "0.1.0"
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`leverplus.Selector` is loaded when it is asked for, so that importing the package stays quick."""
     if name == "Selector":
-        from leverplus.serving.selector import Selector
+        from leverplus.selector.selector import Selector
 
         return Selector
     raise AttributeError(f"module 'leverplus' has no attribute '{name}'")

@@ -22,7 +22,7 @@ from leverplus.doctor.read import read_target
 from leverplus.errors import LeverError
 from leverplus.legacy.imports import import_file
 from leverplus.recipe.sections import TaskSection
-from leverplus.serving.selector import Selector
+from leverplus.selector.selector import Selector
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.jsonl import jsonl
 from leverplus.tasks.labels import labels

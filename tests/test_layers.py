@@ -28,7 +28,7 @@ ROOMS = (
     ("doctor",),
     ("report",),
     ("experiment",),
-    ("serving", "legacy"),
+    ("selector", "legacy"),
     ("lab",),
     ("__init__",),
     ("view",),

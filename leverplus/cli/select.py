@@ -1,17 +1,31 @@
-"""`lever select`: choose demonstrations for one query."""
+"""`lever select`: choose demonstrations for one query, or for many."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.errors import DataError, LeverError, WrongUsage, plain
+from leverplus.parsing import parse_json
+
+if TYPE_CHECKING:
+    from leverplus.selector.demo import Picks
+
+EXPLAINED = 12
+"""Candidates that are printed; --json holds all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, or one made by Selector.save")
+    parser.add_argument("folder", metavar="BUNDLE_or_RUN", help="a bundle, a run folder, or hf://ORG/NAME")
     parser.add_argument("--image", metavar="FILE", help="the query's picture")
-    parser.add_argument("--question", required=True, metavar="Q", help="the query's question")
-    parser.add_argument("-k", "--shots", type=int, default=4, metavar="N", help="how many demonstrations (default 4)")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--question", metavar="Q", help="the query's question")
+    asked.add_argument("--jsonl", type=Path, metavar="FILE", help="many queries: one {question, image} a line")
+    parser.add_argument("-k", "--shots", type=int, metavar="N", help="how many (default: as recommended)")
+    parser.add_argument("--allow", type=Path, metavar="FILE", help="show only these: one id a line, or a JSON list")
+    parser.add_argument("--explain", action="store_true", help="also show every candidate's terms")
     parser.add_argument(
         "--checkpoint", metavar="PATH", help="choose by this selector: a folder, RUN, RUN:NAME, or a .pt or .ckpt file"
     )
@@ -19,15 +33,104 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from leverplus.serving.selector import Selector
+    from leverplus.selector.selector import Selector
 
-    chosen = Selector.load(args.run, args.checkpoint).select(image=args.image, question=args.question, shots=args.shots)
-    if args.json:
-        demos = [
-            {"id": item.id, "question": item.question, "answer": item.answer, "image": item.image} for item in chosen
-        ]
-        print(json.dumps({"question": args.question, "demos": demos}))
+    if args.jsonl is not None and args.image is not None:
+        raise WrongUsage("--image belongs to --question; the lines of --jsonl name their own pictures")
+    allowed = None if args.allow is None else read_ids(args.allow)
+    selector = Selector.load(args.folder, args.checkpoint)
+    options: dict[str, Any] = {"shots": args.shots, "allowed": allowed, "explain": args.explain}
+    if args.jsonl is None:
+        chosen = selector.select(question=args.question, image=args.image, **options)
+        found = {"question": args.question, **_as_json(chosen)}
+        print(json.dumps(found) if args.json else _text(chosen))
         return 0
-    for item in chosen:
-        print(f"{item.id}  {item.question}  ->  {item.answer}")
+    queries = read_queries(args.jsonl)
+    many = selector.select_many(queries, **options)
+    rows = [{"question": own["question"], **_as_json(picks)} for own, picks in zip(queries, many, strict=True)]
+    if args.json:
+        print(json.dumps({"fingerprint": selector.fingerprint, "queries": rows}))
+        return 0
+    for query, picks in zip(queries, many, strict=True):
+        print(f"{plain(query['question'])}\n{_text(picks, '  ')}")
     return 0
+
+
+def _as_json(picks: Picks) -> dict[str, Any]:
+    found: dict[str, Any] = {"demos": [demo.as_json() for demo in picks]}
+    return found if picks.explanation is None else {**found, "explanation": picks.explanation}
+
+
+def _text(picks: Picks, indent: str = "") -> str:
+    lines = [f"{indent}{plain(demo.id)}  {plain(demo.question)}  ->  {plain(demo.answer)}" for demo in picks]
+    if picks.explanation is not None:
+        lines += [indent + line for line in _table(picks.explanation)]
+    return "\n".join(lines) or f"{indent}(no demonstration is shown)"
+
+
+def _table(found: dict[str, Any]) -> list[str]:
+    """The best candidates with their terms, and what nearest neighbours would have shown."""
+    terms = ("score", "label", "effect", "similarity", "interaction")
+    rows: list[tuple[str, ...]] = [("place", "id", *terms, "answer")]
+    for own in found["candidates"][:EXPLAINED]:
+        numbers = ("-" if own[term] is None else f"{own[term]:.3f}" for term in terms)
+        rows.append((str(own["place"] or ""), plain(own["id"]), *numbers, plain(own["answer"])))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    more = len(found["candidates"]) - EXPLAINED
+    return [
+        *lines,
+        *([f"... and {more} more candidates; --json lists all"] if more > 0 else []),
+        f"nearest would show: {', '.join(plain(name) for name in found['nearest_would_show']) or 'none'}",
+    ]
+
+
+def read_ids(path: Path) -> list[str]:
+    """Ids of demonstrations: a JSON list, or one a line."""
+    text = _read(path)
+    if text.lstrip().startswith("["):
+        try:
+            found = parse_json(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path} is not a JSON list ({error.msg})") from error
+        if not all(isinstance(name, str) for name in found):
+            raise DataError(f"{path}: the ids must be texts")
+        return list(found)
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_lines(path: Path) -> list[tuple[int, Any]]:
+    """The values of a JSONL file with the numbers of their lines; empty lines are passed over."""
+    found = []
+    for number, line in enumerate(_read(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append((number, parse_json(line)))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}: is not JSON ({error.msg}, column {error.colno})") from error
+    return found
+
+
+def read_queries(path: Path) -> list[dict[str, Any]]:
+    """Queries of a JSONL file; what else stands in a line (answers, ids) is not looked at."""
+    queries = []
+    for number, row in read_lines(path):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: must be an object with a question")
+        question, image = row.get("question", row.get("text")), row.get("image")
+        if not isinstance(question, str) or not isinstance(image, (str, type(None))):
+            raise DataError(f"{path}, line {number}: needs a question, a text; image is a path or null")
+        beside = path.parent / image if image and "://" not in image and image[:5] != "data:" else image
+        queries.append({"question": question, "image": beside or None})
+    if not queries:
+        raise DataError(f"{path} holds no query; write one JSON object a line, such as " + '{"question": "..."}')
+    return queries
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise LeverError(f"{path} cannot be read ({reason})") from error

@@ -90,13 +90,6 @@ JUDGED = ("val/accuracy", "val/reward", "val/group_reward", "accuracy", "reward"
 """What a run is judged by, the best measure first."""
 
 
-LITTLE = 0.15
-"""A rise by less than this share says little: noise of a few questions makes it."""
-
-FOLLOWS = 0.25
-"""Accuracy follows the reward if it rises by at least this part of the reward's rise, both as shares."""
-
-
 def reward_constant(record: Record) -> list[Finding]:
     """Nothing to prefer. In our own logs groups are measured once: their mean stays, and only their spread tells."""
     for series in record.stages("grpo"):
@@ -133,11 +126,10 @@ def reward_hacked(record: Record) -> list[Finding]:
             curve(series, "reward", 5),
             first_curve(series, ("val/accuracy", "accuracy", "rewards/acc/mean")),
         )
-        if reward is None or found is None or not reward.rises or reward.relative < LITTLE:
+        if reward is None or found is None or not reward.rises:
             continue
         metric, right = found
-        follows = max(0.01, 0.5 * right.error, FOLLOWS * reward.relative * abs(right.early))
-        if right.early > 0.95 or right.change > follows or right.rises:
+        if right.early > 0.95 or right.change > max(0.01, 0.5 * right.error) or right.rises:
             continue
         held = curve(series, "val/reward")
         if (held is not None and not held.rises) or max(right.values) - right.early > max(5.0 * right.noise, 0.05):
@@ -252,7 +244,10 @@ def length_drifts(record: Record) -> list[Finding]:
     """Longer or shorter, not better."""
     for series in record.stages("grpo"):
         length, cut = curve(series, "length", 5), curve(series, "truncated", 5)
-        if _better(series):
+        better = rises(series, "val/accuracy", "accuracy") or (
+            curve(series, "accuracy") is None and curve(series, "val/accuracy") is None and rises(series, "reward")
+        )
+        if better:
             continue
         if length is not None and length.moves and not 0.5 < length.late / max(length.early, 1e-9) < 2.0:
             title = (
@@ -267,14 +262,6 @@ def length_drifts(record: Record) -> list[Finding]:
             continue
         return TEXTS["length_drifts"].found(title, evidence, about=[series.label])
     return []
-
-
-def _better(series: Series) -> bool:
-    """Whether longer or shorter answers are better ones: more are right, and clearly so where the reward stays."""
-    right = [found for name in ("val/accuracy", "accuracy") if (found := curve(series, name)) is not None]
-    if not right:
-        return rises(series, "reward")
-    return any(found.rises and (found.relative > LITTLE or rises(series, "reward")) for found in right)
 
 
 def resumed_without_optimiser(record: Record) -> list[Finding]:

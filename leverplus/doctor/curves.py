@@ -33,11 +33,6 @@ class Curve:
         return self.late - self.early
 
     @property
-    def relative(self) -> float:
-        """The change as a share of the larger of both ends; 0 where both are 0."""
-        return self.change / max(abs(self.early), abs(self.late), 1e-12)
-
-    @property
     def middle(self) -> float:
         return median(self.values)
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from leverplus.embedders.base import Vectors
+from leverplus.errors import DataError
 from leverplus.tasks.base import Task
-from leverplus.tasks.world import WorldTask
+from leverplus.tasks.world import WorldTask, scaled
 from leverplus.types import Item
 from leverplus.world.model import normalise_pictures
 from leverplus.world.weights import ENCODER, digest, load_encoder
@@ -29,8 +31,7 @@ class WorldEmbedder:
 
     @torch.inference_mode()
     def embed(self, items: Sequence[Item], task: Task) -> Vectors:
-        assert isinstance(task, WorldTask)
-        pictures = task.pictures(items)
+        pictures = task.pictures(items) if isinstance(task, WorldTask) else scaled_pictures(items, task)
         image = [
             self.encoder.embed_pictures(normalise_pictures(pictures[start : start + BATCH]))
             for start in range(0, len(items), BATCH)
@@ -40,3 +41,12 @@ class WorldEmbedder:
         answers = self.encoder.embed_words(answer.masked_fill(answer == END, PAD)).numpy()
         answers = answers * np.array([[bool(item.answers)] for item in items], dtype=np.float32)
         return Vectors(torch.cat(image).numpy(), self.encoder.embed_words(question).numpy(), answers)
+
+
+def scaled_pictures(items: Sequence[Item], task: Task) -> Tensor:
+    """Pictures (N, 3, 32, 32) uint8 of a task other than the world's own."""
+    found = [task.image(item) for item in items]
+    missing = [item.id for item, picture in zip(items, found, strict=True) if picture is None]
+    if missing:
+        raise DataError(f"item {missing[0]} has no picture, and the world's model needs one; pass --image FILE")
+    return torch.stack([scaled(picture) for picture in found if picture is not None])

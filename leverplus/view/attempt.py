@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leverplus.errors import LeverError
-from leverplus.serving.query import query_item
+from leverplus.selector.query import query_item
 from leverplus.types import Item
 from leverplus.view.choice import Choice, explain, explain_served
 
 if TYPE_CHECKING:
-    from leverplus.serving.selector import Selector
+    from leverplus.selector.selector import Selector
 
 MOST_WORDS = 2_000
 """Characters of a question."""

@@ -14,7 +14,7 @@ from leverplus.types import Demos, Item, ItemId
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Encoded, Policy
-    from leverplus.serving.selector import Selector
+    from leverplus.selector.selector import Selector
 
 SHOWN = 6
 WIDTH = 5
@@ -70,7 +70,7 @@ def explain_served(selector: Selector, query: Item, shots: int) -> Choice:
         raise LeverError("choose at least 1 demonstration")
     encoded, rows = selector.read(query)
     candidates = tuple(selector.run.demonstrations[row].id for row in rows)
-    return _laid_open(selector.policy, encoded, candidates, selector.check_shots(shots, len(candidates)))
+    return _laid_open(selector.policy, encoded, candidates, min(shots, len(candidates)))
 
 
 def _laid_open(policy: Policy, encoded: Encoded, candidates: Demos, shots: int) -> Choice:

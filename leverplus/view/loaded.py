@@ -17,7 +17,7 @@ from leverplus.view.queries import QueryIndex, Traits
 
 if TYPE_CHECKING:
     from leverplus.experiment.run import Run
-    from leverplus.serving.selector import Selector
+    from leverplus.selector.selector import Selector
 
 PICTURE_SIDE = 512
 MOST_VALUES = 40
@@ -110,7 +110,7 @@ class Loaded:
 
     def selector(self, folder: Path) -> Selector:
         """The trained selector of a run."""
-        from leverplus.serving.selector import Selector
+        from leverplus.selector.selector import Selector
 
         def make() -> Selector:
             require_manifest(folder)

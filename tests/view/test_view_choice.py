@@ -9,7 +9,7 @@ import pytest
 
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions
-from leverplus.serving.selector import Selector
+from leverplus.selector.selector import Selector
 from leverplus.view.choice import Step, explain, step_figures
 
 

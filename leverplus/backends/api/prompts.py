@@ -22,12 +22,13 @@ KEPT = 256
 class Prompts:
     """Writes prompts. A plain answer is `lead + answer + ending`; a chat's answer is a turn."""
 
-    def __init__(self, section: ModelSection, task: Task) -> None:
+    def __init__(self, section: ModelSection, task: Task, urls: dict[str, str] | None = None) -> None:
         self.section, self.task = section, task
         before, _, self.ending = section.template.partition(ANSWER)
         self.before = before.rstrip(" ")
         self.lead = before[len(self.before) :]
-        self._urls: dict[str, str] = {}
+        self.urls = {} if urls is None else urls
+        """Encoded pictures by their digest."""
 
     def text(self, request: Request) -> str:
         """A plain prompt up to where the answer begins."""
@@ -64,15 +65,15 @@ class Prompts:
     def url(self, item: Item) -> str:
         """The picture of an item; several threads may ask, at worst one is encoded twice."""
         digest = self.task.image_digest(item)
-        known = self._urls.get(digest)
+        known = self.urls.get(digest)
         if known is None:
             picture = self.task.image(item)
             if picture is None:
                 raise ScoringError(f"item {item.id} has no picture any more; run `lever task check`")
             known = data_url(picture, self.section.image_pixels)
-            if len(self._urls) >= KEPT:
-                self._urls.clear()
-            self._urls[digest] = known
+            if len(self.urls) >= KEPT:
+                self.urls.clear()
+            self.urls[digest] = known
         return known
 
 

@@ -9,6 +9,8 @@ import base64
 import binascii
 import hashlib
 import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,14 +120,61 @@ def _named(image: Picture) -> str:
     return "the picture"
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query in the one form that every choice starts from; `digest` follows from its words and pixels alone."""
+
+    words: str
+    picture: Image.Image | None
+    digest: str
+
+    @classmethod
+    def of(cls, question: Any, image: Picture = None) -> Query:
+        words, picture = clean_question(question), clean_picture(image)
+        content = hashlib.sha256(words.encode())
+        if picture is not None:
+            content.update(repr(picture.size).encode() + picture.tobytes())
+        return cls(words, picture, content.hexdigest())
+
+    def item(self) -> Item:
+        """An unlabelled item whose picture `HeldPictures` knows by the item's own name."""
+        name = ItemId(f"query-{self.digest[:12]}")
+        return Item(name, self.words, (), "query", str(name) if self.picture is not None else None, name)
+
+
+class HeldPictures:
+    """A task of pictures in memory, by `Item.image`: what embedders and prompts need of queries and new items."""
+
+    name, version, metric, postprocess = "held", "", "exact_match", "plain"
+
+    def __init__(self, pictures: Mapping[str, Image.Image]) -> None:
+        self.pictures = pictures
+
+    def items(self, split: str) -> Sequence[Item]:  # noqa: ARG002 one signature with other tasks
+        return ()
+
+    def item(self, item_id: ItemId) -> Item:
+        raise DataError(f"there is no item '{item_id}' here")
+
+    def image(self, item: Item) -> Image.Image | None:
+        return None if item.image is None else self.pictures[item.image]
+
+    def image_digest(self, item: Item) -> str:
+        """By pixels: the same picture in another format is the same picture."""
+        picture = self.image(item)
+        return "" if picture is None else pixel_digest(picture)
+
+
+def pixel_digest(picture: Image.Image) -> str:
+    """Names a decoded picture by its pixels."""
+    return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()[:32]
+
+
 def query_item(question: Any, image: Picture, folder: Path) -> Item:
     """An unlabelled item; its name follows from the words and the pixels, its picture is written to the folder."""
-    words, picture = clean_question(question), clean_picture(image)
-    content = hashlib.sha256(words.encode())
-    path = None
-    if picture is not None:
-        content.update(repr(picture.size).encode() + picture.tobytes())
-        path = folder / "query.png"
-        picture.save(path, compress_level=1)  # lossless; small would be slow
-    name = ItemId(f"query-{content.hexdigest()[:12]}")
-    return Item(name, words, (), "query", str(path) if path else None, name)
+    query = Query.of(question, image)
+    if query.picture is None:
+        return query.item()
+    path = folder / "query.png"
+    query.picture.save(path, compress_level=1)  # lossless; small would be slow
+    return replace(query.item(), image=str(path))

@@ -23,7 +23,7 @@ from leverplus.experiment.opening import load_run
 from leverplus.policies.items import choose_demos
 from leverplus.pools.similarity import similarity
 from leverplus.rundir import PROGRESS
-from leverplus.serving.selector import Selector
+from leverplus.selector.selector import Selector
 from leverplus.tasks.pictures import as_rgb
 from leverplus.view.attempt import attempt
 
@@ -52,7 +52,8 @@ def test_the_package_offers_it_by_name() -> None:
 def test_it_chooses_distinct_labelled_items(selector: Selector, picture: Image.Image) -> None:
     chosen = selector.select(image=picture, question=QUESTION, shots=3)
     assert len({item.id for item in chosen}) == 3
-    assert {item.split for item in chosen} == {"train"}
+    labelled = {item.id for item in selector.run.task.items("train")}
+    assert {item.id for item in chosen} <= labelled
     assert all(item.answers for item in chosen)
 
 
@@ -195,25 +196,34 @@ def test_it_chooses_what_was_evaluated(tiny_run: TinyRun, selector: Selector) ->
     assert [own.demos for own in results.draws["learned"][2][0]] == [tuple(demos) for demos in chosen]
 
 
-def test_a_saved_selector_chooses_the_same_and_needs_no_run(
+def test_a_saved_selector_is_a_bundle_that_chooses_the_same(
     selector: Selector, picture: Image.Image, tmp_path: Path
 ) -> None:
     folder = selector.save(tmp_path / "deep" / "saved")
-    held = {path.name for path in folder.iterdir()}
-    assert held == {"recipe.toml", "resolved.toml", "run.json", "calls.txt", "checkpoints"}
+    assert {path.name for path in folder.iterdir()} == {
+        "bundle.json", "demos.sqlite", "README.md", "selector",
+        "vectors.text.npy", "vectors.answer.npy", "vectors.image.npy",
+    }  # fmt: skip
     assert [path.name for path in folder.parent.iterdir()] == ["saved"]
     again = Selector.load(folder)
-    expected = selector.select(image=picture, question=QUESTION, shots=4)
-    assert again.select(image=picture, question=QUESTION, shots=4) == expected
-    again.run.tell("embedding", 1, 2)  # serving is no work on the run
-    assert not (folder / PROGRESS).exists()
+    expected = [demo.id for demo in selector.select(image=picture, question=QUESTION, shots=4)]
+    assert [demo.id for demo in again.select(image=picture, question=QUESTION, shots=4)] == expected
     with pytest.raises(LeverError, match="exists already; choose another folder"):
         selector.save(folder)
+    with pytest.raises(LeverError, match="lies in a bundle already"):
+        again.save(tmp_path / "other")
+
+
+def test_serving_is_no_work_on_the_run(selector: Selector) -> None:
+    pulse = selector.run.folder / PROGRESS
+    before = pulse.stat().st_mtime_ns
+    selector.run.tell("embedding", 1, 2)
+    assert pulse.stat().st_mtime_ns == before
 
 
 def test_a_folder_that_cannot_be_written_is_named_and_left_clean(selector: Selector, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LeverError, match=r"cannot save the selector to .*choose another folder"):
+    with pytest.raises(LeverError, match=r"cannot write .*saved .*make room, or make"):
         selector.save(tmp_path / "file" / "saved")
 
 
@@ -222,7 +232,7 @@ def test_what_it_cannot_do_is_said_in_a_sentence(selector: Selector, picture: Im
     for shots in (-1, 9, 10**30):
         with pytest.raises(LeverError, match=f"chooses 0 to 8 demonstrations, not {shots}"):
             selector.select(image=picture, question=QUESTION, shots=shots)
-    for strange in ("2", 1.5, None, True, [2]):
+    for strange in ("2", 1.5, True, [2]):
         with pytest.raises(LeverError, match="shots must be a whole number from 0 to 8, not"):
             selector.select(image=picture, question=QUESTION, shots=strange)  # type: ignore[arg-type]
     for question, what in ((None, "must be a text, not NoneType"), (b"a", "must be a text"), ("a \ud800", "half of a")):

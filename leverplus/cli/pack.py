@@ -1,0 +1,55 @@
+"""`lever pack`: a bundle from a run folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from leverplus.cli.console import Bars, add_store_option, open_from_folder
+from leverplus.errors import WrongUsage
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle, a new folder")
+    parser.add_argument("--arm", metavar="ARM", help="how it chooses (default: what the evaluation advises)")
+    parser.add_argument("-k", "--shots", type=int, metavar="N", help="how many are shown where nobody says")
+    parser.add_argument("--fixed", nargs="*", default=[], metavar="ID", help="arm fixed: the list, in prompt order")
+    parser.add_argument("--candidates", type=int, metavar="N", help="nearest ones a learned selector sees; 0: all")
+    parser.add_argument("--pictures", choices=("bytes", "paths"), default="bytes", help="kept inside, or by their path")
+    parser.add_argument("--licence", default="", help="what the card says about the demonstrations' licence")
+    add_store_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.fixed and args.arm not in (None, "fixed"):
+        raise WrongUsage("--fixed names the list of arm fixed; leave --arm out")
+    if args.arm == "fixed" and not args.fixed:
+        raise WrongUsage("--arm fixed needs the list: --fixed ID ID ...")
+    with Bars(quiet=args.json) as bars:
+        made = open_from_folder(args.run, args.store, bars, at_work=False)
+        from leverplus.rundir import read_json
+        from leverplus.selector.bundle import MANIFEST
+        from leverplus.selector.pack import pack_run
+
+        folder = pack_run(
+            made,
+            args.out,
+            arm="fixed" if args.fixed else args.arm,
+            shots=args.shots,
+            fixed=args.fixed,
+            pictures=args.pictures,
+            candidates=args.candidates,
+            licence=args.licence,
+        )
+    facts = read_json(folder / MANIFEST)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if args.json:
+        found = {"bundle": str(folder), "arm": facts["arm"], "shots": facts["shots"], "bytes": size}
+        print(json.dumps({**found, "demonstrations": facts["demonstrations"]}))
+        return 0
+    count = facts["demonstrations"]["count"]
+    print(f"{folder}: arm {facts['arm']}, {facts['shots']} shots, {count:,} demonstrations, {size / 1e6:.1f} MB")
+    print(f'next: lever select {folder} --question "..."')
+    return 0
