@@ -116,7 +116,12 @@ def find_recipe(name: str) -> Path:
     for folder in (FOLDER, LEGACY_FOLDER):
         if (folder / f"{name}.toml").is_file():
             return folder / f"{name}.toml"
-    raise UnknownName(f"there is no recipe called '{name}'; known: {', '.join(recipe_names())}")
+    near = difflib.get_close_matches(name, [*recipe_names(), *gallery_names(), *documents_names()], n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    raise UnknownName(
+        f"there is no recipe called '{name}'; {hint}`lever recipes` lists those that ship, and a file of your own is "
+        "named with its .toml"
+    )
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
