@@ -7,7 +7,7 @@ item and by seed, corrected over the recipes after Holm; single shots are shown 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,9 @@ PLANS: Mapping[str, float | None] = {
 }
 """The recipes of the table, and how many points above the baseline (47.98) each was reported on 800 OK-VQA questions,
 in the mean over shots 1-4; None: not reported, or not on these questions."""
+
+DOCUMENTS = "documents/"
+"""How the names of plans in the form of the documents begin."""
 
 BESIDE = ("zero_shot", "random", "nearest_text", "nearest_image", "nearest_both")
 """Arms without training whose means stand below the table."""
@@ -122,8 +125,14 @@ def first_of_each(recipes: Mapping[str, Recipe]) -> dict[str, str]:
     return {name: first.setdefault(recipe.hash, name) for name, recipe in recipes.items()}
 
 
+def reference_of(name: str, measured: Collection[str]) -> str:
+    """What a recipe is compared with: in the form of the documents with their own baseline, where that was run too."""
+    own = f"{DOCUMENTS}{BASELINE}_documents"
+    return own if name.startswith(DOCUMENTS) and name != own and own in measured else BASELINE
+
+
 def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, str]) -> dict[str, Any]:
-    """One row a recipe: accuracies, and the difference from the baseline in the mean over shots, after Holm."""
+    """One row a recipe: accuracies, and the difference from its baseline in the mean over shots, after Holm."""
     from leverplus.evaluation.conditions import require_same
     from leverplus.stats import holm
     from leverplus.stats.comparison import LEVEL
@@ -135,7 +144,9 @@ def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, s
     images = dict(zip(first.results.items, first.results.images, strict=True))
     scores = {name: np.stack([run.scores("learned", "mean", order) for run in runs]) for name, runs in done.items()}
     differences = {
-        name: compare_by_seed(own, scores[BASELINE], ids=order, clusters=[images[item] for item in order])
+        name: compare_by_seed(
+            own, scores[reference_of(name, scores)], ids=order, clusters=[images[item] for item in order]
+        )
         for name, own in scores.items()
         if name != BASELINE
     }
@@ -146,7 +157,10 @@ def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, s
         "n": len(order),
         "seeds": len(done[BASELINE]),
         "baseline": BASELINE,
-        "recipes": [_row(name, owner, done[owner], differences.get(owner)) for name, owner in owners.items()],
+        "recipes": [
+            {**_row(name, owner, done[owner], differences.get(owner)), "from": reference_of(owner, done)}
+            for name, owner in owners.items()
+        ],
         "arms": {arm: values["mean"] for arm, values in first.report["arms"].items() if "mean" in values},
         "conditions": dict(first.report["conditions"]),
     }
@@ -226,6 +240,8 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         verdict = "the same answers"
     if row["same_as"]:
         verdict += f" (same as {row['same_as']})"
+    if row.get("from", BASELINE) != BASELINE:
+        verdict += f" (from {row['from']})"
     return [
         *start,
         f"{100 * found['diff']:+.2f}",

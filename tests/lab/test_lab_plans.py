@@ -23,6 +23,7 @@ from leverplus.lab.plans import (
     first_of_each,
     markdown,
     mean_gap,
+    reference_of,
     sentence,
     summarise,
 )
@@ -240,3 +241,18 @@ def test_a_gap_nobody_measured_stays_unknown() -> None:
     measured = {"gap_closed": {"learned": {"mean": 0.4}}}
     assert mean_gap([measured, {"gap_closed": {"learned": {"mean": 0.6}}}]) == pytest.approx(0.5)
     assert mean_gap([measured, {}]) is None
+
+
+def test_a_plan_in_the_form_of_the_documents_is_compared_with_their_own_baseline() -> None:
+    """100 items right in the mended baseline, 90 in that of the documents, 80 in a plan of theirs: 10 of 200 below."""
+    counts = {BASELINE: 100, "documents/baseline_documents": 90, "documents/plan5_documents": 80}
+    places = np.arange(200)
+    done = {name: [evaluated(name, 0, places < count)] for name, count in counts.items()}
+    rows = {row["recipe"]: row for row in summarise(done, {name: name for name in counts})["recipes"]}
+    own = rows["documents/plan5_documents"]
+    assert own["from"] == "documents/baseline_documents"
+    assert own["difference"]["diff"] == pytest.approx(-10 / 200)
+    assert cells(own)[-2].endswith("(from documents/baseline_documents)")
+    assert rows["documents/baseline_documents"]["from"] == BASELINE
+    assert rows["documents/baseline_documents"]["difference"]["diff"] == pytest.approx(-10 / 200)
+    assert reference_of("documents/plan5_documents", {BASELINE}) == BASELINE, "where theirs was not run"
