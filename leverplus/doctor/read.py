@@ -121,7 +121,7 @@ def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
 
 
 def _is_log(counted: Series, known: Record) -> bool:
-    """Whether a text is a log rather than a report: it gives more lines as one, or as many with more numbers.
+    """Whether a text is a log rather than a report: it gives more lines as one, or as many with no fewer numbers.
 
     A report, which compares results and speaks of several trainings, knows better which line belongs to which.
     """
@@ -133,7 +133,7 @@ def _is_log(counted: Series, known: Record) -> bool:
     if compares or len(known.series) > 1:
         return False
     numbers = sum(len(line.values) for series in known.series for line in series.epochs)
-    return len(counted.epochs) == lines and sum(len(line.values) for line in counted.epochs) > numbers
+    return len(counted.epochs) == lines and sum(len(line.values) for line in counted.epochs) >= numbers
 
 
 def refuse_strangers(path: Path, start: bytes) -> None:

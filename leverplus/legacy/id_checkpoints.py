@@ -95,7 +95,10 @@ def id_form(state: Mapping[str, Tensor], path: Path) -> tuple[str, PolicyConfig,
 
 def id_notes(config: PolicyConfig, encoders: int) -> list[str]:
     """What a file does not say, and what was taken for it."""
-    notes = [f"read as seeing {' and '.join(config.query_fields)} of queries and demonstrations; the file does not say"]
+    notes = [
+        f"read as seeing {' and '.join(config.query_fields)} of queries and demonstrations; the file does not say, so "
+        "change query_fields and demo_fields in the config.json of the import where it was trained otherwise"
+    ]
     if encoders:
         notes.append(
             f"{encoders} tensors of its encoders were left out; v0 trained them unless freeze_prefix_list said "
