@@ -349,6 +349,14 @@ def test_the_bi_encoder_reads_query_and_candidates_by_two_networks_into_unit_vec
     assert v[1].detach().numpy() == pytest.approx(unit(rows.detach().numpy()))
 
 
+def test_the_bilinear_head_starts_near_the_identity() -> None:
+    torch.manual_seed(0)
+    head = HEADS["bilinear"](PolicyConfig(hidden=64, head="bilinear"), {"image": 8, "text": 8, "answer": 8})
+    off = head.weight - torch.eye(64)
+    assert 0.009 < off.std().item() < 0.011
+    assert abs(off.mean().item()) < 0.001
+
+
 def test_projections_start_near_the_identity_and_attention_as_torch_starts_it() -> None:
     torch.manual_seed(0)
     trunk = CrossAttention(PolicyConfig(hidden=64), 128, 128)
