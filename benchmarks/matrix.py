@@ -2,6 +2,7 @@
 
 python benchmarks/matrix.py                       # from seed 0 on, until it is stopped
 python benchmarks/matrix.py --cases 2000 --from 0 # so many, then a summary; exit code 1 if any failed
+python benchmarks/matrix.py --cases 2000 --jobs 8 # the same in eight processes
 python benchmarks/matrix.py --seed 17             # one case again, with its recipe and data
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,13 +34,58 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="one case again: print what it is and what came of it")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write cases below this folder and keep the failed")
     parser.add_argument("--every", type=int, default=0, metavar="N", help="run each N-th case as processes of its own")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="share --cases out among so many processes")
     args = parser.parse_args()
+    if args.jobs > 1:
+        if not args.cases:
+            parser.error("--jobs shares out a number of cases; give --cases")
+        return run_shared(args)
     with tempfile.TemporaryDirectory() as temporary:
         place = args.keep or Path(temporary)
         if args.seed is not None:
             return show_one(args.seed, place)
         seeds = range(args.start, args.start + args.cases) if args.cases else itertools.count(args.start)
         return run_many(seeds, place, args.every)
+
+
+def run_shared(args: argparse.Namespace) -> int:
+    """Every process has its own seeds, models and folder; what each says is printed when it is done, then the sum."""
+    bounds = [args.start + args.cases * job // args.jobs for job in range(args.jobs + 1)]
+    started, jobs = time.monotonic(), []
+    for first, last in itertools.pairwise(bounds):
+        words = [
+            sys.executable,
+            __file__,
+            "--from",
+            str(first),
+            "--cases",
+            str(last - first),
+            "--every",
+            str(args.every),
+        ]
+        if args.keep:
+            words += ["--keep", str(args.keep / f"from{first}")]
+        jobs.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    ends, prompts, failed = Counter[str](), 0, list[str]()
+    for job in jobs:
+        try:
+            said = job.communicate()[0]
+        except KeyboardInterrupt:
+            for other in jobs:
+                other.terminate()
+            raise
+        summary = re.search(r"cases in .*: (.*); ([0-9,]+) prompts\nfailed seeds: (.*)", said)
+        print(said, flush=True)
+        if summary is None:
+            failed.append(f"a process that ended with {job.returncode} and no summary")
+            continue
+        ends.update({end: int(count) for count, end in re.findall(r"(\d+) (\w+)", summary[1])})
+        prompts += int(summary[2].replace(",", ""))
+        failed += [seed for seed in summary[3].split() if seed != "none"]
+    shown = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+    print(f"together {sum(ends.values())} cases in {time.monotonic() - started:.0f} s: {shown}; {prompts:,} prompts")
+    print("failed: " + (", ".join(failed) or "none"))
+    return int(bool(failed))
 
 
 def show_one(seed: int, place: Path) -> int:

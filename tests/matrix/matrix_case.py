@@ -37,6 +37,10 @@ NAMES = re.compile(r"\bdata\.jsonl\b|\bp\d+\.(png|jpg)\b|\bsplit (train|dev|test
 """How a message names a file of the case, a split of it, or an option to type."""
 
 
+HANGS = 1800
+"""Seconds after which a process is taken to hang; on a crowded machine one case took more than 300."""
+
+
 @dataclass
 class Case:
     """A drawn case, before it is run."""
@@ -121,7 +125,10 @@ def _type(arguments: list[str]) -> tuple[int | None, str]:
 def _type_outside(arguments: list[str]) -> tuple[int | None, str]:
     """Run `lever` as a process of its own."""
     words = [sys.executable, "-W", "error", "-m", "leverplus.cli.main", *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=HANGS, check=False)
+    except subprocess.TimeoutExpired:
+        return None, f"not done after {HANGS} s"
     text = done.stdout + done.stderr
     return (None if "Traceback" in text else done.returncode), text
 
