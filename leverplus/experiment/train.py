@@ -58,6 +58,7 @@ def train_run(run: Run) -> Policy:
 
 
 def is_trained(run: Run) -> bool:
+    """Whether every stage has written its checkpoint."""
     return all(_checkpoint(run, name).is_dir() for name in run.recipe.stages)
 
 
@@ -90,6 +91,7 @@ def begin_training(run: Run) -> Training:
 
 
 def _prepared(run: Run, start: Policy | None, expected: ExpectedAccuracy | None) -> Training:
+    """A training before its first stage: a selector, a judge of it, and what makes rows of scored groups."""
     queries = run.training_queries()
     _, table = run.pools(queries if run.recipe.mistakes.any else queries[:1])
     training = Training(run, first_policy(run, table, start), dev_judge(run), row_maker(run, table, expected))
@@ -99,7 +101,7 @@ def _prepared(run: Run, start: Policy | None, expected: ExpectedAccuracy | None)
 
 
 def recount_calls(run: Run) -> None:
-    """Count what a trained run asked for whose folder is from before calls were kept; the store holds the answers."""
+    """Count what a training asked for whose folder is from before calls were kept; the store holds the answers."""
     if run.kept_calls.counted:
         return
     training = _prepared(run, starting_policy(run), None)
@@ -107,6 +109,9 @@ def recount_calls(run: Run) -> None:
     for stage in list_stages(run.recipe):
         if stage.searches:
             training.search(stage)
+        if not _checkpoint(run, stage.name).is_dir():
+            run.say(f"note: model_calls counts no further than stage {stage.name}, whose checkpoint is not there")
+            return
         training.take_over(stage)
 
 

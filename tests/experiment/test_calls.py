@@ -66,6 +66,20 @@ def test_a_folder_from_before_calls_were_kept_is_counted_from_the_store(tiny_run
     assert counted[0] == counted[1]
 
 
+def test_a_checkpoint_of_a_half_trained_folder_from_before_is_evaluated(
+    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "half"
+    shutil.copytree(tiny_run.folder, folder)
+    for path in (folder / CALLS, folder / "eval.json"):
+        path.unlink()
+    shutil.rmtree(folder / "checkpoints" / "sft")
+    arguments = ["--checkpoint", "sft-epoch001", "--split", "dev", "--store", str(tiny_run.store)]
+    assert main(["eval", str(folder), *arguments]) == 0
+    assert "counts no further than stage sft" in capsys.readouterr().err
+    assert not (folder / "checkpoints" / "sft").exists()
+
+
 def test_evaluating_never_trains_and_says_what_to_type(
     tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
