@@ -19,13 +19,14 @@ from leverplus.maths.divergences import masked_log_softmax
 from leverplus.policies.adapters import Adapters, Live
 from leverplus.recipe.selection import PolicyConfig
 
+# both negative, so that neither can be taken for a position of a pool
 PAD = -1
 """Fills up sequences that are shorter than others."""
 STOP = -2
 """In a sequence: the selector shows no more. As an action it is number K, behind all candidates."""
 
 Memory = dict[str, Tensor]
-"""What a policy remembers of earlier picks, by name; every tensor begins with (B, G)."""
+"""What a policy remembers of earlier picks, by name; every tensor begins with the axes (B, G)."""
 
 
 @dataclass(frozen=True)
@@ -46,34 +47,35 @@ class Features:
 
     @property
     def mask(self) -> Tensor:
+        """Which places of the pools hold a candidate, (B, K)."""
         return self.pool >= 0
 
     @property
     def members(self) -> Tensor:
         """Which items are in which pool, (B, U)."""
         count = len(next(iter(self.items.values())))  # U
-        # one column more, where padding is written to; it is cut off again
+        # one column more than there are items takes what the padding writes, and is cut off again
         inside = torch.zeros(len(self.pool), count + 1, dtype=torch.bool, device=self.pool.device)
         rows = torch.where(self.pool >= 0, self.pool, count)  # (B, K)
         return inside.scatter(1, rows, True)[:, :-1]
 
     def gather(self, block: Tensor) -> Tensor:
         """Rows of (U, ...) laid out as the pools, (B, K, ...); padding repeats row 0 and is masked later."""
-        rows = self.pool.clamp(min=0)
+        rows = self.pool.clamp(min=0)  # (B, K)
         # embedding adds up gradients of repeated rows several times faster than indexing does
         return F.embedding(rows, block) if block.dim() == 2 else block[rows]
 
     @classmethod
     def dense(cls, query: Mapping[str, Tensor], pool: Mapping[str, Tensor], mask: Tensor) -> Features:
         """From candidate blocks (B, K, D) and a mask (B, K), where no item is shared between pools."""
-        rows = torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)
-        items = {name: block.reshape(-1, block.shape[-1]) for name, block in pool.items()}
+        rows = torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)  # (B, K)
+        items = {name: block.reshape(-1, block.shape[-1]) for name, block in pool.items()}  # (B K, D) each
         return cls(query, items, rows.masked_fill(~mask, -1))
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Queries and pools as a policy has read them, before any choice; `mask` (B, K)."""
+    """Queries and pools after a policy has encoded them, before any choice; `mask` (B, K)."""
 
     mask: Tensor
     blocks: Mapping[str, Tensor]
@@ -84,7 +86,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class State:
-    """Where B x G sequences stand: what is used (B, G, A), which have stopped (B, G), and what the policy remembers."""
+    """Where B x G sequences stand: actions used (B, G, A), members that stopped (B, G), the policy's own memory."""
 
     step: int
     used: Tensor
@@ -92,21 +94,23 @@ class State:
     memory: Memory
 
     def pick(self, parents: Tensor) -> State:
-        """Keep or repeat members: `parents` (B, G') are member indices of the state before."""
+        """The state of the members `parents` (B, G'), indices into this state's G members, in any order and number."""
 
         def take(value: Tensor) -> Tensor:
-            """(B, G, ...) -> (B, G', ...)."""
-            index = parents.reshape(*parents.shape, *([1] * (value.dim() - 2)))
-            return torch.gather(value, 1, index.expand(*parents.shape, *value.shape[2:]))
+            trailing = value.dim() - 2
+            index = parents.reshape(*parents.shape, *([1] * trailing))  # (B, G', 1, ..., 1)
+            index = index.expand(*parents.shape, *value.shape[2:])  # (B, G', ...)
+            return torch.gather(value, 1, index)
 
         memory = {name: take(value) for name, value in self.memory.items()}
         return State(self.step, take(self.used), take(self.stopped), memory)
 
 
 class Policy(nn.Module, ABC):
-    """A selector. Subclasses read (`prepare`), score one step (`scores`) and remember a choice (`remember`)."""
+    """A selector. Subclasses encode (`prepare`), score one step (`scores`) and remember a choice (`remember`)."""
 
     GROUPS: Mapping[str, tuple[str, ...]] = {}
+    """Parts that a recipe can freeze, each with the beginnings of the names of its parameters."""
 
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
         super().__init__()
@@ -116,6 +120,7 @@ class Policy(nn.Module, ABC):
 
     @property
     def stops(self) -> bool:
+        """Whether STOP is one of its actions, so that A = K + 1."""
         return self.config.stop != "never"
 
     @property
@@ -124,22 +129,23 @@ class Policy(nn.Module, ABC):
         return False
 
     @abstractmethod
-    def prepare(self, features: Features) -> Encoded: ...
+    def prepare(self, features: Features) -> Encoded:
+        """Encodes queries and their pools, once before the first step."""
 
     def embedded(self, features: Features) -> Features:
-        """The features as they are, or embedded anew where this policy has adapters."""
+        """The features unchanged, or embedded again by the embedder with this policy's adapters if it has any."""
         if self.adapters is None:
             return features
         if features.live is None or features.rows is None or features.query_rows is None:
             raise TrainingError("this selector embeds items through its adapters; give it a table of live items")
-        asked = [name for name in self.dims if name != "answer"]
+        asked = [name for name in self.dims if name != "answer"]  # the answer of a query is what must stay unknown
         query = features.live.encode(features.query_rows, asked, self.adapters)
         items = features.live.encode(features.rows, list(self.dims), self.adapters)
-        return replace(features, query=_on(query, features.pool), items=_on(items, features.pool))
+        return replace(features, query=_move_to(query, features.pool), items=_move_to(items, features.pool))
 
     @abstractmethod
     def begin(self, encoded: Encoded, members: int, steps: int) -> Memory:
-        """What is remembered before the first of `steps` choices."""
+        """The memory before the first of `steps` choices."""
 
     @abstractmethod
     def scores(self, encoded: Encoded, state: State) -> Tensor:
@@ -147,19 +153,21 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def remember(self, encoded: Encoded, state: State, action: Tensor) -> Memory:
-        """What is remembered after actions (B, G), indices 0..A-1."""
+        """The memory after actions (B, G), indices 0..A-1."""
 
     def start(self, encoded: Encoded, members: int, steps: int | None = None) -> State:
         """The state before the first choice of G members of each query.
 
-        `steps` is how many choices will follow, the most this policy can make where nobody says; only a policy whose
-        first choice depends on how many follow (`select.slot_form = "asked"`) reads it.
+        `steps` is how many choices will follow, by default the most that this policy can make; only a policy whose
+        first choice depends on it (`select.slot_form = "asked"`) reads it.
         """
-        steps = self.config.max_shots if steps is None else steps
-        batch, size = encoded.mask.shape
-        used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)  # (B, G, K): padding counts as used
+        if steps is None:
+            steps = self.config.max_shots
+        batch, size = encoded.mask.shape  # B, K
+        # padding counts as used, so that no step can choose it
+        used = ~encoded.mask.unsqueeze(1).expand(batch, members, size)  # (B, G, K)
         if self.stops:
-            used = F.pad(used, (0, 1), value=False)  # (B, G, K + 1)
+            used = F.pad(used, (0, 1), value=False)  # (B, G, K + 1): STOP is the last action
         stopped = torch.zeros(batch, members, dtype=torch.bool, device=encoded.mask.device)
         return State(0, used, stopped, self.begin(encoded, members, steps))
 
@@ -168,21 +176,22 @@ class Policy(nn.Module, ABC):
         illegal = state.used  # (B, G, A)
         if self.stops:
             allowed = allow_stop and may_stop(self.config.stop, state.step)
-            stopping = torch.full_like(illegal[..., :1], not allowed)  # (B, G, 1)
-            illegal = torch.cat([illegal[..., :-1], stopping], dim=-1)
-            only_stop = torch.ones_like(illegal)
-            only_stop[..., -1] = False
-            illegal = torch.where(state.stopped.unsqueeze(-1), only_stop, illegal)
+            stop_illegal = torch.full_like(illegal[..., :1], not allowed)  # (B, G, 1)
+            illegal = torch.cat([illegal[..., :-1], stop_illegal], dim=-1)
+            all_but_stop = torch.ones_like(illegal)
+            all_but_stop[..., -1] = False
+            illegal = torch.where(state.stopped.unsqueeze(-1), all_but_stop, illegal)
         return self.scores(encoded, state).masked_fill(illegal, -torch.inf)
 
     def advance(self, encoded: Encoded, state: State, action: Tensor) -> State:
         """The state after actions (B, G), indices 0..A-1; PAD leaves a member as it is."""
-        absent = action < 0  # (B, G) PAD
+        absent = action < 0  # (B, G)
         index = action.masked_fill(absent, 0)
-        chosen = F.one_hot(index, state.used.shape[-1]).to(torch.bool) & ~absent.unsqueeze(-1)  # (B, G, A)
-        used, stopped = state.used | chosen, state.stopped
+        fresh = F.one_hot(index, state.used.shape[-1]).to(torch.bool) & ~absent.unsqueeze(-1)  # (B, G, A)
+        used = state.used | fresh
+        stopped = state.stopped
         if self.stops:
-            stopped = stopped | chosen[..., -1]
+            stopped = stopped | fresh[..., -1]
         memory = self.remember(encoded, state, index)
         return replace(state, step=state.step + 1, used=used, stopped=stopped, memory=memory)
 
@@ -195,16 +204,18 @@ class Policy(nn.Module, ABC):
                 f"set select.max_shots = {longest} or use fewer shots"
             )
         actions = as_actions(sequences, encoded)  # (B, G, S)
-        state = self.start(encoded, 1, longest)  # before the first choice all members are the same
+        # before the first choice all members are the same, so one member is computed and repeated G times
+        state = self.start(encoded, 1, longest)
         first = self.step(encoded, state, allow_stop).expand(-1, sequences.shape[1], -1)  # (B, G, A)
-        state, tables = state.pick(torch.zeros_like(actions[..., 0])), [first]
+        state = state.pick(torch.zeros_like(actions[..., 0]))
+        tables = [first]
         for index in range(1, longest):
             state = self.advance(encoded, state, actions[..., index - 1])
             tables.append(self.step(encoded, state, allow_stop))
         return torch.stack(tables, dim=2)
 
     def named_groups(self) -> dict[str, list[str]]:
-        """Names of parameters by part; what `freeze` can name."""
+        """Names of parameters by part, the parts that `freeze` can name."""
         groups: dict[str, list[str]] = {}
         for name, _ in self.named_parameters():
             if name.startswith("adapters."):
@@ -215,13 +226,15 @@ class Policy(nn.Module, ABC):
         return groups
 
 
-def _on(blocks: Mapping[str, Tensor], like: Tensor) -> dict[str, Tensor]:
+def _move_to(blocks: Mapping[str, Tensor], like: Tensor) -> dict[str, Tensor]:
+    """The blocks on the device of `like`."""
     return {name: block.to(like.device) for name, block in blocks.items()}
 
 
 def may_stop(stop: str, step: int) -> bool:
-    """Whether a selector with this `select.stop` may stop after so many demonstrations."""
-    return {"never": False, "none_only": step == 0, "after_first": step > 0, "anywhere": True}[stop]
+    """Whether a selector with this `select.stop` may stop after `step` demonstrations."""
+    allowed = {"never": False, "none_only": step == 0, "after_first": step > 0, "anywhere": True}
+    return allowed[stop]
 
 
 def as_actions(sequences: Tensor, encoded: Encoded) -> Tensor:
@@ -250,12 +263,14 @@ def sequence_logprobs(
 
     A sequence that takes an action twice, or one outside its pool, raises: it would have probability 0.
     """
-    table = masked_log_softmax(policy.logits(encoded, sequences, allow_stop) / temperature)  # (B, G, S, A)
+    logits = policy.logits(encoded, sequences, allow_stop)  # (B, G, S, A)
+    table = masked_log_softmax(logits / temperature)
     actions = as_actions(sequences, encoded)  # (B, G, S)
     valid = actions >= 0
     if bool(valid.any()) and int(actions.max()) >= table.shape[-1]:
         raise TrainingError("a sequence stops, or leaves its pool, but this policy cannot; see select.stop")
-    steps = table.gather(-1, actions.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # (B, G, S)
+    index = actions.clamp(min=0).unsqueeze(-1)  # (B, G, S, 1), PAD reads action 0 and is set to 0 below
+    steps = table.gather(-1, index).squeeze(-1)  # (B, G, S)
     if bool((valid & (steps == -torch.inf)).any()):
         raise TrainingError("a sequence uses a candidate twice or one outside its pool; `lever doctor` names the group")
     return StepLogprobs(steps.masked_fill(~valid, 0.0), table, valid)

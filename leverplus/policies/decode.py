@@ -1,8 +1,10 @@
 """Decoding: greedy, sampling, beam search and sampling without replacement, batched over queries.
 
 Every function returns `Picks`: positions (B, G, S) with STOP and PAD as in training, and log-probabilities under the
-untempered policy. Noise comes from one seed a query, drawn for the query's own pool, so that the batch a query sits in
-never changes its picks.
+policy at temperature 1. Noise comes from one seed per query and is drawn for the query's own pool, so that the picks of
+a query do not depend on the batch it is in.
+
+B queries, G members of a query, S steps, K candidates, A actions (K, or K + 1 with STOP last).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Picks:
 def greedy(policy: Policy, encoded: Encoded, shots: int, allow_stop: bool = False) -> Picks:
     """The likeliest action at every step; G = 1. Without `allow_stop` exactly `shots` are chosen."""
     _check(policy, encoded, shots)
-    state, actions = policy.start(encoded, 1, shots), []
+    state = policy.start(encoded, 1, shots)
+    actions = []
     for _ in range(shots):
         action = policy.step(encoded, state, allow_stop).argmax(-1)  # (B, 1)
         actions.append(action)
@@ -55,13 +58,15 @@ def sample(
 ) -> Picks:
     """`count` independent sequences per query from softmax(logits / temperature).
 
-    By the Gumbel trick: the argmax of log-probabilities with Gumbel noise added is a sample of them.
+    Gumbel trick: the argmax of log-probabilities plus standard Gumbel noise is a sample from them.
     """
     _check(policy, encoded, shots)
-    noise = gumbel(encoded, seeds, (shots, count), stop=policy.stops)
-    state, actions = policy.start(encoded, count, shots), []
+    noise = gumbel(encoded, seeds, (shots, count), stop=policy.stops)  # (B, S, G, A)
+    state = policy.start(encoded, count, shots)
+    actions = []
     for step in range(shots):
-        tempered = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)  # (B, G, A)
+        logits = policy.step(encoded, state, allow_stop)  # (B, G, A)
+        tempered = masked_log_softmax(logits / temperature)
         action = (tempered + noise[:, step]).argmax(-1)  # (B, G)
         actions.append(action)
         state = policy.advance(encoded, state, action)
@@ -72,11 +77,11 @@ def sample(
 def beam(policy: Policy, encoded: Encoded, shots: int, width: int, allow_stop: bool = False) -> Picks:
     """The `width` likeliest sequences that beam search finds, best first."""
     _check(policy, encoded, shots)
-    state, actions, logprobs = _seed_beam(policy, encoded, shots)
+    state, actions, logprobs = _start_beam(policy, encoded, shots)
     for _ in range(shots):
         table = masked_log_softmax(policy.step(encoded, state, allow_stop))  # (B, G, A)
-        total = (logprobs.unsqueeze(-1) + table).flatten(1)  # (B, G * A)
-        logprobs, best = total.topk(min(width, total.shape[-1]), dim=-1)
+        total = (logprobs.unsqueeze(-1) + table).flatten(1)  # (B, G A), every member with every action
+        logprobs, best = total.topk(min(width, total.shape[-1]), dim=-1)  # (B, width)
         state, actions = _extend(policy, encoded, state, actions, best)
     return _picks(policy, encoded, actions, allow_stop, possible=logprobs > -torch.inf)
 
@@ -92,18 +97,23 @@ def stochastic_beam(
     temperature: float = 1.0,
     allow_stop: bool = False,
 ) -> Picks:
-    """`width` distinct sequences sampled without replacement: Gumbel top-k over the tree (Kool 2019)."""
+    """`width` distinct sequences sampled without replacement: Gumbel top-k over the tree of prefixes.
+
+    Kool, van Hoof and Welling 2019, "Stochastic Beams and Where to Find Them" (arXiv 1903.06059): every prefix keeps a
+    perturbed log-probability (`keys`), and its children are perturbed so that the largest of them equals it. The
+    `width` leaves with the largest keys are then an exact sample without replacement.
+    """
     _check(policy, encoded, shots)
-    noise = gumbel(encoded, seeds, (shots, width), stop=policy.stops)
-    state, actions, logprobs = _seed_beam(policy, encoded, shots)
-    keys = torch.zeros_like(logprobs)
+    noise = gumbel(encoded, seeds, (shots, width), stop=policy.stops)  # (B, S, width, A)
+    state, actions, logprobs = _start_beam(policy, encoded, shots)
+    keys = torch.zeros_like(logprobs)  # (B, 1), the key of the empty prefix
     for step in range(shots):
-        table = masked_log_softmax(policy.step(encoded, state, allow_stop) / temperature)
-        phi = logprobs.unsqueeze(-1) + table  # (B, G, A) log-probability of every extended sequence
+        logits = policy.step(encoded, state, allow_stop)
+        table = masked_log_softmax(logits / temperature)  # (B, G, A), G = 1 at the first step, then up to `width`
+        phi = logprobs.unsqueeze(-1) + table  # (B, G, A), log-probabilities of the prefixes one step longer
         drawn = phi + noise[:, step, : phi.shape[1]]
-        # the children of a node share its key: theirs are drawn given that the largest of them equals it
-        perturbed = _condition_on_maximum(drawn, keys.unsqueeze(-1)).flatten(1)  # (B, G * A)
-        keys, best = perturbed.topk(min(width, perturbed.shape[-1]), dim=-1)
+        perturbed = _condition_on_maximum(drawn, keys.unsqueeze(-1)).flatten(1)  # (B, G A)
+        keys, best = perturbed.topk(min(width, perturbed.shape[-1]), dim=-1)  # (B, width)
         logprobs = phi.flatten(1).gather(1, best)
         state, actions = _extend(policy, encoded, state, actions, best)
     picks = _picks(policy, encoded, actions, allow_stop, possible=logprobs > -torch.inf)
@@ -111,9 +121,12 @@ def stochastic_beam(
 
 
 def _condition_on_maximum(values: Tensor, maximum: Tensor) -> Tensor:
-    """Shift Gumbel variables of a node so that their largest is `maximum`; numerically stable (Kool 2019, app. B)."""
-    # infinities are replaced by 0 while computing, since inf - inf is no number, and put back at the end
-    largest = values.amax(-1, keepdim=True)
+    """Shifts Gumbel variables (B, G, A) of a node so that their largest is `maximum` (B, G, 1).
+
+    T - max(v, 0) - log(1 + exp(-|v|)) with v = T - g + log(1 - exp(g - Z)), T the maximum and Z the largest g: the
+    numerically stable form of Kool 2019, appendix B. Impossible actions are computed as 0, since inf - inf is NaN.
+    """
+    largest = values.amax(-1, keepdim=True)  # (B, G, 1)
     safe = torch.where(values > -torch.inf, values, torch.zeros_like(values))
     top = torch.where(largest > -torch.inf, largest, torch.zeros_like(largest))
     bound = torch.where(maximum > -torch.inf, maximum, torch.zeros_like(maximum))
@@ -127,21 +140,22 @@ def gumbel(encoded: Encoded, seeds: Sequence[int], shape: tuple[int, int], *, st
     """Standard Gumbel noise (B, steps, G, A), row b from its own seed and its own pool size."""
     batch, size = encoded.mask.shape
     if len(seeds) != batch:
-        raise EvaluationError(f"{batch} queries but {len(seeds)} seeds; give one seed a query")
-    noise = torch.zeros(batch, *shape, size + int(stop))
+        raise EvaluationError(f"{batch} queries but {len(seeds)} seeds; give one seed per query")
+    noise = torch.zeros(batch, *shape, size + int(stop))  # (B, steps, G, A)
     for index, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(seed)
-        inside = torch.nonzero(encoded.mask[index]).flatten().cpu()
-        columns = torch.cat([inside, torch.tensor([size])]) if stop else inside
+        # drawn for the candidates only, not for the padding: how wide a batch is padded must not change the draws
+        columns = torch.nonzero(encoded.mask[index]).flatten().cpu()
+        if stop:
+            columns = torch.cat([columns, torch.tensor([size])])
         uniform = torch.rand(*shape, len(columns), generator=generator, dtype=torch.float64)
-        # -log(-log(U)) is a standard Gumbel variable; U is kept off 0 and 1, where the logarithms are infinite
-        drawn = -torch.log(-torch.log(uniform.clamp(1e-18, 1.0 - 1e-16)))
+        drawn = -torch.log(-torch.log(uniform.clamp(1e-18, 1.0 - 1e-16)))  # clamped: log(0) would be infinite
         noise[index][..., columns] = drawn.to(noise.dtype)
     return noise.to(encoded.mask.device)
 
 
 def _check(policy: Policy, encoded: Encoded, shots: int) -> None:
-    """Refuse more demonstrations than the selector can choose or the smallest pool holds."""
+    """Raises when the policy, or the smallest pool, cannot give that many demonstrations."""
     smallest = int(encoded.mask.sum(-1).min())
     if not 1 <= shots <= policy.config.max_shots:
         raise EvaluationError(f"{shots} shots asked, but this selector chooses 1 to {policy.config.max_shots}")
@@ -149,28 +163,34 @@ def _check(policy: Policy, encoded: Encoded, shots: int) -> None:
         raise EvaluationError(f"{shots} shots asked from a pool of {smallest}; build larger pools")
 
 
-def _seed_beam(policy: Policy, encoded: Encoded, shots: int) -> tuple[State, Tensor, Tensor]:
-    """One empty sequence per query: its state, its actions (B, 1, 0) and its log-probability (B, 1), which is 0."""
-    batch = len(encoded.mask)
-    actions = torch.zeros(batch, 1, 0, dtype=torch.long, device=encoded.mask.device)
-    return policy.start(encoded, 1, shots), actions, torch.zeros(batch, 1, device=encoded.mask.device)
+def _start_beam(policy: Policy, encoded: Encoded, shots: int) -> tuple[State, Tensor, Tensor]:
+    """The state, actions (B, 1, 0) and log-probabilities (B, 1) of the one empty prefix that a search starts from."""
+    batch, device = len(encoded.mask), encoded.mask.device
+    actions = torch.zeros(batch, 1, 0, dtype=torch.long, device=device)
+    logprobs = torch.zeros(batch, 1, device=device)
+    return policy.start(encoded, 1, shots), actions, logprobs
 
 
 def _extend(policy: Policy, encoded: Encoded, state: State, actions: Tensor, best: Tensor) -> tuple[State, Tensor]:
-    """Extend the sequences that `best` (B, G') points to, each a number of a member times A plus an action."""
+    """State and actions after the extensions `best` (B, width), indices into the flattened axes (G, A)."""
     size = state.used.shape[-1]  # A
-    parents, action = best // size, best % size  # (B, G')
+    parents = best // size  # (B, width), which member is extended
+    action = best % size  # (B, width), by which action
     state = policy.advance(encoded, state.pick(parents), action)
-    kept = torch.gather(actions, 1, parents.unsqueeze(-1).expand(-1, -1, actions.shape[-1]))  # (B, G', S)
+    index = parents.unsqueeze(-1).expand(-1, -1, actions.shape[-1])  # (B, width, steps so far)
+    kept = torch.gather(actions, 1, index)
     return state, torch.cat([kept, action.unsqueeze(-1)], dim=-1)
 
 
 def _picks(
     policy: Policy, encoded: Encoded, actions: Tensor, allow_stop: bool, possible: Tensor | None = None
 ) -> Picks:
-    """Actions as positions; all after the first STOP becomes PAD, members that do not exist are PAD at -inf."""
+    """Actions (B, G, S) as positions: all after the first STOP becomes PAD.
+
+    A search may find fewer sequences than it has members; those that are not `possible` become PAD at -inf.
+    """
     stop = actions == encoded.mask.shape[-1]  # (B, G, S)
-    after = stop.cumsum(-1) - stop.long() > 0  # behind the first STOP
+    after = stop.cumsum(-1) - stop.long() > 0  # True where an earlier step has stopped
     positions = torch.where(stop, STOP, actions).masked_fill(after, PAD)
     if possible is None:
         return Picks(positions, sequence_logprobs(policy, encoded, positions, allow_stop).total)

@@ -1,4 +1,4 @@
-"""Decoders beside step by step: parallel slots, and re-scoring of the best few."""
+"""Decoders other than step by step: parallel slots, and re-scoring of the best few."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ LOST = -100.0
 
 
 class Slots(nn.Module):
-    """All steps at once: one vector a slot, which attends to the other slots and to the candidates; (B, T, H)."""
+    """All steps at once: one vector per slot, which attends to the other slots and to the candidates; (B, T, H)."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         hidden, count = config.hidden, config.slot_layers
-        self.slots = nn.Parameter(0.02 * torch.randn(config.max_shots + 1, hidden))
+        # one slot more than shots, for STOP after the last; N(0, 0.02^2) as the earlier code drew its step vectors
+        self.slots = nn.Parameter(0.02 * torch.randn(config.max_shots + 1, hidden))  # (T, H)
         self.attention = nn.ModuleList(
             nn.MultiheadAttention(hidden, config.heads, config.attention_dropout, batch_first=True)
             for _ in range(count)
@@ -34,7 +35,8 @@ class Slots(nn.Module):
     def forward(self, u: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         z = u.unsqueeze(1) + self.slots  # (B, T, H)
         for index, (attention, norm) in enumerate(zip(self.attention, self.norms, strict=True)):
-            z = norm(z + attention(z, z, z, need_weights=False)[0])
+            attended, _ = attention(z, z, z, need_weights=False)
+            z = norm(z + attended)
             if len(self.pool_attention):
                 z = self.pool_norms[index](z + self.pool_attention[index](z, v, mask))
         return F.normalize(z, dim=-1)
@@ -43,12 +45,12 @@ class Slots(nn.Module):
 class AskedSlots(nn.Module):
     """The slots of the earlier code (v4-8): as many as demonstrations are asked for, (B, T, H).
 
-    They attend to each other in every layer and to the candidates once, behind the last one. So the first choice
+    They attend to each other in every layer and to the candidates once, after the last layer. So the first choice
     depends on how many will follow: a list of two does not begin as a list of four does.
     """
 
     ROWS = 8
-    """Slots it has vectors for; further ones take the last, as the earlier code did."""
+    """Number of slots that have a vector of their own; further ones take the last vector, as in the earlier code."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -65,10 +67,11 @@ class AskedSlots(nn.Module):
         self.pool_norm = nn.LayerNorm(hidden) if config.slot_attends else None
 
     def forward(self, u: Tensor, v: Tensor, mask: Tensor, steps: int) -> Tensor:
-        rows = torch.arange(steps, device=u.device).clamp(max=self.ROWS - 1)
+        rows = torch.arange(steps, device=u.device).clamp(max=self.ROWS - 1)  # (T,)
         z = u.unsqueeze(1) + self.vectors[rows]  # (B, T, H)
         for attention, norm in zip(self.attention, self.norms, strict=True):
-            z = norm(z + attention(z, z, z, need_weights=False)[0])
+            attended, _ = attention(z, z, z, need_weights=False)
+            z = norm(z + attended)
         if self.pool_attention is not None and self.pool_norm is not None:
             z = self.pool_norm(z + self.pool_attention(z, v, mask))
         return F.normalize(z, dim=-1)
@@ -90,19 +93,22 @@ class Refine(nn.Module):
     def forward(self, h: Tensor, v: Tensor, cheap: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
         """Indices (B, G, M) of the best unused candidates and their cosine-like scores from a second look."""
         count = min(self.top, cheap.shape[-1])  # M
+        # detached: which candidates are looked at again is a choice, through which no gradient flows
         best = cheap.detach().masked_fill(used, -torch.inf).topk(count, dim=-1).indices  # (B, G, M)
+        candidates = v.unsqueeze(1).expand(-1, h.shape[1], -1, -1)  # (B, G, A, H)
         index = best.unsqueeze(-1).expand(*best.shape, v.shape[-1])  # (B, G, M, H)
-        near = torch.gather(v.unsqueeze(1).expand(-1, h.shape[1], -1, -1), 2, index)  # (B, G, M, H)
+        shortlist = torch.gather(candidates, 2, index)  # (B, G, M, H)
         if self.kind == "attention":
-            open_ = ~torch.gather(used, -1, best)  # (B, G, M)
-            # every member of every query has candidates of its own, so both are one batch dimension
-            flat = self.attention(h.flatten(0, 1).unsqueeze(1), near.flatten(0, 1), open_.flatten(0, 1))  # (BG, 1, H)
-            looked = F.normalize(self.norm(h + flat.reshape(h.shape)), dim=-1)
-            return best, (near @ looked.unsqueeze(-1)).squeeze(-1)
-        pair = torch.cat([h.unsqueeze(2).expand_as(near), near], dim=-1)  # (B, G, M, 2H)
+            unused = ~torch.gather(used, -1, best)  # (B, G, M), False where fewer than M are left
+            # members are put beside queries, (B G, ...), since attention knows one batch axis
+            query = h.flatten(0, 1).unsqueeze(1)  # (B G, 1, H)
+            attended = self.attention(query, shortlist.flatten(0, 1), unused.flatten(0, 1))
+            looked = F.normalize(self.norm(h + attended.reshape(h.shape)), dim=-1)  # (B, G, H)
+            return best, (shortlist @ looked.unsqueeze(-1)).squeeze(-1)
+        pair = torch.cat([h.unsqueeze(2).expand_as(shortlist), shortlist], dim=-1)  # (B, G, M, 2 H)
         return best, self.mlp(pair).squeeze(-1)
 
     def merge(self, cheap: Tensor, best: Tensor, refined: Tensor) -> Tensor:
-        """Scores with the best replaced; the others keep theirs, or are lost as in the old decoder."""
+        """Scores (B, G, A), those of the best replaced; the others keep theirs, or get `LOST` as in the old decoder."""
         base = cheap if self.others == "keep" else torch.full_like(cheap, LOST)
         return base.scatter(-1, best, refined)

@@ -15,9 +15,9 @@ from leverplus.recipe.selection import PolicyConfig
 
 
 class Head(nn.Module):
-    """Divides scores by a temperature, fixed or learned; subclasses say what a score is.
+    """Divides scores by a temperature, fixed or learned; subclasses define the score itself, (B, G, A).
 
-    `read` may put blocks into the encoded pool once; `begin` and `remember` may keep a memory of earlier picks.
+    `read` may add blocks to the encoded pool; `begin` and `remember` may keep a memory of earlier picks.
     """
 
     compares = False
@@ -25,6 +25,7 @@ class Head(nn.Module):
 
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:  # noqa: ARG002 one signature
         super().__init__()
+        # learned as log(1 / temperature), so that the scale stays positive whatever training does (as in CLIP)
         scale = torch.tensor(-math.log(config.temperature))
         if config.learn_temperature:
             self.log_scale = nn.Parameter(scale)
@@ -32,7 +33,7 @@ class Head(nn.Module):
             self.register_buffer("log_scale", scale)
 
     def scaled(self, scores: Tensor) -> Tensor:
-        # at most times 100, as in CLIP: a learned temperature must not make every choice certain
+        """The scores divided by the temperature, which is held at 0.01 or more as in CLIP."""
         return scores * self.log_scale.clamp(max=math.log(100.0)).exp()
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
@@ -64,10 +65,12 @@ class Additive(Head):
         self.item = nn.Linear(config.hidden, config.hidden, bias=False)
         self.vector = nn.Linear(config.hidden, 1, bias=False)
         with torch.no_grad():
-            self.vector.weight.mul_(0.1)
+            self.vector.weight.mul_(0.1)  # nearly equal scores at first: training starts from a nearly uniform choice
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:  # noqa: ARG002
-        joined = torch.tanh(self.query(h).unsqueeze(2) + self.item(encoded["v"]).unsqueeze(1))  # (B, G, A, H)
+        query = self.query(h).unsqueeze(2)  # (B, G, 1, H)
+        items = self.item(encoded["v"]).unsqueeze(1)  # (B, 1, A, H)
+        joined = torch.tanh(query + items)  # (B, G, A, H)
         return self.scaled(self.vector(joined).squeeze(-1))
 
 
@@ -76,17 +79,19 @@ class Bilinear(Head):
 
     def __init__(self, config: PolicyConfig, dims: Mapping[str, int]) -> None:
         super().__init__(config, dims)
-        self.weight = nn.Parameter(torch.eye(config.hidden) + 0.01 * torch.randn(config.hidden, config.hidden))
+        noise = 0.01 * torch.randn(config.hidden, config.hidden)
+        self.weight = nn.Parameter(torch.eye(config.hidden) + noise)  # (H, H)
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:  # noqa: ARG002
-        return self.scaled((h @ self.weight) @ encoded["v"].mT)
+        return self.scaled((h @ self.weight) @ encoded["v"].mT)  # (B, G, A)
 
 
 class Neighbour(Cosine):
-    """<h, v> / temperature, and the likeness of query and candidate in their raw blocks, each with a learned weight.
+    """<h, v> / temperature plus the cosines between raw blocks of query and candidate, each with a learned weight.
 
-    The likenesses are standardised inside the pool. At first those of equal blocks (picture to picture, question to
-    question) count 1 and the others 0: an untrained selector is near to nearest neighbours, and learns from there.
+    The cosines are standardised inside the pool. At first those of equal blocks (picture to picture, question to
+    question) have weight 1 and the others 0: an untrained selector is close to nearest neighbours, and learns from
+    there.
     """
 
     compares = True
@@ -97,8 +102,10 @@ class Neighbour(Cosine):
         self.weight = nn.Parameter(torch.tensor([float(left == right) for left, right in self.pairs]))
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
-        standardised = raw_likeness(features, self.pairs)[..., 1::2]  # (B, K, pairs): every second column
-        return {"nearness": F.pad(standardised @ self.weight, (0, v.shape[1] - standardised.shape[1]))}
+        standardised = raw_likeness(features, self.pairs)[..., 1::2]  # (B, K, pairs)
+        nearness = standardised @ self.weight  # (B, K)
+        extra = v.shape[1] - nearness.shape[1]  # 1 where STOP is the last row of v
+        return {"nearness": F.pad(nearness, (0, extra))}  # (B, A), 0 for STOP
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
         return super().forward(h, encoded, memory) + encoded["nearness"].unsqueeze(1)
@@ -107,9 +114,11 @@ class Neighbour(Cosine):
 class Interaction(Head):
     """A small network over what query and candidate have in common.
 
-    It sees a low-rank elementwise product of h and v, both vectors, the cosines between the raw blocks of query and
-    candidate (image-image, text-answer, ...; as they are and standardised inside the pool), and how like the candidate
-    is to the picks so far in each raw block. The cosines make nearest-neighbour rules learnable from few queries.
+    Its inputs: a low-rank elementwise product of h and v, both vectors, the cosines between the raw blocks of query and
+    candidate (image-image, text-answer, ...; plain and standardised inside the pool), and in each raw block the largest
+    cosine between the candidate and a pick so far. The cosines make nearest-neighbour rules learnable from few queries.
+
+    W is the width of the network, F the number of fields of a candidate.
     """
 
     compares = True
@@ -129,41 +138,47 @@ class Interaction(Head):
         self.out = nn.Linear(width, 1)
         self.dropout = nn.Dropout(config.dropout)
         with torch.no_grad():
-            self.out.weight.mul_(0.1)
+            self.out.weight.mul_(0.1)  # nearly equal scores at first, as in `Additive`
 
     def read(self, features: Features, v: Tensor) -> dict[str, Tensor]:
         likeness = raw_likeness(features, self.pairs)  # (B, K, 2 pairs)
-        gram = self._gram(features)  # (B, K, K, fields)
-        extra = v.shape[1] - likeness.shape[1]  # 1 where the last of A actions is STOP, which is like nothing
-        padded = F.pad(likeness, (0, 0, 0, extra))
-        base = self.item(v) + self.likeness(padded)  # (B, A, W)
-        # unit vectors of width H have numbers of size 1 / sqrt(H); times sqrt(H) their product is of size 1
+        gram = self._gram(features)  # (B, K, K, F)
+        extra = v.shape[1] - likeness.shape[1]  # 1 where STOP is the last row of v; it has no raw blocks
+        likeness = F.pad(likeness, (0, 0, 0, extra))  # (B, A, 2 pairs)
+        gram = F.pad(gram, (0, 0, 0, extra, 0, extra))  # (B, A, A, F)
+        base = self.item(v) + self.likeness(likeness)  # (B, A, W)
+        # entries of a unit vector of H numbers are about 1 / sqrt(H); this brings their products back to about 1
         right = self.right(v) * math.sqrt(v.shape[-1])  # (B, A, W)
-        return {"base": base, "right": right, "gram": F.pad(gram, (0, 0, 0, extra, 0, extra))}
+        return {"base": base, "right": right, "gram": gram}
 
     def _gram(self, features: Features) -> Tensor:
-        """Cosines of all candidates of a pool with each other in every raw block, (B, K, K, fields)."""
-        blocks = [features.gather(F.normalize(features.items[name], dim=-1)) for name in self.fields]
-        return torch.stack([block @ block.mT for block in blocks], dim=-1)
+        """Cosines between all candidates of a pool in each raw block, (B, K, K, F)."""
+        cosines = []
+        for name in self.fields:
+            block = features.gather(F.normalize(features.items[name], dim=-1))  # (B, K, D)
+            cosines.append(block @ block.mT)
+        return torch.stack(cosines, dim=-1)
 
     def begin(self, encoded: Encoded, members: int) -> Memory:
         batch, actions, _, fields = encoded["gram"].shape
         return {"likest": encoded["gram"].new_zeros(batch, members, actions, fields)}
 
     def remember(self, encoded: Encoded, memory: Memory, action: Tensor, step: int) -> Memory:
-        gram = encoded["gram"]
-        index = action[..., None, None].expand(-1, -1, *gram.shape[2:])  # (B, G, A, fields)
-        row = torch.gather(gram, 1, index)  # how like the pick every candidate is
-        return {"likest": row if step == 0 else torch.maximum(memory["likest"], row)}
+        gram = encoded["gram"]  # (B, A, A, F)
+        index = action[..., None, None].expand(-1, -1, *gram.shape[2:])
+        row = torch.gather(gram, 1, index)  # (B, G, A, F), cosines of every candidate to the pick
+        if step == 0:  # no maximum with the zeros of `begin`: cosines may be negative
+            return {"likest": row}
+        return {"likest": torch.maximum(memory["likest"], row)}
 
     def forward(self, h: Tensor, encoded: Encoded, memory: Memory) -> Tensor:
         # reading and writing (B, G, A, W) arrays is most of the work, so sums are fused and ReLUs written over; the
         # arrays are flat because writing over a view makes autograd copy it
-        likest = memory["likest"]
-        plain = encoded["base"].unsqueeze(1) + self.query(h).unsqueeze(2)
-        fixed = torch.addcmul(plain, self.left(h).unsqueeze(2), encoded["right"].unsqueeze(1))
-        mixed = torch.addmm(fixed.flatten(0, 2), likest.flatten(0, 2), self.redundancy.weight.T).relu_()
-        scores = self.out(self.middle(self.dropout(mixed)).relu_())
+        likest = memory["likest"]  # (B, G, A, F)
+        plain = encoded["base"].unsqueeze(1) + self.query(h).unsqueeze(2)  # (B, G, A, W)
+        fixed = torch.addcmul(plain, self.left(h).unsqueeze(2), encoded["right"].unsqueeze(1))  # (B, G, A, W)
+        mixed = torch.addmm(fixed.flatten(0, 2), likest.flatten(0, 2), self.redundancy.weight.T).relu_()  # (B G A, W)
+        scores = self.out(self.middle(self.dropout(mixed)).relu_())  # (B G A, 1)
         return self.scaled(scores.view(likest.shape[:-1]))
 
 
@@ -182,19 +197,17 @@ def raw_likeness(features: Features, pairs: tuple[tuple[str, str], ...]) -> Tens
     count = mask.sum(-1, keepdim=True).clamp(min=1)  # (B, 1)
     columns = []
     for left, right in pairs:
-        every = query[left] @ items[right].T  # (B, U)
-        cosine = torch.gather(every, 1, rows).masked_fill(~mask, 0.0)  # (B, K)
+        all_cosines = query[left] @ items[right].T  # (B, U), every item once, however many pools hold it
+        cosine = torch.gather(all_cosines, 1, rows).masked_fill(~mask, 0.0)  # (B, K)
         mean = cosine.sum(-1, keepdim=True) / count
         centred = (cosine - mean).masked_fill(~mask, 0.0)
         spread = (centred.square().sum(-1, keepdim=True) / count).sqrt()
-        # 0.001 keeps a pool whose candidates are all alike from blowing up rounding errors
+        # 1e-3: a pool of equal cosines must give 0 and not rounding noise blown up to 1
         columns += [cosine, centred / (spread + 1e-3)]
-    return torch.stack(columns, dim=-1) if columns else query_free(features)
-
-
-def query_free(features: Features) -> Tensor:
-    """No comparable blocks at all: (B, K, 0)."""
-    return next(iter(features.query.values())).new_zeros(*features.pool.shape, 0)
+    if not columns:  # no block of the query can be compared with one of a candidate
+        any_block = next(iter(features.query.values()))
+        return any_block.new_zeros(*features.pool.shape, 0)
+    return torch.stack(columns, dim=-1)
 
 
 HEADS: dict[str, type[Head]] = {

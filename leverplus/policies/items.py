@@ -1,4 +1,4 @@
-"""Items and policies: vectors by item id in, chosen or sampled demonstrations by item id out."""
+"""Runs a policy on items: item ids and their vectors in, chosen or sampled demonstrations by item id out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from leverplus.policies.decode import greedy, sample, stochastic_beam
 from leverplus.types import Demos, ItemId, Member, Pool
 
 CANDIDATES = 1 << 15
-"""Most candidates that are read together: large pools are read a few at a time."""
+"""Most candidates in one batch: large pools are encoded a few at a time, which bounds the memory."""
 
 
 class ItemTable:
     """The feature blocks of every item a policy may see, by id; `blocks[field]` is (N, D).
 
-    `live` embeds items anew for policies with adapters.
+    `live` embeds items again, for policies with adapters.
     """
 
     def __init__(self, ids: Sequence[ItemId], blocks: Mapping[str, Tensor]) -> None:
@@ -53,34 +53,40 @@ class ItemTable:
 
     def features(self, queries: Sequence[ItemId], pools: Sequence[Sequence[ItemId]]) -> Features:
         """Features of queries and their pools, padded to the largest pool."""
-        rows = [torch.tensor([self.row(item) for item in pool], dtype=torch.long) for pool in pools]
-        return self.features_of_rows(torch.tensor([self.row(query) for query in queries]), rows)
+        query_rows = torch.tensor([self.row(query) for query in queries])  # (B,)
+        pool_rows = []
+        for pool in pools:
+            numbers = [self.row(item) for item in pool]
+            pool_rows.append(torch.tensor(numbers, dtype=torch.long))  # an empty pool would become float without
+        return self.features_of_rows(query_rows, pool_rows)
 
     def features_of_rows(self, queries: Tensor, pools: Sequence[Tensor]) -> Features:
         """The same from row numbers; every item appears once, however many pools hold it."""
-        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)  # (B, K) rows of the table
+        padded = pad_sequence(list(pools), batch_first=True, padding_value=-1)  # (B, K), rows of the table
         inside = padded >= 0
-        unique, inverse = torch.unique(padded[inside], return_inverse=True)  # (U,) and where each stands in it
+        unique, inverse = torch.unique(padded[inside], return_inverse=True)  # (U,) rows that occur; where each went
         pool = torch.full_like(padded, -1)
-        pool[inside] = inverse  # (B, K) rows of `items` below
+        pool[inside] = inverse  # (B, K), rows of `unique`
         # a query's answer is what is asked for: no policy may see it
-        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}  # (B, D)
-        items = {name: block[unique] for name, block in self.blocks.items()}  # (U, D)
+        query = {name: block[queries] for name, block in self.blocks.items() if name != "answer"}  # (B, D) each
+        items = {name: block[unique] for name, block in self.blocks.items()}
         return Features(query, items, pool, unique, queries, self.live)
 
 
 def _batches(policy: Policy, table: ItemTable, pools: Sequence[Pool], size: int) -> Iterator[tuple[slice, Features]]:
+    """Parts of the pools, each as a slice with its features; the policy is put into evaluation mode."""
     policy.eval()
-    size = max(1, min(size, CANDIDATES // max((len(pool) for pool in pools), default=1)))
+    largest = max((len(pool) for pool in pools), default=1)
+    size = max(1, min(size, CANDIDATES // largest))
     for start in range(0, len(pools), size):
         part = pools[start : start + size]
-        yield (
-            slice(start, start + size),
-            table.features([pool.query for pool in part], [pool.candidates for pool in part]),
-        )
+        queries = [pool.query for pool in part]
+        candidates = [pool.candidates for pool in part]
+        yield slice(start, start + size), table.features(queries, candidates)
 
 
 def _demos(pool: Pool, positions: Sequence[int]) -> Demos:
+    """The items at the positions; STOP and PAD are negative and left out."""
     return tuple(pool.candidates[position] for position in positions if position >= 0)
 
 
@@ -92,7 +98,9 @@ def choose_demos(
     chosen: list[Demos] = []
     for part, features in _batches(policy, table, pools, batch):
         picks = greedy(policy, policy.prepare(features), shots, allow_stop)
-        chosen += [_demos(pool, row[0]) for pool, row in zip(pools[part], picks.positions.tolist(), strict=True)]
+        positions = picks.positions[:, 0].tolist()  # greedy has one member per query
+        for pool, row in zip(pools[part], positions, strict=True):
+            chosen.append(_demos(pool, row))
     return chosen
 
 
@@ -110,7 +118,7 @@ def sample_members(
     allow_stop: bool = False,
     batch: int = 256,
 ) -> list[tuple[Member, ...]]:
-    """Up to `count` sequences a pool from the policy, each with its log-probability under it, for fresh groups.
+    """Samples up to `count` sequences per pool from the policy, each with its log-probability, for fresh groups.
 
     `seed_of(query)` gives the seed of a query's noise. Without replacement all members of a pool differ.
     """
@@ -127,7 +135,10 @@ def sample_members(
                 policy, encoded, shots, seeds=seeds, count=count, temperature=temperature, allow_stop=allow_stop
             )
         rows = zip(pools[part], picks.positions.tolist(), picks.logprobs.tolist(), strict=True)
-        for pool, positions, logprobs in rows:
-            members = zip(positions, logprobs, strict=True)
-            drawn.append(tuple(Member(_demos(pool, p), "policy", lp) for p, lp in members if lp > -torch.inf))
+        for pool, sequences, logprobs in rows:
+            members = []
+            for positions, logprob in zip(sequences, logprobs, strict=True):
+                if logprob > -torch.inf:  # -inf: a small pool has fewer than `count` different sequences
+                    members.append(Member(_demos(pool, positions), "policy", logprob))
+            drawn.append(tuple(members))
     return drawn

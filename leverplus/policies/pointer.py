@@ -19,20 +19,26 @@ from leverplus.recipe.selection import PolicyConfig
 
 
 def fuse_blocks(blocks: Mapping[str, Tensor], fields: tuple[str, ...], how: str) -> Tensor:
-    """Named blocks (N, D) as one vector each: the unit mean of unit vectors, or side by side."""
+    """One vector per row from the named blocks (N, D): their unit vectors side by side, or the unit mean of them."""
     parts = [F.normalize(blocks[name], dim=-1) for name in fields]
     if how == "concat":
-        return torch.cat(parts, dim=-1)
-    return F.normalize(torch.stack(parts).mean(0), dim=-1)
+        return torch.cat(parts, dim=-1)  # (N, sum of D)
+    return F.normalize(torch.stack(parts).mean(0), dim=-1)  # (N, D)
 
 
 def fused_size(dims: Mapping[str, int], fields: tuple[str, ...], how: str) -> int:
     """The width of `fuse_blocks`."""
-    return sum(dims[name] for name in fields) if how == "concat" else dims[fields[0]]
+    if how == "concat":
+        return sum(dims[name] for name in fields)
+    return dims[fields[0]]  # a mean needs blocks of equal width
 
 
 class PointerPolicy(Policy):
-    """Trunk, state, head, set terms, decoder and stop, put together."""
+    """A selector put together from a trunk, a state, a head, set terms, a decoder and STOP (docs/policies.md).
+
+    Blocks of `Encoded`: "u" (B, H) the query, "v" (B, A, H) the candidates, with STOP last where it may stop.
+    Memory: "h" (B, G, H) the state, or "scores" (B, G, A) where no step changes them.
+    """
 
     GROUPS = {  # noqa: RUF012 read only
         "projections": ("trunk.input", "trunk.project", "trunk.query_mlp", "trunk.item_mlp"),
@@ -56,26 +62,29 @@ class PointerPolicy(Policy):
         self.slots = Slots(config) if slots == "fixed" else None
         self.asked_slots = AskedSlots(config) if slots == "asked" else None
         self.refine = Refine(config) if config.decoder == "refine" else None
-        rows = config.max_shots + int(self.stops)
+        rows = config.max_shots + int(self.stops)  # STOP after the last demonstration is a step too
+        # N(0, 0.02^2) as in the earlier code: at first a step hardly differs from another
         self.step_vectors = nn.Parameter(0.02 * torch.randn(rows, config.hidden)) if config.step_embedding else None
         # nothing a step scores by depends on earlier picks or its number: score once, then only exclude what is used
-        self.constant = (config.state, config.decoder, config.step_embedding) == ("none", "step", False) and (
-            config.head != "interaction_mlp"
-        )
+        remembers_nothing = config.state == "none" and config.head != "interaction_mlp"
+        same_every_step = config.decoder == "step" and not config.step_embedding
+        self.constant = remembers_nothing and same_every_step
         self.stop_vector = nn.Parameter(torch.randn(config.hidden)) if self.stops else None
 
     @property
     def candidates_apart(self) -> bool:
-        return (self.config.trunk, self.config.decoder) == ("bi_encoder", "step") and not self.head.compares
+        plain = self.config.trunk == "bi_encoder" and self.config.decoder == "step"
+        return plain and not self.head.compares
 
     def _set_terms(self) -> list[SetTerm]:
         return [cast(SetTerm, term) for term in self.terms.values()]
 
-    def _rememberers(self) -> list[Head | SetTerm]:
+    def _parts_with_memory(self) -> list[Head | SetTerm]:
         return [self.head, *self._set_terms()]
 
     def prepare(self, features: Features) -> Encoded:
-        config, features = self.config, self.embedded(features)
+        config = self.config
+        features = self.embedded(features)
         query = fuse_blocks(features.query, config.query_fields, config.fuse)  # (B, D)
         items = fuse_blocks(features.items, config.demo_fields, config.fuse)  # (U, D)
         u, v = self.trunk(query, items, features)  # (B, H), (B, K, H)
@@ -83,46 +92,50 @@ class PointerPolicy(Policy):
         for term in self._set_terms():
             blocks.update(term.read(u, v))
         if self.slots is not None:
-            blocks["slots"] = self.slots(u, v, features.mask)
+            blocks["slots"] = self.slots(u, v, features.mask)  # (B, T, H)
         if self.asked_slots is not None:
             blocks["slot_items"] = v  # without STOP, which is appended below
         if self.stop_vector is not None:
             stop = F.normalize(self.stop_vector, dim=-1).expand(len(v), 1, -1)  # (B, 1, H)
-            v = torch.cat([v, stop], dim=1)  # (B, A, H): stopping is scored like one more candidate
+            v = torch.cat([v, stop], dim=1)  # (B, K + 1, H)
         blocks["v"] = v
         blocks.update(self.head.read(features, v))
         return Encoded(features.mask, blocks)
 
     def begin(self, encoded: Encoded, members: int, steps: int) -> Memory:
-        memory: Memory = {"h": encoded["u"].unsqueeze(1).expand(-1, members, -1)}
+        query = encoded["u"].unsqueeze(1)  # (B, 1, H)
+        memory: Memory
         if self.constant:
-            memory = {"scores": self.head(memory["h"][:, :1], encoded, {}).expand(-1, members, -1)}
+            scores = self.head(query, encoded, {})  # (B, 1, A)
+            memory = {"scores": scores.expand(-1, members, -1)}
+        else:
+            memory = {"h": query.expand(-1, members, -1)}  # (B, G, H)
         if self.asked_slots is not None:
             slots = self.asked_slots(encoded["u"], encoded["slot_items"], encoded.mask, steps)  # (B, T, H)
             memory["slots"] = slots.unsqueeze(1).expand(-1, members, -1, -1)  # (B, G, T, H)
-        for part in self._rememberers():
+        for part in self._parts_with_memory():
             memory.update(part.begin(encoded, members))
         return memory
 
     def scores(self, encoded: Encoded, state: State) -> Tensor:
-        scores = state.memory["scores"] if self.constant else self._look(encoded, state)
+        scores = state.memory["scores"] if self.constant else self._score_by_head(encoded, state)  # (B, G, A)
         if state.step > 0:
             for term in self._set_terms():
-                extra = term(encoded, state.memory, state.step)  # (B, G, K): nothing is added to STOP
-                scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
+                extra = term(encoded, state.memory, state.step)  # (B, G, K)
+                scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))  # nothing is added to STOP
         return scores
 
-    def _look(self, encoded: Encoded, state: State) -> Tensor:
-        """Scores from the state alone, before set terms, (B, G, A)."""
-        h = self._looking(encoded, state)
+    def _score_by_head(self, encoded: Encoded, state: State) -> Tensor:
+        """Scores by the head, and by a second look at the best where there is one, before set terms, (B, G, A)."""
+        h = self._query_of_step(encoded, state)
         scores: Tensor = self.head(h, encoded, state.memory)
         if self.refine is not None:
-            best, second = self.refine(h, encoded["v"], scores, state.used)
+            best, second = self.refine(h, encoded["v"], scores, state.used)  # (B, G, M) both
             scores = self.refine.merge(scores, best, self.head.scaled(second))
         return scores
 
-    def _looking(self, encoded: Encoded, state: State) -> Tensor:
-        """The vector that looks for the next candidate, (B, G, H)."""
+    def _query_of_step(self, encoded: Encoded, state: State) -> Tensor:
+        """The vector that candidates of this step are compared with, (B, G, H)."""
         h = state.memory["h"]
         if self.slots is not None:
             return encoded["slots"][:, state.step].unsqueeze(1).expand_as(h)
@@ -138,8 +151,9 @@ class PointerPolicy(Policy):
         if self.asked_slots is not None:
             memory["slots"] = state.memory["slots"]
         if self.config.state != "none":
-            moved = self.state(memory["h"], chosen_rows(encoded["v"], action))  # (B, G, H)
-            memory["h"] = torch.where(state.stopped.unsqueeze(-1), memory["h"], moved)
-        for part in self._rememberers():
+            chosen = chosen_rows(encoded["v"], action)  # (B, G, H)
+            updated = self.state(memory["h"], chosen)
+            memory["h"] = torch.where(state.stopped.unsqueeze(-1), memory["h"], updated)
+        for part in self._parts_with_memory():
             memory.update(part.remember(encoded, state.memory, action, state.step))
         return memory

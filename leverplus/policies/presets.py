@@ -1,7 +1,7 @@
 """Named selectors, each a choice of parts; `legacy/presets.py` has the forms of the earlier code.
 
-A named selector sees the candidate's answer, learns its temperature, forgets half as much as the earlier code's form
-of it and chooses up to 8.
+A named selector sees the candidate's answer, learns its temperature, uses the default dropout of 0.1 (the earlier
+code's forms: 0.5) and chooses up to 8.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from leverplus.recipe.selection import PolicyConfig
 
 _REPAIRED = PolicyConfig(learn_temperature=True)
 
-# the parts that make each idea; every other value comes from the form
+# the settings that make each idea, shared with the forms of the earlier code; all others come from the form
 BI_ENCODER_PARTS = {"trunk": "bi_encoder", "state": "scalar_gate", "temperature": 0.5, "hidden": 512, "dropout": 0.08}
 GRU_PARTS = {"state": "gru", "step_embedding": True}
 MMR_PARTS = {**GRU_PARTS, "mmr": "max"}

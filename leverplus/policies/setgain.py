@@ -1,4 +1,4 @@
-"""Set gain: what one more demonstration adds to a set, in redundancy, coverage and volume; tensors in, tensors out.
+"""Set gain: how much one more demonstration adds to a set, in redundancy, coverage and volume; tensors in and out.
 
 These are the terms a selector adds to its logits from the second step on; K candidates, M topics, S shots.
 """
@@ -24,7 +24,8 @@ def coverage_gain(need: Tensor, covered: Tensor, topics: Tensor) -> Tensor:
 
     `need` and `covered` are (..., M), `topics` is (..., K, M); the result is (..., K).
     """
-    return (topics * (need * (1.0 - covered)).unsqueeze(-2)).sum(-1)
+    missing = need * (1.0 - covered)  # (..., M)
+    return (topics * missing.unsqueeze(-2)).sum(-1)
 
 
 def volume_gain(similarity: Tensor, epsilon: float = 1e-6) -> Tensor:
@@ -36,11 +37,15 @@ def volume_step(residual: Tensor, factors: Tensor, row: Tensor, chosen: Tensor, 
     """One step of the greedy Cholesky of a DPP: the variance of every candidate that the chosen ones leave unexplained.
 
     `residual` (..., K) starts as the diagonal of the kernel, `factors` (..., K, S) as zeros; `row` (..., K) is the
-    kernel row of the item `chosen` (...,). log(residual_k) is log det(L_{S+k}) - log det(L_S), exactly.
+    kernel row of the item `chosen` (...,). log(residual_k) is log det(L_{S+k}) - log det(L_S), exactly (fast greedy MAP
+    inference, Chen, Zhang and Zhou 2018, arXiv 1709.05135).
     """
-    index = chosen.unsqueeze(-1)
-    own = torch.gather(factors, -2, index.unsqueeze(-1).expand(*index.shape, factors.shape[-1]))
-    scale = torch.gather(residual, -1, index).clamp(min=1e-6).sqrt()
-    column = (row - (factors * own).sum(-1)) / scale
-    slot = torch.nn.functional.one_hot(torch.tensor(step, device=row.device), factors.shape[-1]).to(row.dtype)
+    index = chosen.unsqueeze(-1)  # (..., 1)
+    own_index = index.unsqueeze(-1).expand(*index.shape, factors.shape[-1])  # (..., 1, S)
+    own = torch.gather(factors, -2, own_index)  # (..., 1, S), the factors of the chosen item
+    # a choice that earlier ones explain fully has residual 0; the clamp keeps the division finite
+    scale = torch.gather(residual, -1, index).clamp(min=1e-6).sqrt()  # (..., 1)
+    column = (row - (factors * own).sum(-1)) / scale  # (..., K), the new column of the Cholesky factor
+    # added through a one-hot and not assigned: autograd needs the earlier factors unchanged
+    slot = torch.nn.functional.one_hot(torch.tensor(step, device=row.device), factors.shape[-1]).to(row.dtype)  # (S,)
     return residual - column.square(), factors + column.unsqueeze(-1) * slot

@@ -1,4 +1,7 @@
-"""States: what a selector remembers of earlier picks, as a unit vector h (B, G, H) that starts as the query."""
+"""States: how a selector remembers its earlier picks, as a unit vector h (B, G, H) that starts as the query.
+
+In the formulas v is the vector of the pick and n(x) = x / |x|.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Forgetful(nn.Module):
 
 
 class ScalarGate(nn.Module):
-    """h' = n(a h + (1 - a) v), a = sigmoid(w), one learned number, w = 0.6 at first."""
+    """h' = n(a h + (1 - a) v), a = sigmoid(w), one learned number, w = 0.6 at first as in the earlier code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class VectorGate(nn.Module):
         nn.init.zeros_(self.gate.bias)
 
     def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(torch.cat([h, chosen], dim=-1)))
+        gate = torch.sigmoid(self.gate(torch.cat([h, chosen], dim=-1)))  # (B, G, H)
         return F.normalize(gate * h + (1.0 - gate) * chosen, dim=-1)
 
 
@@ -48,7 +51,7 @@ class Recurrent(nn.Module):
         self.cell = nn.GRUCell(hidden, hidden)
 
     def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        flat = self.cell(chosen.flatten(0, 1), h.flatten(0, 1))  # (B * G, H): a cell knows one batch dimension
+        flat = self.cell(chosen.flatten(0, 1), h.flatten(0, 1))  # (B G, H): a GRU cell knows one batch axis
         return F.normalize(flat.reshape(h.shape), dim=-1)
 
 

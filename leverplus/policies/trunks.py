@@ -1,4 +1,4 @@
-"""Trunks: how a selector reads a query and its pool into unit vectors u (B, H) and v (B, K, H)."""
+"""Trunks: encode a query and its pool as unit vectors u (B, H) and v (B, K, H)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from leverplus.policies.base import Features
 from leverplus.recipe.selection import PolicyConfig
 
 SHARED = 16
-"""Pools that share items, so that all items are at most this many times one pool, are attended as one table."""
+"""When the pools of a batch share so many items that all of them together are at most this many times one pool, every
+query attends to one table of all items: one large product is then faster than a product per pool."""
 
 
 class PoolAttention(nn.Module):
@@ -38,27 +39,27 @@ class PoolAttention(nn.Module):
         instead of many small ones.
         """
         hidden = query.shape[-1]
-        size = hidden // self.heads
-        weight_q, weight_k, weight_v = self.in_proj_weight.chunk(3)
+        batch_and_steps = query.shape[:2]  # B, T
+        size = hidden // self.heads  # d, the width of a head; n is the number of heads
+        weight_q, weight_k, weight_v = self.in_proj_weight.chunk(3)  # (H, H) each
         bias_q, _, bias_v = self.in_proj_bias.chunk(3)
-        batch, steps = query.shape[:2]
-        # N heads of width d = H / N; q.(W_k x) = (W_k^T q).x, so the key matrix goes to the query's side
-        asked = F.linear(query, weight_q, bias_q).view(batch, steps, self.heads, size)  # (B, T, N, d)
-        folded = torch.einsum("bthd,hde->bthe", asked, weight_k.view(self.heads, size, hidden))  # (B, T, N, H)
-        scores = (folded.flatten(1, 2) @ pool.mT).view(batch, steps, self.heads, -1) / math.sqrt(size)  # (B, T, N, K)
-        # the smallest number instead of -inf: a pool without candidates gives even weights and not NaN
-        floor = torch.finfo(scores.dtype).min
-        attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)  # (B, T, N, K)
+        heads_q = F.linear(query, weight_q, bias_q).view(*batch_and_steps, self.heads, size)  # (B, T, n, d)
+        # q . (W_k x) = (W_k^T q) . x: the key matrix goes onto the few queries
+        folded = torch.einsum("bthd,hde->bthe", heads_q, weight_k.view(self.heads, size, hidden))  # (B, T, n, H)
+        products = folded.flatten(1, 2) @ pool.mT  # (B, T n, K)
+        scores = products.view(*batch_and_steps, self.heads, -1) / math.sqrt(size)  # (B, T, n, K)
+        floor = torch.finfo(scores.dtype).min  # not -inf: a query without candidates would become NaN
+        attention = torch.softmax(scores.masked_fill(~mask[:, None, None, :], floor), dim=-1)  # (B, T, n, K)
         attention = F.dropout(attention, self.dropout, self.training)
-        seen = (attention.flatten(1, 2) @ pool).view(batch, steps, self.heads, hidden)  # (B, T, N, H)
-        value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))  # (B, T, N, d)
-        # with dropout the weights no longer sum to 1, and each candidate would have brought the bias along
+        seen = (attention.flatten(1, 2) @ pool).view(*batch_and_steps, self.heads, hidden)  # (B, T, n, H)
+        value = torch.einsum("bthe,hde->bthd", seen, weight_v.view(self.heads, size, hidden))  # (B, T, n, d)
+        # the weights sum to 1 without dropout only, so the bias is weighed by their sum
         value = value + attention.sum(-1, keepdim=True) * bias_v.view(self.heads, size)
         return self.out_proj(value.flatten(-2))  # type: ignore[no-any-return]
 
 
 class BiEncoder(nn.Module):
-    """Query and candidates read apart, each by its own small network."""
+    """Query and candidates are encoded apart, each by its own small network."""
 
     def __init__(self, config: PolicyConfig, query_size: int, item_size: int) -> None:
         super().__init__()
@@ -66,8 +67,8 @@ class BiEncoder(nn.Module):
         self.item_mlp = _mlp(item_size, config.hidden, config.dropout)
 
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
-        u = F.normalize(self.query_mlp(query), dim=-1)  # (B, H)
-        v = F.normalize(self.item_mlp(items), dim=-1)  # (U, H): each item once, however many pools hold it
+        u = F.normalize(self.query_mlp(query), dim=-1)
+        v = F.normalize(self.item_mlp(items), dim=-1)  # (U, H), every item once
         return u, features.gather(v)
 
 
@@ -85,7 +86,8 @@ def _mlp(size: int, hidden: int, dropout: float) -> nn.Sequential:
 class CrossAttention(nn.Module):
     """The query attends to its pool in L layers, then both are projected to unit vectors.
 
-    With `trunk = "set_encoder"` the candidates first attend to each other, so that each is read beside its rivals.
+    With `trunk = "set_encoder"` the candidates first attend to each other, so that the vector of each depends on the
+    whole pool.
     One input matrix serves query and candidates when both are means of the same kind of vector.
     """
 
@@ -110,18 +112,20 @@ class CrossAttention(nn.Module):
         self.project_item = _near_identity(hidden)
 
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
-        read = self.input_item if self.input_query is None else self.input_query
-        q = read(query).unsqueeze(1)  # (B, 1, H)
-        pool, mask = self.input_item(items), features.mask  # (U, H), (B, K)
+        input_query = self.input_item if self.input_query is None else self.input_query
+        q = input_query(query).unsqueeze(1)  # (B, 1, H)
+        pool = self.input_item(items)  # (U, H)
+        mask = features.mask  # (B, K)
         if len(self.pool_encoder):
             pool = features.gather(pool)  # (B, K, H)
             for layer in self.pool_encoder:
                 pool = layer(pool, src_key_padding_mask=~mask)
-            v = F.normalize(self.project_item(self.dropout(pool)), dim=-1)
+            v = F.normalize(self.project_item(self.dropout(pool)), dim=-1)  # (B, K, H)
         else:
-            v = features.gather(F.normalize(self.project_item(self.dropout(pool)), dim=-1))
+            # projected once per item, before items are repeated for every pool that holds them
+            v = features.gather(F.normalize(self.project_item(self.dropout(pool)), dim=-1))  # (B, K, H)
             if len(pool) <= SHARED * mask.shape[1]:
-                mask = features.members  # (B, U): attend to the one table of all items
+                mask = features.members  # (B, U), and the pool stays one table
             else:
                 pool = features.gather(pool)  # (B, K, H)
         for attention, norm in zip(self.attention, self.norms, strict=True):
@@ -131,7 +135,7 @@ class CrossAttention(nn.Module):
 
 
 def _near_identity(hidden: int) -> nn.Linear:
-    """A projection that starts close to the identity: an untrained selector sees vectors nearly as they came."""
+    """A projection that starts as the identity plus a little noise, so that at first it changes almost nothing."""
     layer = nn.Linear(hidden, hidden, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(hidden) + 0.01 * torch.randn(hidden, hidden))

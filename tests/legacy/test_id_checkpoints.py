@@ -221,7 +221,7 @@ def test_adapters_of_another_network_are_refused(tmp_path: Path) -> None:
     adapters = read_legacy(path).policy.adapters
     assert adapters is not None
     with (
-        pytest.raises(CheckpointError, match="projections that the embedder has not"),
+        pytest.raises(CheckpointError, match="projections that the embedder does not have"),
         adapters.active(torch.nn.Linear(2, 2), "x"),
     ):
         pass
