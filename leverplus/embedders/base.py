@@ -1,4 +1,4 @@
-"""What an embedder is: items in, unit vectors out, one row an item; and the encoder of texts and pictures inside it."""
+"""Defines what an embedder gives (unit vectors, one row per item) and the encoder of texts and pictures inside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float32]
 Progress = Callable[[str, int, int], None]
-"""(what, done, total), called as embedding goes on."""
+"""Called after every batch with (what is embedded, how many are done, how many there are)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Vectors:
         if len(pictures) == 1:
             raise DataError("some items have vectors of pictures and others have none; give all a picture, or none")
         return Vectors(
-            np.concatenate(pictures) if pictures else None,
+            np.concatenate(pictures) if pictures else None,  # (N + M, D)
             np.concatenate([self.text, more.text]),
             np.concatenate([self.answer, more.answer]),
         )

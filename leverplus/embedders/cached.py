@@ -1,10 +1,11 @@
-"""An encoder as an embedder: each text and picture once, in batches, from the cache where it was seen before."""
+"""Makes an embedder of an encoder: embeds each text and picture once, in batches, and reads known ones from a cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +19,14 @@ from leverplus.recipe.sections import EmbedSection
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
-PART_BATCHES = 16
-"""Batches that are kept together: what a killed process has to embed again at most."""
+if TYPE_CHECKING:
+    from PIL import Image
 
-SMALL = 16
-"""Fewer fresh pieces are not worth a file: a selector that serves single queries would fill the folder."""
+PART_BATCHES = 16
+"""Batches per file of the cache: as many as a killed process has to embed again at most."""
+
+FEWEST_KEPT = 16
+"""Fewer new vectors than this are not kept: a selector that serves single queries would fill the folder with files."""
 
 
 def open_embedder(
@@ -30,6 +34,7 @@ def open_embedder(
 ) -> Embedder:
     """The embedder of an `[embed]` section; `folder` is where vectors are kept."""
     factory = catalog.load(catalog.EMBEDDERS, section.name, "embedder")
+    # Two entries of the catalog are embedders themselves; the others are encoders, which are wrapped with a cache.
     if section.name == "world":
         world: Embedder = factory()
         return world
@@ -40,7 +45,7 @@ def open_embedder(
 
 
 class NoCache:
-    """Keeps nothing and finds nothing."""
+    """Stands in for `VectorCache` where single queries are embedded: it keeps nothing and finds nothing."""
 
     def read(self, _keys: Iterable[bytes]) -> dict[bytes, Array]:
         return {}
@@ -50,7 +55,7 @@ class NoCache:
 
 
 class CachedEmbedder:
-    """Unit vectors of items from an encoder. With `mean`, picture and question become one vector, kept as text."""
+    """Unit vectors of items from an encoder. With `mean`, picture and question become one vector, given as `text`."""
 
     def __init__(
         self,
@@ -66,11 +71,11 @@ class CachedEmbedder:
     def uncached(self) -> CachedEmbedder:
         """The same encoder for single queries: reading all kept vectors to find one takes longer than encoding."""
         alone = CachedEmbedder(self.encoder, self.folder, batch=self.batch, mean=self.mean, progress=self.progress)
-        alone.__dict__["_cache"] = NoCache()
+        alone.__dict__["_cache"] = NoCache()  # where `cached_property` looks before it opens a VectorCache
         return alone
 
     @cached_property
-    def _fingerprint(self) -> Mapping[str, str]:
+    def _fingerprint(self) -> Mapping[str, str]:  # kept, because it hashes all weights
         return dict(self.encoder.fingerprint())
 
     @cached_property
@@ -78,25 +83,42 @@ class CachedEmbedder:
         return VectorCache(self.folder, self._fingerprint)
 
     def fingerprint(self) -> Mapping[str, str]:
-        return {**self._fingerprint, "mean": "picture and question"} if self.mean else self._fingerprint
+        if self.mean:
+            return {**self._fingerprint, "mean": "picture and question"}
+        return self._fingerprint
 
     def embed(self, items: Sequence[Item], task: Task) -> Vectors:
-        text = self.of_texts([item.question for item in items])
-        shown = sorted({item.answer for item in items if item.answers})
-        rows = {answer: row for row, answer in enumerate(shown)}
-        answers = np.concatenate([self.of_texts(shown, "embedding answers"), np.zeros_like(text[:1])])
-        answer = answers[[rows[item.answer] if item.answers else len(shown) for item in items]]
-        image = self.of_pictures(items, task)
+        text = self.of_texts([item.question for item in items])  # (N, D)
+        answer = self._of_answers(items, text)  # (N, D)
+        image = self.of_pictures(items, task)  # (N, D) or None
         if self.mean and image is not None:
             return Vectors(None, mean_of(image, text), answer)
         return Vectors(image, text, answer)
 
+    def _of_answers(self, items: Sequence[Item], text: Array) -> Array:
+        """Unit vectors (N, D) of the answers that items show; a zero row for an item without an answer.
+
+        Few answers are shared by many items, so each is embedded once and its row is copied.
+        """
+        shown = sorted({item.answer for item in items if item.answers})
+        distinct = self.of_texts(shown, "embedding answers")  # (answers, D)
+        distinct = np.concatenate([distinct, np.zeros_like(text[:1])])  # the last row is zero
+        row_of = {answer: row for row, answer in enumerate(shown)}
+        rows = [row_of[item.answer] if item.answers else len(shown) for item in items]
+        answers: Array = distinct[rows]
+        return answers
+
     def of_texts(self, texts: Sequence[str], what: str = "embedding questions") -> Array:
         """Unit vectors of texts (N, D)."""
         keys = [content_key("text", text) for text in texts]
-        fresh = dict(zip(keys, texts, strict=True))
-        ordered = sorted(fresh, key=lambda key: (-len(fresh[key]), key))  # like lengths share a batch
-        found = self._all(ordered, lambda part: self.encoder.texts([fresh[key] for key in part]), what)
+        text_of = dict(zip(keys, texts, strict=True))
+        # Longest first: texts of like lengths share a batch, so little of it is padding.
+        ordered = sorted(text_of, key=lambda key: (-len(text_of[key]), key))
+
+        def encode(part: Sequence[bytes]) -> Tensor:
+            return self.encoder.texts([text_of[key] for key in part])
+
+        found = self._embed_missing(ordered, encode, what)
         return self._stack([found[key] for key in keys])
 
     def of_pictures(self, items: Sequence[Item], task: Task) -> Array | None:
@@ -110,44 +132,63 @@ class CachedEmbedder:
                 'task.images = "none" and embed.name = "sentence"'
             )
         keys = [content_key("image", task.image_digest(item)) for item in items]
-        first = dict(zip(reversed(keys), reversed(items), strict=True))
-        ordered = list(dict.fromkeys(keys))
-        found = self._all(ordered, lambda part: self._see([first[key] for key in part], task), "embedding pictures")
+        first_item: dict[bytes, Item] = {}  # several items may share a picture
+        for key, item in zip(keys, items, strict=True):
+            first_item.setdefault(key, item)
+
+        def encode(part: Sequence[bytes]) -> Tensor:
+            return self.encoder.pictures(pictures_of([first_item[key] for key in part], task))
+
+        found = self._embed_missing(list(first_item), encode, "embedding pictures")
         return self._stack([found[key] for key in keys])
 
-    def _see(self, items: Sequence[Item], task: Task) -> Tensor:
-        pictures = [picture for item in items if (picture := task.image(item)) is not None]
-        return self.encoder.pictures(pictures)
-
-    def _all(self, keys: Sequence[bytes], encode: Callable[[Sequence[bytes]], Tensor], what: str) -> dict[bytes, Array]:
+    def _embed_missing(
+        self, keys: Sequence[bytes], encode: Callable[[Sequence[bytes]], Tensor], what: str
+    ) -> dict[bytes, Array]:
+        """The vectors (D,) of all keys: read from the cache, or encoded batch by batch and then kept there."""
         found = self._cache.read(keys)
         fresh = [key for key in keys if key not in found]
         for part in _cut(fresh, self.batch * PART_BATCHES):
-            rows = []
+            blocks = []
+            done = len(found)
             for batch in _cut(part, self.batch):
                 with torch.inference_mode():
-                    rows.append(encode(batch).float().cpu().numpy())
-                self.progress(what, sum(len(row) for row in rows) + len(found), len(keys))
-            vectors = np.concatenate(rows)
-            if len(fresh) >= SMALL:
+                    block = encode(batch).float().cpu().numpy()  # (batch, D)
+                blocks.append(block)
+                done += len(block)
+                self.progress(what, done, len(keys))
+            vectors = np.concatenate(blocks)  # (part, D)
+            if len(fresh) >= FEWEST_KEPT:
                 self._cache.write(part, vectors)
             found.update(zip(part, vectors, strict=True))
         return found
 
     def _stack(self, rows: Sequence[Array]) -> Array:
         if rows:
-            return np.stack(rows)
+            return np.stack(rows)  # (N, D)
         with torch.inference_mode():
-            width = self.encoder.texts(["a"]).shape[-1]
+            width = self.encoder.texts(["a"]).shape[-1]  # D, which no row can tell where there is none
         return np.zeros((0, width), dtype=np.float32)
 
 
 def mean_of(image: Array, text: Array) -> Array:
     """The unit vector of the mean of two unit vectors, row by row; the earlier code's mean of both."""
-    total = image + text
-    unit: Array = (total / np.linalg.norm(total, axis=1, keepdims=True).clip(min=1e-12)).astype(np.float32)
+    total = image + text  # (N, D)
+    length = np.linalg.norm(total, axis=1, keepdims=True)  # (N, 1)
+    unit: Array = (total / length.clip(min=1e-12)).astype(np.float32)  # opposite vectors sum to zero
     return unit
 
 
+def pictures_of(items: Sequence[Item], task: Task) -> list[Image.Image]:
+    """The decoded pictures of items, all of which have one."""
+    pictures = []
+    for item in items:
+        picture = task.image(item)
+        if picture is not None:
+            pictures.append(picture)
+    return pictures
+
+
 def _cut(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (keys[start : start + size] for start in range(0, len(keys), size))
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]

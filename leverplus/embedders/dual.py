@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: pictures and texts in one space, so that their mean is a vector too.
+"""CLIP and SigLIP: encoders that put pictures and texts into one space, so that their mean is a vector of it too.
 
 Pictures are prepared by Pillow: torchvision is not needed, and its presence does not change a vector.
 """
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 DEFAULTS = {"clip": "openai/clip-vit-base-patch32", "siglip": "google/siglip-base-patch16-224"}
 
 
-def clip(section: EmbedSection) -> DualEncoder:
-    """A CLIP: texts are padded as they need."""
-    return DualEncoder(section, ("clip",), pad="longest")
+def clip(section: EmbedSection) -> PictureTextEncoder:
+    """A CLIP: each batch of texts is padded to its longest."""
+    return PictureTextEncoder(section, ("clip",), pad="longest")
 
 
-def siglip(section: EmbedSection) -> DualEncoder:
-    """A SigLIP: it was trained on texts padded to one length, with no mask, and must be asked so."""
-    return DualEncoder(section, ("siglip", "siglip2"), pad="max_length")
+def siglip(section: EmbedSection) -> PictureTextEncoder:
+    """A SigLIP: it was trained on texts padded to one length, without an attention mask, and is called the same way."""
+    return PictureTextEncoder(section, ("siglip", "siglip2"), pad="max_length")
 
 
-class DualEncoder:
+class PictureTextEncoder:
     """Unit vectors of pictures and texts, of one width."""
 
     sees = True
@@ -70,10 +70,14 @@ class DualEncoder:
         tokens = self.tokenizer(
             list(texts), padding=self.pad, truncation=True, max_length=self.longest, return_tensors="pt"
         )
-        wanted = {"input_ids"} if self.pad == "max_length" else {"input_ids", "attention_mask"}
-        inputs = {name: tokens[name].to(self.network.device) for name in wanted}
-        return F.normalize(self.network.get_text_features(**inputs).pooler_output, dim=-1)
+        inputs = {"input_ids": tokens["input_ids"].to(self.network.device)}  # (N, tokens)
+        if self.pad != "max_length":
+            inputs["attention_mask"] = tokens["attention_mask"].to(self.network.device)
+        features = self.network.get_text_features(**inputs).pooler_output  # (N, D)
+        return F.normalize(features, dim=-1)
 
     def pictures(self, pictures: Sequence[Image.Image]) -> Tensor:
         inputs = self.processor([picture.convert("RGB") for picture in pictures], return_tensors="pt")
-        return F.normalize(self.network.get_image_features(**inputs.to(self.network.device)).pooler_output, dim=-1)
+        inputs = inputs.to(self.network.device)  # pixel_values (N, 3, side, side)
+        features = self.network.get_image_features(**inputs).pooler_output  # (N, D)
+        return F.normalize(features, dim=-1)

@@ -1,6 +1,6 @@
-"""Items embedded as training goes on: the vectors of a network with the adapters of a selector.
+"""Embeds items while a selector trains: the vectors of a network with the selector's adapters.
 
-With gradients nothing is kept. Without, every text and picture is embedded once for the same adapter weights.
+With gradients nothing is kept. Without, every text and picture is embedded once per state of the adapter weights.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leverplus.embedders.cache import content_key
-from leverplus.embedders.cached import CachedEmbedder
+from leverplus.embedders.cached import CachedEmbedder, pictures_of
 from leverplus.policies.adapters import Adapters
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
 Pieces = dict[bytes, Tensor]
+"""Unit vectors (D,) of texts or pictures by their content key."""
 
 
 class LiveEmbedder:
-    """The network of an embedder, asked with adapters; `items` makes the view of one table."""
+    """The network of an embedder, run with a selector's adapters; `items` gives the view of one table of items."""
 
     def __init__(self, embedder: CachedEmbedder, task: Task) -> None:
         self.embedder, self.task = embedder, task
@@ -35,12 +36,13 @@ class LiveEmbedder:
 
     def pieces(self, wanted: Mapping[bytes, str | Item], adapters: Adapters) -> Pieces:
         """Unit vectors of texts, or of the pictures of items, by their key."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # a kept vector would carry the graph of an earlier step
             return self._encode(wanted, adapters)
         digest = adapters.digest()
-        if digest != self._kept_for:
+        if digest != self._kept_for:  # the adapters have learned since
             self._kept, self._kept_for = {}, digest
-        self._kept |= self._encode({key: piece for key, piece in wanted.items() if key not in self._kept}, adapters)
+        missing = {key: piece for key, piece in wanted.items() if key not in self._kept}
+        self._kept |= self._encode(missing, adapters)
         return {key: self._kept[key] for key in wanted}
 
     def _encode(self, wanted: Mapping[bytes, str | Item], adapters: Adapters) -> Pieces:
@@ -48,36 +50,38 @@ class LiveEmbedder:
         with adapters.active(self.network, self.revision):
             for start in range(0, len(keys), self.embedder.batch):
                 part = keys[start : start + self.embedder.batch]
-                found.update(zip(part, self._rows([wanted[key] for key in part]), strict=True))
+                vectors = self._encode_batch([wanted[key] for key in part])  # (batch, D)
+                found.update(zip(part, vectors, strict=True))
         return found
 
-    def _rows(self, pieces: Sequence[str | Item]) -> Tensor:
+    def _encode_batch(self, pieces: Sequence[str | Item]) -> Tensor:
+        """Unit vectors (N, D) of a batch, which holds either texts or items with pictures."""
         texts = [piece for piece in pieces if isinstance(piece, str)]
         if texts:
             return self.embedder.encoder.texts(texts)
         items = [piece for piece in pieces if isinstance(piece, Item)]
-        return self.embedder.encoder.pictures([image for item in items if (image := self.task.image(item)) is not None])
+        return self.embedder.encoder.pictures(pictures_of(items, self.task))
 
 
 class LiveItems:
-    """The items of one table, by row."""
+    """Embeds the items of one table, which are named by their row."""
 
     def __init__(self, live: LiveEmbedder, items: Sequence[Item]) -> None:
         self.live, self.rows = live, items
 
     def encode(self, rows: Tensor, fields: Sequence[str], adapters: Adapters) -> dict[str, Tensor]:
-        """Blocks (N, D) of items by row; an item without an answer has a zero row, as everywhere."""
+        """Blocks (N, D) of the items in these rows (N,); an item without an answer has a zero row, as in `Vectors`."""
         items = [self.rows[row] for row in rows.tolist()]
         blocks = {}
         if "text" in fields:
             blocks["text"] = self._texts([item.question for item in items], adapters)
         if "answer" in fields:
             shown = [item.answer if item.answers else "" for item in items]
-            has = torch.tensor([[float(bool(item.answers))] for item in items])
-            vectors = self._texts(shown, adapters)
-            blocks["answer"] = vectors * has.to(vectors.device)
+            has_answer = torch.tensor([[float(bool(item.answers))] for item in items])  # (N, 1)
+            vectors = self._texts(shown, adapters)  # (N, D)
+            blocks["answer"] = vectors * has_answer.to(vectors.device)
         if "image" in fields or (self.live.embedder.mean and "text" in fields):
-            pictures = self._pictures(items, adapters)
+            pictures = self._pictures(items, adapters)  # (N, D)
             if self.live.embedder.mean:
                 blocks["text"] = F.normalize(blocks["text"] + pictures, dim=-1)
             else:

@@ -1,4 +1,4 @@
-"""Finding and loading pretrained networks: a folder, an installed package that carries weights, or a name on a hub."""
+"""Finds and loads pretrained networks: from a folder, an installed package that carries weights, or a hub."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import torch
 from leverplus.errors import LeverError, MissingFile
 
 PLACES = ("", "model")
-"""Where a package that carries weights has its config.json."""
+"""Subfolders of a package that carries weights where its config.json may lie."""
 
 
 def locate(name: str) -> str:
-    """The folder of a model given as a path or as the name of an installed package; any other name is a hub's."""
-    if (Path(name).expanduser() / "config.json").is_file():
-        return str(Path(name).expanduser())
+    """The folder of a model given as a path or as an installed package; ORG/NAME is returned for the hub to find."""
+    given = Path(name).expanduser()
+    if (given / "config.json").is_file():
+        return str(given)
     module = name.replace("-", "_")
-    # a package is only looked at, never imported: some need libraries that are not wanted here
+    # A package is only looked at, never imported: some need libraries that are not wanted here.
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
         for place in PLACES:
             if (Path(folder) / place / "config.json").is_file():
                 return str(Path(folder) / place)
@@ -37,9 +39,9 @@ def locate(name: str) -> str:
 
 
 def load(loader: Callable[..., Any], source: str, **options: Any) -> Any:
-    """What a transformers loader makes of a folder or a hub's name; a sentence when there is nothing.
+    """Call a transformers loader on a folder or a hub's name; MissingFile where it finds nothing.
 
-    Code that lies beside weights is neither run nor asked about.
+    Code that lies beside weights is never run, nor is the user asked whether to run it.
     """
     try:
         return loader(source, trust_remote_code=False, **options)
@@ -67,7 +69,7 @@ def device_named(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(0, device=device)  # fails where the device does not exist; `torch.device` takes any number
     except (RuntimeError, AssertionError) as error:  # torch without CUDA answers with an assertion
         raise LeverError(f'embed.device = "{name}" is not there ({error}); use "auto" or "cpu"') from error
     return device
@@ -78,7 +80,8 @@ def digest_of(network: torch.nn.Module, *texts: str) -> str:
     content = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         content.update(name.encode())
-        content.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        content.update(flat.view(torch.uint8).numpy().tobytes())  # as bytes, because NumPy has no bfloat16
     for text in texts:
         content.update(text.encode())
     return content.hexdigest()[:16]

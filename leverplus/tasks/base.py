@@ -1,4 +1,4 @@
-"""What a task is: labelled items in three splits, their images, the metric, and how an answer is cut from raw text."""
+"""Defines what a task gives: labelled items in three splits, their images, and how a model's raw text is judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPLITS = ("train", "dev", "test")
 
 @runtime_checkable
 class HasLabels(Protocol):
-    """A classification task: `labels` are all answers there are; none where answers are free."""
+    """A classification task: `labels` are all answers there are; empty where any text may be the answer."""
 
     labels: tuple[str, ...]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from leverplus.metrics import CiderScores, cider
 from leverplus.recipe.sections import TaskSection
+from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, build_task
 from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
 from leverplus.types import Item, ItemId
@@ -22,6 +23,7 @@ WHERE = (
     "(dataset_coco.json) https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip; "
     "pictures http://images.cocodataset.org/zips/train2014.zip and val2014.zip"
 )
+# Karpathy's split -> ours. "restval" are the val2014 pictures that are neither in "val" nor in "test".
 KARPATHY = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
 
 
@@ -30,8 +32,11 @@ class CaptionTask(FileTask):
 
     def cider(self, captions: Mapping[ItemId, str]) -> CiderScores:
         """CIDEr-D of captions against the references of exactly these pictures."""
-        given = {str(number): caption for number, caption in captions.items()}
-        return cider(given, {str(number): self.item(number).answers for number in captions})
+        given, references = {}, {}
+        for item_id, caption in captions.items():
+            given[str(item_id)] = caption
+            references[str(item_id)] = self.item(item_id).answers
+        return cider(given, references)
 
 
 def coco_captions(section: TaskSection) -> CaptionTask:
@@ -40,21 +45,26 @@ def coco_captions(section: TaskSection) -> CaptionTask:
     folder = Path(section.folder).expanduser()
     places = (folder, folder / "annotations")
     karpathy = find_file(places, ("dataset_coco.json",))
-    drafts = _official(section, places, problems) if karpathy is None else _karpathy(karpathy, section, problems)
+    if karpathy is None:
+        drafts = _read_official(section, places, problems)
+    else:
+        drafts = _read_karpathy(karpathy, section, problems)
     task = build_task("coco_captions", drafts, section, problems, metric="token_f1", postprocess="caption")
-    items = [item for split in ("train", "dev", "test") for item in task.items(split)]
+    items: list[Item] = []
+    for split in SPLITS:
+        items += task.items(split)
     return CaptionTask(
         task.name, items, metric=task.metric, postprocess=task.postprocess, notes=task.notes, places=task.places
     )
 
 
-def _karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:
+def _read_karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:
     rows = rows_of(read_json(path, problems), "images", path, problems)
     problems.present.append(f"{path} ({len(rows):,} pictures)")
     drafts = []
     for row in rows:
         place = f"{path.name}, cocoid {row.get('cocoid')}"
-        if not _is_karpathy(row):
+        if not _is_karpathy_record(row):
             problems.add(
                 place,
                 "needs cocoid (a whole number), filename, sentences (a list of {raw: text}) and a split out of "
@@ -63,19 +73,24 @@ def _karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draf
             continue
         captions = [sentence["raw"] for sentence in row["sentences"]]
         name = f"{row.get('filepath', '')}/{row['filename']}".lstrip("/")
-        drafts.append(Draft(_item(row["cocoid"], captions, KARPATHY[row["split"]], name, section), place))
+        item = _item(row["cocoid"], captions, KARPATHY[row["split"]], name, section)
+        drafts.append(Draft(item, place))
     return drafts
 
 
-def _is_karpathy(row: Mapping[str, Any]) -> bool:
-    sentences, split = row.get("sentences"), row.get("split")
-    told = isinstance(sentences, list) and all(
-        isinstance(sentence, Mapping) and isinstance(sentence.get("raw"), str) for sentence in sentences
-    )
-    return told and is_whole(row.get("cocoid")) and isinstance(row.get("filename"), str) and split in list(KARPATHY)
+def _is_karpathy_record(row: Mapping[str, Any]) -> bool:
+    sentences = row.get("sentences")
+    if not isinstance(sentences, list):
+        return False
+    for sentence in sentences:
+        if not isinstance(sentence, Mapping) or not isinstance(sentence.get("raw"), str):
+            return False
+    # A list, because `in` on a dictionary raises where the value of "split" cannot be hashed.
+    known_split = row.get("split") in list(KARPATHY)
+    return known_split and is_whole(row.get("cocoid")) and isinstance(row.get("filename"), str)
 
 
-def _official(section: TaskSection, places: tuple[Path, ...], problems: Problems) -> list[Draft]:
+def _read_official(section: TaskSection, places: tuple[Path, ...], problems: Problems) -> list[Draft]:
     drafts = []
     for split, half in (("train", "train"), ("test", "val")):
         path = find_file(places, (f"captions_{half}2014.json", f"captions_{half}2017.json"))
@@ -84,11 +99,13 @@ def _official(section: TaskSection, places: tuple[Path, ...], problems: Problems
                 f"captions_{half}2014.json", f"is not in task.folder = {section.folder}, nor dataset_coco.json"
             )
             continue
-        drafts += _official_split(path, half + path.name.split(".")[0][-4:], split, section, problems)
+        year = path.name.split(".")[0][-4:]  # captions_train2014.json.gz -> 2014
+        drafts += _read_official_split(path, half + year, split, section, problems)
     return drafts
 
 
-def _official_split(path: Path, year: str, split: str, section: TaskSection, problems: Problems) -> list[Draft]:
+def _read_official_split(path: Path, year: str, split: str, section: TaskSection, problems: Problems) -> list[Draft]:
+    """The pictures of one file, by number; `year` is the folder of its pictures, such as train2014."""
     value = read_json(path, problems)
     captions: dict[int, list[str]] = {}
     names: dict[int, str] = {}
@@ -105,19 +122,18 @@ def _official_split(path: Path, year: str, split: str, section: TaskSection, pro
         else:
             captions.setdefault(number, []).append(caption)
     problems.present.append(f"{path} ({len(captions):,} pictures)")
-    return [
-        Draft(
-            _item(number, captions[number], split, f"{year}/{names[number]}", section), f"{path.name}, image {number}"
-        )
-        for number in sorted(captions)
-    ]
+    drafts = []
+    for number in sorted(captions):
+        item = _item(number, captions[number], split, f"{year}/{names[number]}", section)
+        drafts.append(Draft(item, f"{path.name}, image {number}"))
+    return drafts
 
 
 def _item(number: Any, captions: list[str], split: str, name: str, section: TaskSection) -> Item:
     image = None
     if section.images != "none":
         root = Path(section.images or section.folder).expanduser()
-        direct = root / Path(name).name
+        direct = root / Path(name).name  # all pictures in one folder, without a folder per year
         image = str(direct if direct.is_file() else root / name)
     return Item(
         id=ItemId(str(number)),

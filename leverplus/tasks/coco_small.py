@@ -28,10 +28,12 @@ def coco_small(section: TaskSection) -> FileTask:
     else:
         rows = rows_of({"rows": read_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
-        root = Path(section.images).expanduser() if section.images else path.parent / "images"
+        root: Path | None = Path(section.images).expanduser() if section.images else path.parent / "images"
+        if section.images == "none":
+            root = None
         for number, row in enumerate(rows):
             place = f"{path.name}, record {number}"
-            item = _item(row, None if section.images == "none" else root)
+            item = _item(row, root)
             if item is None:
                 problems.add(place, "needs question, question_id, image_id (a number) and answers or soft_labels")
             else:
@@ -41,14 +43,18 @@ def coco_small(section: TaskSection) -> FileTask:
 
 
 def _item(row: Mapping[str, Any], root: Path | None) -> Item | None:
+    """The item of a record; None where the record lacks something. `root` is None where no pictures are used."""
     image, labels, answers = row.get("image_id"), row.get("soft_labels"), row.get("answers")
     soft = isinstance(labels, Mapping) and not answers
-    if soft and isinstance(labels, Mapping) and all(isinstance(value, (int, float)) for value in labels.values()):
-        answers = [text for text, value in labels.items() for _ in range(4 if value >= 1 else 2)]
-    texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
-    if not is_whole(image) or not isinstance(row.get("question"), str) or "question_id" not in row or not texts:
+    if isinstance(labels, Mapping) and not answers:
+        answers = _answers_of_soft_labels(labels)
+    are_texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
+    if not is_whole(image) or not isinstance(row.get("question"), str) or "question_id" not in row or not are_texts:
         return None
     source = str(row.get("source", "coco"))
+    meta = {"source": source}
+    if soft:
+        meta["soft"] = "true"
     return Item(
         id=ItemId(f"{source}-{row['question_id']}"),
         question=row["question"],
@@ -56,5 +62,18 @@ def _item(row: Mapping[str, Any], root: Path | None) -> Item | None:
         split="",
         image=None if root is None else str(root / f"{image:012d}.jpg"),
         image_id=str(image),
-        meta={"source": source, **({"soft": "true"} if soft else {})},
+        meta=meta,
     )
+
+
+def _answers_of_soft_labels(labels: Mapping[str, Any]) -> list[str] | None:
+    """As many copies of each answer as give it the VQA accuracy of its soft label (1: 4 copies, below: 2).
+
+    None where a label's value is no number.
+    """
+    answers: list[str] = []
+    for text, value in labels.items():
+        if not isinstance(value, (int, float)):
+            return None
+        answers += [text] * (4 if value >= 1 else 2)
+    return answers

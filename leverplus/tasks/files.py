@@ -1,4 +1,4 @@
-"""What tasks made of files share: items checked as a whole, pictures by path, splits by picture, a digest of it all.
+"""Builds tasks from files: checks all items, gives them splits by picture, finds their pictures, digests everything.
 
 A file is read whole or not at all: every problem is collected with its line or id, and one error lists them.
 """
@@ -21,8 +21,9 @@ from leverplus.tasks.reading import LISTED, Problems
 from leverplus.tasks.splits import assign_splits, group_of, limited
 from leverplus.types import Item, ItemId
 
+# The last bytes of a whole file (JPEG: end of image, PNG: the last chunk); a download that broke off lacks them.
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
-_TAIL = 4096
+_TAIL_BYTES = 4096  # cameras and editors append some bytes after the end, so the ending is searched for in these
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,12 @@ class FileTask:
         content = hashlib.sha256(repr((self.name, self.metric, self.postprocess, self.labels)).encode())
         sizes: dict[str, int] = {}
         for item in sorted(self._by_id.values(), key=lambda item: item.id):
-            if item.image is not None and item.image not in sizes:
-                sizes[item.image] = Path(item.image).stat().st_size
-            picture = None if item.image is None else (Path(item.image).name, sizes[item.image])
+            picture = None
+            if item.image is not None:
+                if item.image not in sizes:
+                    sizes[item.image] = Path(item.image).stat().st_size
+                # The name without its folder: the same data give the same version wherever they lie.
+                picture = (Path(item.image).name, sizes[item.image])
             content.update(repr((item.id, item.question, item.answers, item.split, item.image_id, picture)).encode())
         return content.hexdigest()[:16]
 
@@ -118,33 +122,36 @@ def build_task(
     labels: tuple[str, ...] = (),
     notes: Sequence[str] = (),
 ) -> FileTask:
-    """A task from what was read: open splits are made, everything is checked, problems are raised together."""
+    """Make a task from drafts: give open splits, check everything, raise all problems in one error."""
     if section.skip_empty:
         empty = [draft.item.id for draft in drafts if _is_empty(draft.item)]
         drafts = [draft for draft in drafts if not _is_empty(draft.item)]
-        more = ", ..." if len(empty) > LISTED else ""
         if empty:
+            more = ", ..." if len(empty) > LISTED else ""
             left = f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"
             notes = [*notes, left]
     _check_items(drafts, problems)
-    problems.finish()
+    problems.finish()  # before splits are made: they need distinct ids
     places = {draft.item.id: draft.place for draft in drafts}
     items = assign_splits(name, [draft.item for draft in drafts], section)
     _check_splits(items, places, problems)
     if section.limit:
-        items = [item for split in SPLITS for item in limited(items, split, section)]
+        kept: list[Item] = []
+        for split in SPLITS:
+            kept += limited(items, split, section)
+        items = kept
     check_pictures(items, places, problems)
     problems.finish()
     return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes, places=places)
 
 
 def _check_items(drafts: Sequence[Draft], problems: Problems) -> None:
-    first: dict[ItemId, str] = {}
+    first_place: dict[ItemId, str] = {}
     for draft in drafts:
         item = draft.item
-        if item.id in first:
-            problems.add(draft.place, f"the id {item.id} was used before, at {first[item.id]}")
-        first.setdefault(item.id, draft.place)
+        if item.id in first_place:
+            problems.add(draft.place, f"the id {item.id} was used before, at {first_place[item.id]}")
+        first_place.setdefault(item.id, draft.place)
         if not item.question.strip():
             problems.add(draft.place, "the question is empty")
         if _is_empty(item):
@@ -158,25 +165,30 @@ def _is_empty(item: Item) -> bool:
 
 
 def _check_splits(items: Sequence[Item], places: Mapping[ItemId, str], problems: Problems) -> None:
-    homes: dict[str, str] = {}
+    """Report pictures that two splits share, and splits without an item."""
+    split_of_group: dict[str, str] = {}
     for item in items:
-        home = homes.setdefault(group_of(item), item.split)
-        if home != item.split:
-            problems.add(places[item.id], f"its picture {item.image_id} is in {home} and in {item.split}")
+        first = split_of_group.setdefault(group_of(item), item.split)
+        if first != item.split:
+            problems.add(places[item.id], f"its picture {item.image_id} is in {first} and in {item.split}")
     for split in SPLITS:
-        if split not in homes.values():
+        if split not in split_of_group.values():
             problems.add(f"split {split}", "it has no item; give more items, or change task.dev_items, task.test_items")
 
 
 def text_id(text: str) -> str:
-    """The `image_id` of an item without a picture: equal texts are one thing, wherever they occur."""
-    return "text:" + hashlib.sha256(" ".join(text.lower().split()).encode()).hexdigest()[:16]
+    """The `image_id` of an item without a picture: texts that differ only in case and spaces get the same one."""
+    normal = " ".join(text.lower().split())
+    return "text:" + hashlib.sha256(normal.encode()).hexdigest()[:16]
 
 
 def check_pictures(
     items: Iterable[Item], places: Mapping[ItemId, str], problems: Problems, *, decode: bool = False
 ) -> int:
-    """Name every picture that is missing, no picture, or cut short; with `decode` each is read to the end."""
+    """Report every file that is missing, is no picture or is cut short; return how many were checked.
+
+    With `decode` each is read to the end, which takes longer and finds damage in the middle too.
+    """
     seen: set[str] = set()
     for item in items:
         if item.image is None or item.image in seen:
@@ -194,13 +206,12 @@ def picture_fault(path: Path, *, decode: bool) -> str | None:
         if not path.is_file():
             return "is not there"
         with Image.open(path) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                return (
-                    f"has {picture.width * picture.height:,} pixels; at most {MOST_PIXELS:,} are taken: scale it down"
-                )
+            pixels = picture.width * picture.height
+            if pixels > MOST_PIXELS:
+                return f"has {pixels:,} pixels; at most {MOST_PIXELS:,} are taken: scale it down"
             ending = _ENDINGS.get(picture.format or "")
             if decode or ending is None or ending not in _tail(path):
-                picture.load()
+                picture.load()  # decodes; raises where the file is cut short
     except PICTURE_ERRORS as error:
         return f"cannot be read as a picture ({picture_reason(error)})"
     return None
@@ -208,5 +219,5 @@ def picture_fault(path: Path, *, decode: bool) -> str | None:
 
 def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL))
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return file.read()

@@ -1,4 +1,4 @@
-"""Any labelled questions in one JSONL file: a record a line, with a picture or without.
+"""Any labelled questions in one JSONL file: one record per line, with a picture or without.
 
 A line is `{"id": ..., "question": ..., "answers": [...], "image": path or null, "split": "train" | "dev" | "test"}`;
 `answer` may stand for one answer, `image_id` groups pictures, `meta` holds texts to slice results by. Paths are
@@ -24,54 +24,61 @@ from leverplus.tasks.splits import picture_root
 from leverplus.types import Item, ItemId
 
 KEYS = ("id", "question", "answers", "answer", "image", "image_id", "split", "meta")
-ENOUGH = 4
-"""Annotators from which on an answer can earn full VQA accuracy."""
+ENOUGH_ANSWERS = 4
+"""Answers that an item needs for full VQA accuracy: leaving one out at a time, three others must agree."""
 
-SENTENCE = 4
-"""Words from which on an answer is a phrase that can be said otherwise."""
+PHRASE_WORDS = 4
+"""An answer of at least so many words is a phrase, which can be said in other words."""
 
-FEW_LABELS = 60
-"""So many different answers may be a set of labels."""
+MOST_LABELS = 60
+"""At most so many different answers in a file may be a set of labels."""
 
 LONGEST_LINE = 1 << 20
-"""Characters of one line; a record has a few hundred."""
+"""The most characters of one line; a record has a few hundred."""
 
 
 def jsonl(section: TaskSection) -> FileTask:
     """The questions of the file task.file, judged by task.metric."""
-    problems = Problems("jsonl", "write the file yourself: one JSON record a line, see docs/tasks.md")
-    drafts = [
-        Draft(item, place)
-        for place, row in read_lines(section, problems)
-        if (item := _item(row, place, section, problems)) is not None
-    ]
-    _check_split_words(drafts, problems)
+    problems = Problems("jsonl", "write the file yourself: one JSON record per line, see docs/tasks.md")
+    drafts = []
+    for place, row in read_lines(section, problems):
+        item = _item(row, place, section, problems)
+        if item is not None:
+            drafts.append(Draft(item, place))
+    _check_split_names(drafts, problems)
     metric, notes = section.metric, []
     if metric == "auto":
-        drafts, metric, note = _choose_metric(drafts, section)
-        notes = [note] if drafts else []
+        drafts, metric, why = _choose_metric(drafts, section)
+        notes = [why] if drafts else []
     elif metric == "vqa_accuracy":
         for draft in drafts:
-            if len(draft.item.answers) < ENOUGH:
-                problems.add(draft.place, f"VQA accuracy needs {ENOUGH} answers or more; use task.metric = exact_match")
-    if note := _unfit_metric([draft.item for draft in drafts], metric):
-        notes.append(note)
+            if len(draft.item.answers) < ENOUGH_ANSWERS:
+                needed = f"VQA accuracy needs {ENOUGH_ANSWERS} answers or more; use task.metric = exact_match"
+                problems.add(draft.place, needed)
+    warning = _unfit_metric([draft.item for draft in drafts], metric)
+    if warning:
+        notes.append(warning)
     return build_task("jsonl", drafts, section, problems, metric=metric, postprocess="vqa", notes=notes)
 
 
 def _unfit_metric(items: Sequence[Item], metric: str) -> str:
-    """A sentence where the metric does not suit the answers; "" where it may."""
+    """A warning where the metric does not suit the answers; "" where it may."""
     if not items:
         return ""
-    long = sum(min((len(answer.split()) for answer in item.answers), default=0) >= SENTENCE for item in items)
-    if metric in ("exact_match", "label_accuracy") and long > len(items) / 2:
+    phrases = 0  # items whose shortest answer is a phrase
+    labels: set[str] = set()
+    for item in items:
+        shortest = min((len(answer.split()) for answer in item.answers), default=0)
+        phrases += shortest >= PHRASE_WORDS
+        labels.update(item.answers)
+    if metric in ("exact_match", "label_accuracy") and phrases > len(items) / 2:
         return (
-            f"task.metric = {metric} takes an answer that says the same in other words as wrong, and {long:,} of "
-            f"{len(items):,} items have answers of {SENTENCE} words or more; token_f1 counts shared words"
+            f"task.metric = {metric} takes an answer that says the same in other words as wrong, and {phrases:,} of "
+            f"{len(items):,} items have answers of {PHRASE_WORDS} words or more; token_f1 counts shared words"
         )
-    labels = {answer for item in items for answer in item.answers}
-    alone = all(len(set(item.answers)) == 1 for item in items)
-    if metric == "vqa_accuracy" and alone and len(labels) <= min(FEW_LABELS, len(items) / 5):
+    one_answer_each = all(len(set(item.answers)) == 1 for item in items)
+    # Labels recur: at least five items for each on average.
+    if metric == "vqa_accuracy" and one_answer_each and len(labels) <= min(MOST_LABELS, len(items) / 5):
         return (
             f"task.metric = vqa_accuracy, but every item has one answer out of {len(labels)}: these are labels; with "
             "task.name = labels every one is weighed, and the likeliest is the answer"
@@ -80,27 +87,31 @@ def _unfit_metric(items: Sequence[Item], metric: str) -> str:
 
 
 def _choose_metric(drafts: list[Draft], section: TaskSection) -> tuple[list[Draft], str, str]:
-    """What task.metric = auto takes: VQA accuracy where most items have enough answers for it, else exact match.
+    """Choose for task.metric = auto: VQA accuracy where most items have enough answers for it, else exact match.
 
-    An item with fewer could never earn full VQA accuracy. Where it is judged so with the others, each of its answers
-    counts as often as it takes to be right, which is what exact match says too.
+    Returns the drafts, the metric and why it was chosen. An item with fewer answers could never earn full VQA
+    accuracy, so each of its answers is repeated until it counts as right, as exact match would count it too.
     """
-    few = sum(len(draft.item.answers) < ENOUGH for draft in drafts)
+    few = sum(len(draft.item.answers) < ENOUGH_ANSWERS for draft in drafts)
     many = len(drafts) - few
-    share = f"{many:,} of {len(drafts):,} items have {ENOUGH} answers or more"
+    share = f"{many:,} of {len(drafts):,} items have {ENOUGH_ANSWERS} answers or more"
     if many <= few or (few and section.rules == "0.1"):
         return drafts, "exact_match", f"task.metric = auto takes exact_match, because {share}"
     note = f"task.metric = auto takes vqa_accuracy, because {share}"
     if few:
         note += f"; of the other {few:,} any answer counts as right"
-    return [_repeated(draft) for draft in drafts], "vqa_accuracy", note
+    return [_with_enough_answers(draft) for draft in drafts], "vqa_accuracy", note
 
 
-def _repeated(draft: Draft) -> Draft:
+def _with_enough_answers(draft: Draft) -> Draft:
+    """Repeat each answer of an item that has too few for VQA accuracy; other items stay as they are."""
     answers = draft.item.answers
-    if not 0 < len(answers) < ENOUGH:
+    if not 0 < len(answers) < ENOUGH_ANSWERS:
         return draft
-    return replace(draft, item=replace(draft.item, answers=tuple(own for own in answers for _ in range(ENOUGH))))
+    repeated: list[str] = []
+    for answer in answers:
+        repeated += [answer] * ENOUGH_ANSWERS
+    return replace(draft, item=replace(draft.item, answers=tuple(repeated)))
 
 
 def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
@@ -113,7 +124,9 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         problems.add(f"task.file = {path}", "is a folder, not a file" if path.is_dir() else "is not there")
         return []
     rows: list[tuple[str, Mapping[str, Any]]] = []
-    for number, line in enumerate((read_text(path, problems) or "").split("\n"), start=1):
+    text = read_text(path, problems) or ""
+    # Not `splitlines`, which also splits at characters that may stand inside a JSON text, such as U+2028.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         place = f"{path.name}, line {number}"
@@ -121,12 +134,13 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         if isinstance(row, dict):
             rows.append((place, row))
         elif row is not UNREADABLE:
-            problems.add(place, f"must be an object in braces; it is {_shown(row)}")
+            problems.add(place, f"must be an object in braces; it is {_shortened(row)}")
     problems.present.append(f"{path} ({len(rows):,} records)")
     return rows
 
 
 UNREADABLE = object()
+"""What `json_record` returns for a line that is not JSON; None would be the value of the line `null`."""
 
 
 def json_record(line: str, place: str, problems: Problems) -> Any:
@@ -141,20 +155,24 @@ def json_record(line: str, place: str, problems: Problems) -> Any:
         return UNREADABLE
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
+    """A value as JSON, at most 40 characters of it, for an error message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Problems) -> Item | None:
-    answers = row.get("answers", [row["answer"]] if "answer" in row else [])
+    """The item of a record; None, with its problems reported, where the record is faulty."""
+    one_answer = [row["answer"]] if "answer" in row else []
+    answers = row.get("answers", one_answer)
     faults = _faults(row, answers, section)
     image = None
     if not faults and row.get("image") and section.images != "none":
-        image = str(picture_root(section) / row["image"])
-        if not section.outside and not _is_below(Path(image), picture_root(section)):
+        root = picture_root(section)
+        image = str(root / row["image"])
+        if not section.outside and not _is_below(Path(image), root):
             faults.append(
-                f"the picture {_shown(row['image'])} lies outside {picture_root(section)}; move it there, set "
+                f"the picture {_shortened(row['image'])} lies outside {root}; move it there, set "
                 "task.images = FOLDER, or allow it with task.outside = true"
             )
     for fault in faults:
@@ -162,17 +180,25 @@ def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Pr
     if faults:
         return None
     if section.skip_empty and any(answer.strip() for answer in answers):
-        most_common = Item(ItemId(""), "", tuple(answers), "").answer
-        answers = [answer for answer in answers if answer.strip()] if most_common.strip() else []
+        answers = _without_empty(answers)
+    image_id = row.get("image_id")
     return Item(
         id=ItemId(str(row["id"])),
         question=row["question"],
         answers=tuple(answers),
         split=row.get("split") or "",
         image=image,
-        image_id=str(row["image_id"]) if row.get("image_id") is not None else image or text_id(row["question"]),
+        image_id=str(image_id) if image_id is not None else image or text_id(row["question"]),
         meta={str(key): str(value) for key, value in row.get("meta", {}).items()},
     )
+
+
+def _without_empty(answers: list[str]) -> list[str]:
+    """The answers that are not empty; none where most annotators left it empty, so that the item is left out."""
+    most_common = Item(ItemId(""), "", tuple(answers), "").answer
+    if not most_common.strip():
+        return []
+    return [answer for answer in answers if answer.strip()]
 
 
 def _faults(row: Mapping[str, Any], answers: Any, section: TaskSection) -> list[str]:
@@ -201,11 +227,11 @@ def _is_below(path: Path, folder: Path) -> bool:
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # a name that is too long, links in a circle
-        return True  # it cannot be opened either, which is said where pictures are looked at
+        return True  # it cannot be opened either: `check_pictures` reports it
 
 
-def _check_split_words(drafts: Sequence[Draft], problems: Problems) -> None:
-    """Splits are given in all lines or in none, and are known."""
+def _check_split_names(drafts: Sequence[Draft], problems: Problems) -> None:
+    """Report splits that are given in some lines only, and names that are no split."""
     without = [draft.place for draft in drafts if draft.item.split == ""]
     if 0 < len(without) < len(drafts):
         problems.add(without[0], f"has no split, as {len(without) - 1} further lines; give it in all lines or in none")

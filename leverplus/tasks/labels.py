@@ -18,6 +18,7 @@ from leverplus.tasks.splits import group_of
 from leverplus.types import Item, ItemId
 
 POSTPROCESS = "vqa"
+# A label as its file writes it -> the word that the prompt shows as the answer.
 TREC_WORDS = {
     "DESC": "description",
     "ENTY": "entity",
@@ -37,7 +38,9 @@ def trec(section: TaskSection) -> FileTask:
         "train": ("TREC.train.all", "train_5500.label"),
         "test": ("TREC.test.all", "TREC_10.label"),
     }
-    words = {str(number): word for number, word in enumerate(TREC_WORDS.values())} | TREC_WORDS
+    # TREC.*.all number the labels in the order above, the original files write their abbreviations.
+    by_number = {str(number): word for number, word in enumerate(TREC_WORDS.values())}
+    words = by_number | TREC_WORDS
     drafts = _read_files(section, names, words, "latin-1", problems)
     return _build("trec", drafts, tuple(TREC_WORDS.values()), section, problems)
 
@@ -53,7 +56,7 @@ def sst2(section: TaskSection) -> FileTask:
 
 def labels(section: TaskSection) -> FileTask:
     """Any texts with labels: lines `{"id", "text", "label", "split"}` in task.file."""
-    problems = Problems("labels", "write the file yourself: one JSON record a line, see docs/tasks.md")
+    problems = Problems("labels", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
     for place, row in read_lines(section, problems):
         text, label, split = row.get("text"), row.get("label"), row.get("split") or ""
@@ -64,8 +67,9 @@ def labels(section: TaskSection) -> FileTask:
         elif postprocess_named(POSTPROCESS)(label) != label:
             problems.add(place, f"the label {label!r} would be cut from a model's text as another; use a shorter word")
         else:
-            number = str(row.get("id", place.rpartition(" ")[2]))
-            drafts.append(Draft(_item(number, text, label, split), place))
+            line_number = place.rpartition(" ")[2]
+            item_id = str(row.get("id", line_number))
+            drafts.append(Draft(_item(item_id, text, label, split), place))
     known = tuple(dict.fromkeys(draft.item.answer for draft in drafts))
     if len(known) == 1:
         problems.add("task.file", f"all texts have the label {known[0]!r}; there is nothing to tell apart")
@@ -88,12 +92,13 @@ def _read_files(
             problems.add(options[0], f"is not in task.folder = {folder}")
             continue
         before = len(drafts)
-        for number, line in enumerate((read_text(path, problems, encoding) or "").split("\n"), start=1):
+        content = read_text(path, problems, encoding) or ""
+        for number, line in enumerate(content.split("\n"), start=1):
             if not line.strip():
                 continue
             place = f"{path.name}, line {number}"
             label, _, text = line.strip().partition(" ")
-            word = words.get(label.partition(":")[0])
+            word = words.get(label.partition(":")[0])  # DESC:manner -> DESC
             if word is None:
                 problems.add(place, f"starts with {label!r}, which is no label; known: {', '.join(words)}")
             else:
@@ -109,14 +114,14 @@ def _item(number: str, text: str, label: str, split: str) -> Item:
 def _build(
     name: str, drafts: Sequence[Draft], known: tuple[str, ...], section: TaskSection, problems: Problems
 ) -> FileTask:
-    """A later split keeps a text that several have: test before dev before train."""
+    """Build the task after leaving out texts that stand in a later split too: test wins over dev, dev over train."""
     rank = {split: place for place, split in enumerate(("", *SPLITS))}
-    homes: dict[str, str] = {}
+    last_split: dict[str, str] = {}
     for draft in drafts:
-        home = homes.setdefault(group_of(draft.item), draft.item.split)
-        if rank[draft.item.split] > rank[home]:
-            homes[group_of(draft.item)] = draft.item.split
-    kept = [draft for draft in drafts if homes[group_of(draft.item)] == draft.item.split]
+        group, split = group_of(draft.item), draft.item.split
+        if rank[split] > rank[last_split.setdefault(group, split)]:
+            last_split[group] = split
+    kept = [draft for draft in drafts if last_split[group_of(draft.item)] == draft.item.split]
     lost = len(drafts) - len(kept)
     notes = [f"{lost} texts were left out because a later split has them too"] if lost else []
     return build_task(

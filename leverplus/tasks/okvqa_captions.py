@@ -37,7 +37,10 @@ def okvqa_captions(section: TaskSection) -> FileTask:
     else:
         rows = rows_of({"rows": read_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
-        drafts = [draft for row in rows if (draft := _draft(row, captions, path, problems)) is not None]
+        for row in rows:
+            draft = _draft(row, captions, path, problems)
+            if draft is not None:
+                drafts.append(draft)
     return build_task(
         "okvqa_captions", drafts, section, problems, metric="vqa_accuracy", postprocess="vqa_stem", notes=[NOTE]
     )
@@ -45,40 +48,47 @@ def okvqa_captions(section: TaskSection) -> FileTask:
 
 def _captions(section: TaskSection, folder: Path, problems: Problems) -> dict[str, str]:
     """The caption of every picture: lines `image id, tab, [{"caption": ...}]`."""
-    given = Path(section.captions).expanduser() if section.captions else None
-    places, names = ((given.parent,), (given.name,)) if given else ((folder, folder / "coco_small"), CAPTIONS)
-    path = find_file(places, names)
+    if section.captions:
+        wanted = Path(section.captions).expanduser()
+        path = find_file((wanted.parent,), (wanted.name,))
+    else:
+        wanted = Path(CAPTIONS[0])
+        path = find_file((folder, folder / "coco_small"), CAPTIONS)
     if path is None:
-        problems.add(str(given or CAPTIONS[0]), "is not there; set task.captions = FILE")
+        problems.add(str(wanted), "is not there; set task.captions = FILE")
         return {}
     found: dict[str, str] = {}
-    for number, line in enumerate((read_text(path, problems) or "").split("\n"), start=1):
+    content = read_text(path, problems) or ""
+    for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
+        place = f"{path.name}, line {number}"
         image, _, text = line.partition("\t")
-        value = json_record(text, f"{path.name}, line {number}", problems)
+        value = json_record(text, place, problems)
         first = value[0] if isinstance(value, list) and value else None
         if isinstance(first, Mapping) and isinstance(first.get("caption"), str):
             found[image] = first["caption"].strip()
         elif value is not UNREADABLE:
-            problems.add(f"{path.name}, line {number}", 'must be IMAGE, a tab, [{"caption": text}]')
+            problems.add(place, 'must be IMAGE, a tab, [{"caption": text}]')
     problems.present.append(f"{path} ({len(found):,} captions)")
     return found
 
 
 def _draft(row: Mapping[str, Any], captions: Mapping[str, str], path: Path, problems: Problems) -> Draft | None:
+    """The item of a record, its caption before its question; None, with a problem reported, where it is faulty."""
     place = f"{path.name}, question_id {row.get('question_id')}"
     answers, question, name = row.get("answer"), row.get("question"), str(row.get("image", ""))
-    told = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
-    known = is_whole(row.get("question_id")) and name[-16:-4].isdecimal()
-    if not isinstance(question, str) or not isinstance(answers, list) or not told or not known:
+    number = name[-16:-4]  # the twelve digits of .../COCO_val2014_NUMBER.jpg
+    are_texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
+    has_numbers = is_whole(row.get("question_id")) and number.isdecimal()
+    if not isinstance(question, str) or not isinstance(answers, list) or not are_texts or not has_numbers:
         problems.add(
             place,
             "needs question_id (a whole number), question, answer (a list of texts) and image "
             "(.../COCO_val2014_NUMBER.jpg)",
         )
         return None
-    image = str(int(name[-16:-4]))
+    image = str(int(number))  # captions name pictures without leading zeros
     if captions and image not in captions:
         problems.add(place, f"there is no caption of picture {image}")
         return None

@@ -1,4 +1,4 @@
-"""Reading data files so that everything wrong with them is named at once, with its line."""
+"""Reads data files and collects everything that is wrong with them, with its line, into one error."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from leverplus.errors import DataError
 from leverplus.parsing import parse_json
 
 LISTED = 20
-"""Problems written out; the rest is counted."""
+"""At most so many problems are written out; the rest is counted."""
 
-MOST_GROWTH, SMALL_ENOUGH = 200, 1 << 26
-"""A gzip file may grow 200 times (JSON of one repeated record does), or to 64 MB."""
+MOST_GROWTH, ALWAYS_ALLOWED = 200, 1 << 26
+"""A gzip file may grow 200 times (JSON of one repeated record does), or to 64 MB, whichever is more."""
 
 
 @dataclass
 class Problems:
-    """Everything wrong with a data set, and where to get it; `finish` raises once, with all of it."""
+    """Collects everything wrong with a data set; `finish` raises one error with all of it.
+
+    `where` says where to get the data, `present` which files were found.
+    """
 
     task: str
     where: str = ""
@@ -46,8 +49,8 @@ class Problems:
 
 
 def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
-    """The first of some names that lies in one of some folders, plain or compressed with gzip."""
-    places = list(folders)
+    """The first of these names that lies in one of these folders, plain or gzipped; None where none does."""
+    places = list(folders)  # walked once per name
     for name in names:
         for folder in places:
             for candidate in (folder / name, folder / f"{name}.gz"):
@@ -57,14 +60,15 @@ def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
 
 
 def read_text(path: Path, problems: Problems, encoding: str = "utf-8") -> str | None:
-    """The text of a file; bytes that are not of its encoding are reported with their line."""
+    """The text of a file; None, with a problem reported, where it cannot be read or decoded."""
     try:
         content = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         problems.add(str(path), f"cannot be read ({error})")
         return None
     try:
-        return content.decode("utf-8-sig" if encoding == "utf-8" else encoding)  # some editors begin with a mark
+        # "utf-8-sig" skips the byte order mark that some editors put at the beginning.
+        return content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         problems.add(f"{path}, line {line}", f"is not {encoding} (byte 0x{content[error.start]:02x}); convert the file")
@@ -72,8 +76,8 @@ def read_text(path: Path, problems: Problems, encoding: str = "utf-8") -> str | 
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzip file; one that grows beyond all measure is refused before it fills the memory."""
-    most = max(SMALL_ENOUGH, MOST_GROWTH * path.stat().st_size)
+    """The content of a gzip file; one that unpacks to far too much is refused before it fills the memory."""
+    most = max(ALWAYS_ALLOWED, MOST_GROWTH * path.stat().st_size)
     with gzip.open(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -96,15 +100,15 @@ def read_json(path: Path, problems: Problems) -> Any:
 
 
 def rows_of(value: Any, key: str, path: Path, problems: Problems) -> list[Mapping[str, Any]]:
-    """The list of records under a key."""
+    """The list of records under a key of a JSON value; empty, with a problem reported, where there is none."""
     rows = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        if value is not None:
+        if value is not None:  # None: `read_json` has reported the file already
             problems.add(str(path), f'must hold {{"{key}": [...]}}, a list of records')
         return []
     return rows
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number; JSON's true is none."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)  # JSON's true is an int in Python

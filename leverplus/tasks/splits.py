@@ -1,4 +1,4 @@
-"""Which items make a split that a data set does not have: whole pictures, drawn by a hash, so that no order matters.
+"""Makes the splits that a data set does not have: whole pictures, drawn by a hash, so that their order does not matter.
 
 Two rules. `each` decides for every picture by itself, so that a file which grows keeps its items where they are; it is
 for files that users write. `count` takes an exact number of items in the order of the hashes; it is for data sets
@@ -17,30 +17,30 @@ from leverplus.recipe.sections import TaskSection
 from leverplus.types import Item, ItemId
 
 LARGEST_SHARE = 5
-"""A split that has to be made takes at most one part in this many of what there is."""
+"""A split that has to be made takes at most a fifth of the training items."""
 
 GROWING = ("jsonl", "labels")
-"""Tasks whose files users write, and add to."""
+"""Tasks whose files users write and add to; they follow the rule `each`."""
 
 
 def group_of(item: Item) -> str:
-    """What must stay together: the questions on one picture; a text that occurs twice."""
+    """The name of the group that must stay in one split: the questions on one picture, or the copies of one text."""
     return item.image_id if item.image_id is not None else f"item:{item.id}"
 
 
 def assign_splits(task: str, items: Sequence[Item], section: TaskSection) -> list[Item]:
-    """Items with their split; one that the data set does not have is taken out of train, picture by picture."""
+    """Items with their split; dev or test items that the data set does not have are taken out of train by picture."""
     out = [replace(item, split="train") if item.split == "" else item for item in items]
     each = task in GROWING and section.rules != "0.1"
-    size = sum(item.split == "train" for item in out)
+    size = sum(item.split == "train" for item in out)  # counted once: test and dev take their shares of the same whole
     for split, wanted in (("test", section.test_items), ("dev", section.dev_items)):
         if any(item.split == split for item in out):
             continue
-        own = [item for item in out if item.split == "train"]
+        train = [item for item in out if item.split == "train"]
         if each:
-            chosen = draw_each(own, split, share_of(wanted, size), section)
+            chosen = draw_each(train, split, share_of(wanted, size), section)
         else:
-            chosen = draw(own, min(wanted, size // LARGEST_SHARE), f"{section.split_seed}:{split}")
+            chosen = draw(train, min(wanted, size // LARGEST_SHARE), f"{section.split_seed}:{split}")
         out = [replace(item, split=split) if item.id in chosen else item for item in out]
     return out
 
@@ -52,27 +52,29 @@ def share_of(wanted: int, size: int) -> float:
     it does, from dev or test to train, so that what was trained on is never tested on.
     """
     share = 1 / LARGEST_SHARE
+    # Halving at sqrt(2) times the wanted number leaves between wanted / sqrt(2) and wanted * sqrt(2) items.
     while share * size > math.sqrt(2) * wanted:
         share /= 2
     return share
 
 
 def draw_each(items: Sequence[Item], split: str, share: float, section: TaskSection) -> set[ItemId]:
-    """Ids of the groups whose own number in [0, 1) lies below the share (test) or above one minus it (dev).
+    """Ids of the items whose group's own number in [0, 1) lies below the share (test) or above one minus it (dev).
 
-    Where none does, as in files of a few lines, it is the group nearest to it: no split is left empty.
+    Where none does, as in files of a few lines, the group nearest to it is taken: no split is left empty.
     """
-    names = {group_of(item): _lasting_name(item, section) for item in items}
-    place = {group: _unit(f"{section.split_seed}:{name}") for group, name in names.items()}
-    if split == "dev":
-        place = {group: 1.0 - own for group, own in place.items()}
+    place: dict[str, float] = {}
+    for item in items:
+        number = _unit(f"{section.split_seed}:{_portable_name(item, section)}")
+        # Test is drawn from the lower end, dev from the upper end: the two never meet.
+        place[group_of(item)] = 1.0 - number if split == "dev" else number
     nearest = min(place, key=lambda group: (place[group], group), default="")
     chosen = {group for group, own in place.items() if own < share} or {nearest}
     return {item.id for item in items if group_of(item) in chosen}
 
 
-def _lasting_name(item: Item, section: TaskSection) -> str:
-    """What a group is called wherever the data lie: a picture by its path below the folder of the pictures."""
+def _portable_name(item: Item, section: TaskSection) -> str:
+    """The name of a group on every machine: a picture's path below the folder of the pictures, not the whole path."""
     if item.image is None or item.image_id != item.image:
         return group_of(item)
     root = picture_root(section)
@@ -81,8 +83,9 @@ def _lasting_name(item: Item, section: TaskSection) -> str:
 
 
 def _unit(text: str) -> float:
-    """A number in [0, 1) that follows from a text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+    """A number in [0, 1) that follows from a text alone."""
+    first = hashlib.sha256(text.encode()).digest()[:7]  # 56 bits
+    return int.from_bytes(first, "big") / 2**56
 
 
 def picture_root(section: TaskSection) -> Path:
@@ -98,13 +101,17 @@ def limited(items: Iterable[Item], split: str, section: TaskSection) -> list[Ite
 
 
 def draw(items: Sequence[Item], count: int, salt: str) -> set[ItemId]:
-    """Ids of whole groups, at most `count` items in all."""
+    """Ids of whole groups in the order of their hashes, at most `count` items in all."""
     groups: dict[str, list[ItemId]] = {}
     for item in items:
         groups.setdefault(group_of(item), []).append(item.id)
     chosen: set[ItemId] = set()
-    for name in sorted(groups, key=lambda group: hashlib.sha256(f"{salt}:{group}".encode()).digest()):
-        if len(chosen) + len(groups[name]) <= count:
+
+    def by_hash(group: str) -> bytes:
+        return hashlib.sha256(f"{salt}:{group}".encode()).digest()
+
+    for name in sorted(groups, key=by_hash):
+        if len(chosen) + len(groups[name]) <= count:  # a group that is too large is passed over
             chosen.update(groups[name])
         if len(chosen) == count:
             break

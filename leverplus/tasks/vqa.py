@@ -23,7 +23,11 @@ WHERE = {
     "pictures http://images.cocodataset.org/zips/train2014.zip and val2014.zip",
 }
 YEARS = {"train": "train2014", "test": "val2014"}
+# Fields of an annotation that are kept, to slice results by.
 META = ("question_type", "answer_type", "multiple_choice_answer", "confidence")
+
+
+_ANSWERS_FAULT = 'its answers must be a list of {"answer": text}'
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,20 @@ def vqav2(section: TaskSection) -> FileTask:
 
 def _load(name: str, section: TaskSection, prefixes: tuple[str, ...]) -> FileTask:
     problems = Problems(name, WHERE[name])
-    drafts = [draft for split in YEARS for draft in _read_split(section, split, prefixes, problems)]
+    drafts: list[Draft] = []
+    for split in YEARS:
+        drafts += _read_split(section, split, prefixes, problems)
     return build_task(name, drafts, section, problems, metric="vqa_accuracy", postprocess="vqa")
 
 
 def _read_split(section: TaskSection, split: str, prefixes: tuple[str, ...], problems: Problems) -> list[Draft]:
+    """The items of one half of the data set; `prefixes` are the beginnings that its file names may have."""
     year = YEARS[split]
-    questions = _official(section, [f"{p}OpenEnded_mscoco_{year}_questions.json" for p in prefixes], problems)
-    annotations = _official(section, [f"{p}mscoco_{year}_annotations.json" for p in prefixes], problems)
+    question_files = [f"{start}OpenEnded_mscoco_{year}_questions.json" for start in prefixes]
+    annotation_files = [f"{start}mscoco_{year}_annotations.json" for start in prefixes]
+    questions = _find_official(section, question_files, problems)
+    annotations = _find_official(section, annotation_files, problems)
+    # Both are read even where one is missing, so that the problems of the other are reported too.
     asked = {} if questions is None else _by_id(questions, "questions", problems)
     answered = {} if annotations is None else _by_id(annotations, "annotations", problems)
     if questions is None or annotations is None:
@@ -63,7 +73,8 @@ def _read_split(section: TaskSection, split: str, prefixes: tuple[str, ...], pro
         problems.add(f"{questions.name}, question_id {number}", f"{annotations.name} has no answers to it")
     for number in sorted(answered.keys() - asked.keys()):
         problems.add(f"{annotations.name}, question_id {number}", f"{questions.name} has no such question")
-    half = Half(split, year, None if section.images == "none" else picture_folder(section, year, problems))
+    pictures = None if section.images == "none" else picture_folder(section, year, problems)
+    half = Half(split, year, pictures)
     drafts = []
     for row, number in enumerate(sorted(asked.keys() & answered.keys())):
         place = f"{questions.name}, question_id {number}"
@@ -75,7 +86,7 @@ def _read_split(section: TaskSection, split: str, prefixes: tuple[str, ...], pro
     return drafts
 
 
-def _official(section: TaskSection, names: list[str], problems: Problems) -> Path | None:
+def _find_official(section: TaskSection, names: list[str], problems: Problems) -> Path | None:
     folder = Path(section.folder).expanduser()
     path = find_file((folder, folder / "questions", folder / "annotations"), names)
     if path is None:
@@ -99,20 +110,26 @@ def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, A
 
 
 def _fault(question: Mapping[str, Any], annotation: Mapping[str, Any]) -> str | None:
+    """What is wrong with a question and its annotation; None where nothing is."""
     image, answers = question.get("image_id"), annotation.get("answers")
     if not is_whole(image) or not isinstance(question.get("question"), str):
         return "needs a question (text) and an image_id (whole number)"
     if annotation.get("image_id", image) != image:
         return f"is on picture {image}, its answers are on picture {annotation['image_id']}"
-    if not isinstance(answers, list) or not all(
-        isinstance(answer, Mapping) and isinstance(answer.get("answer"), str) for answer in answers
-    ):
-        return 'its answers must be a list of {"answer": text}'
+    if not isinstance(answers, list):
+        return _ANSWERS_FAULT
+    for answer in answers:
+        if not isinstance(answer, Mapping) or not isinstance(answer.get("answer"), str):
+            return _ANSWERS_FAULT
     return None
 
 
 def _item(question: Mapping[str, Any], annotation: Mapping[str, Any], half: Half, row: int) -> Item:
     image = question["image_id"]
+    meta = {"idx": str(row)}
+    for key in META:
+        if annotation.get(key) is not None:
+            meta[key] = str(annotation[key])
     return Item(
         id=ItemId(str(question["question_id"])),
         question=question["question"],
@@ -120,7 +137,7 @@ def _item(question: Mapping[str, Any], annotation: Mapping[str, Any], half: Half
         split=half.split,
         image=None if half.pictures is None else str(half.pictures / f"COCO_{half.year}_{image:012d}.jpg"),
         image_id=str(image),
-        meta={"idx": str(row), **{key: str(annotation[key]) for key in META if annotation.get(key) is not None}},
+        meta=meta,
     )
 
 

@@ -21,7 +21,9 @@ from leverplus.world.questions import NONE, Questions, draw_questions
 from leverplus.world.scenes import SIZE, render
 from leverplus.world.words import BACKGROUNDS, COLOURS, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, SHAPES, VOCABULARY
 
-_NOISE = {"train": 21, "dev": 22, "test": 23}
+# A stream of random numbers per split for the noise of the pictures, so that no two splits share any.
+_NOISE_STREAMS = {"train": 21, "dev": 22, "test": 23}
+# Pictures rendered at a time. The noise is drawn chunk by chunk from one generator, so the size does not change it.
 _CHUNK = 500
 
 
@@ -38,9 +40,10 @@ class WorldTask:
     @cached_property
     def version(self) -> str:
         """A digest of the seed and of everything that shapes the world."""
-        dials = {name: getattr(generator, name) for name in dir(generator) if name.isupper()}
+        # Every constant of the generator, plus what it draws for one split: a change of its code shows there.
+        constants = {name: getattr(generator, name) for name in dir(generator) if name.isupper()}
         probe = draw_questions(self.world_seed, "dev")
-        content = hashlib.sha256(repr((self.world_seed, sorted(dials.items()), VOCABULARY)).encode())
+        content = hashlib.sha256(repr((self.world_seed, sorted(constants.items()), VOCABULARY)).encode())
         for array in (probe.answers, probe.relation, probe.scenes.radius):
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()[:16]
@@ -52,7 +55,11 @@ class WorldTask:
 
     @cached_property
     def _by_id(self) -> Mapping[ItemId, Item]:
-        return {item.id: item for split in SPLITS for item in self.items(split)}
+        found = {}
+        for split in SPLITS:
+            for item in self.items(split):
+                found[item.id] = item
+        return found
 
     def item(self, item_id: ItemId) -> Item:
         if item_id not in self._by_id:
@@ -60,11 +67,11 @@ class WorldTask:
         return self._by_id[item_id]
 
     def image(self, item: Item) -> Image.Image:
-        picture = self.pictures([item])[0]
-        return Image.fromarray(picture.permute(1, 2, 0).numpy())
+        picture = self.pictures([item])[0]  # (3, 32, 32)
+        return Image.fromarray(picture.permute(1, 2, 0).numpy())  # (32, 32, 3)
 
     def image_digest(self, item: Item) -> str:
-        if item.image is None or item.image.startswith("world:"):
+        if item.image is None or item.image.startswith("world:"):  # drawn from the seed: its name says it all
             return f"{self.version}:{item.image}"
         return hashlib.sha256(self.pictures([item]).numpy().tobytes()).hexdigest()[:16]
 
@@ -84,21 +91,21 @@ class WorldTask:
 
 @lru_cache(maxsize=6)
 def draw_items(world_seed: int, split: str) -> tuple[Item, ...]:
-    """The items of a split, made once a process."""
+    """The items of a split, made once per process."""
     return _make_items(split, draw_questions(world_seed, split))
 
 
 @lru_cache(maxsize=6)
 def draw_pictures(world_seed: int, split: str) -> Tensor:
-    """The pictures (images, 3, 32, 32) uint8 of a split, drawn once a process."""
+    """The pictures (images, 3, 32, 32) uint8 of a split, drawn once per process."""
     scenes = draw_questions(world_seed, split).scenes
-    rng = np.random.default_rng([world_seed, _NOISE[split]])
+    rng = np.random.default_rng([world_seed, _NOISE_STREAMS[split]])
     parts = []
     for start in range(0, len(scenes), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(scenes)))
-        noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)
+        noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)  # (chunk, 3, 32, 32)
         parts.append(render(scenes.take(rows), torch.from_numpy(noise)))
-    return torch.cat(parts)
+    return torch.cat(parts)  # (images, 3, 32, 32)
 
 
 def read_picture(path: Path) -> Tensor:
@@ -112,8 +119,8 @@ def read_picture(path: Path) -> Tensor:
 
 def scaled(picture: Image.Image) -> Tensor:
     """A picture in RGB as (3, 32, 32) uint8."""
-    pixels = np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    pixels = np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR))  # (32, 32, 3)
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)  # a copy, because Pillow's array is read-only
 
 
 def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
@@ -122,10 +129,12 @@ def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
     scenes = drawn.scenes
     for row in range(len(drawn)):
         image, relation = int(drawn.image[row]), int(drawn.relation[row])
+        letter = "ab"[row % generator.QUESTIONS_PER_IMAGE]  # the first and the second question on a picture
+        # drawn.answers[row] is (annotators, 2): one word or two each, with NONE in place of a second word
         answers = tuple(" ".join(words[pair[pair != NONE]]) for pair in drawn.answers[row])
         items.append(
             Item(
-                id=ItemId(f"{split}-{image:04d}-{'ab'[row % generator.QUESTIONS_PER_IMAGE]}"),
+                id=ItemId(f"{split}-{image:04d}-{letter}"),
                 question=PARAPHRASES[relation][int(drawn.paraphrase[row])],
                 answers=answers,
                 split=split,

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from leverplus.embedders.cached import CachedEmbedder, mean_of, open_embedder
-from leverplus.embedders.dual import DualEncoder, clip
+from leverplus.embedders.dual import PictureTextEncoder, clip
 from leverplus.errors import DataError, LeverError
 from leverplus.recipe.sections import EmbedSection, TaskSection
 from leverplus.tasks.coco_small import coco_small
@@ -36,7 +36,7 @@ def opened(folders, kind: str, cache: Path, **settings) -> CachedEmbedder:
     section = EmbedSection(name=kind, model=str(folders[kind]), device="cpu", batch=4, **settings)
     embedder = open_embedder(section, cache)
     assert isinstance(embedder, CachedEmbedder)
-    assert isinstance(embedder.encoder, DualEncoder)
+    assert isinstance(embedder.encoder, PictureTextEncoder)
     return embedder
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from leverplus.backends.hf import tiny
 from leverplus.backends.hf.load import image_only
+from leverplus.lab import tiny_models as tiny
 from leverplus.types import Item, ItemId
 
 COLOURS = ["red", "green", "blue", "grey", "white", "black", "orange", "pink"]
