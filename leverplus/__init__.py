@@ -3,16 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leverplus.fitting.fit import fit
     from leverplus.selector.selector import Selector
 
-__all__ = ["Selector", "__version__"]
+__all__ = ["Selector", "__version__", "fit"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`leverplus.Selector` is loaded when it is asked for, so that importing the package stays quick."""
+    """`leverplus.Selector` and `leverplus.fit` are loaded when asked for, so that importing the package stays quick."""
     if name == "Selector":
         from leverplus.selector.selector import Selector
 
         return Selector
+    if name == "fit":
+        from leverplus.fitting.fit import fit
+
+        return fit
     raise AttributeError(f"module 'leverplus' has no attribute '{name}'")

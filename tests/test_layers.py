@@ -30,6 +30,7 @@ ROOMS = (
     ("experiment",),
     ("selector", "legacy"),
     ("lab",),
+    ("fitting",),
     ("__init__",),
     ("view",),
     ("cli",),

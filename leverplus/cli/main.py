@@ -17,6 +17,7 @@ from leverplus import __version__
 from leverplus.errors import LeverError, WrongUsage
 
 COMMANDS = {
+    "fit": "your data and a model in; a bundle, a report and one recommendation out",
     "run": "every stage of a recipe, resuming what is done",
     "recipes": "list the recipes, or print one",
     "check": "all problems of a recipe at once",

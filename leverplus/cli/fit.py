@@ -1,0 +1,74 @@
+"""`lever fit`: your data and a model in, a bundle and one recommendation out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from leverplus.cli.console import Bars, add_store_option, whole_number
+from leverplus.errors import WrongUsage
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="a JSONL file, a folder of a data set, or a task as NAME:FOLDER")
+    parser.add_argument("--model", required=True, metavar="MODEL", help="folder, GGUF, hub name, URL#NAME, table:FILE")
+    parser.add_argument("--images", metavar="DIR", help="the folder that picture paths are relative to")
+    parser.add_argument("--embed", metavar="NAME", help="sentence, clip, siglip, or the folder of an encoder")
+    parser.add_argument("--calls", type=whole_number, metavar="N", help="most calls of the model, all together")
+    parser.add_argument("--shots", metavar="1,2,4", help="numbers of demonstrations to try (default 1,2,4)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the bundle (default bundles/DATA)")
+    parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the server's key")
+    parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
+    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
+    parser.add_argument("--max-cost", type=float, metavar="P", help="most that may be spent")
+    parser.add_argument("--dry-run", action="store_true", help="print plan and cost, ask nothing")
+    add_store_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from leverplus.fitting.fit import fit
+
+    started = time.monotonic()
+    given = {key: getattr(args, key) for key in ("key_env", "price_in", "price_out", "max_cost")}
+    settings = {key: value for key, value in given.items() if value is not None}
+    with Bars(quiet=args.json) as bars:
+        made = fit(
+            args.data,
+            model=args.model,
+            images=args.images,
+            embed=args.embed,
+            calls=args.calls,
+            shots=None if args.shots is None else read_shots(args.shots),
+            seed=args.seed,
+            out=args.out,
+            store=args.store,
+            dry_run=args.dry_run,
+            say=bars.say,
+            progress=bars.show,
+            **settings,
+        )
+    if args.json:
+        print(json.dumps({"bundle": str(made.folder), "forecast": made.forecast, **made.report}))
+        return 0
+    if args.dry_run:
+        print(f"plan in {made.recipe}; at most {made.forecast['calls']:,} calls; nothing was asked of the model")
+        return 0
+    calls = made.report["calls"]
+    counts = f"{calls['training']:,} training, {calls['dev']:,} dev, {calls['test']:,} test"
+    print(f"{time.monotonic() - started:.0f} s; calls: {counts}")
+    print(f"bundle {made.folder}, figures in {made.folder}/fit.json, report in {made.folder}/report.html")
+    for warning in made.report["warnings"]:
+        print(f"warning: {warning}")
+    print(f"Recommendation: {made.report['recommended']['why']}")
+    return 0
+
+
+def read_shots(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise WrongUsage(f"--shots {text}: must be whole numbers from 1 to 8, such as 1,2,4")
+    return tuple(sorted({int(part) for part in parts}))

@@ -1,0 +1,404 @@
+"""`leverplus.fit`: from a user's data and a model to a bundle, a report and one recommendation.
+
+Built on the same recipes, runs and evaluation as everything else: a fit writes a recipe by rules, runs it in a folder
+beside the bundle, and packs the way of choosing that dev shows best. Typing the same command again goes on where it
+was stopped.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
+from leverplus.fitting.look import Data, describe_task, find_data
+from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, Shares, divide, model_values, recipe_values
+from leverplus.rundir import disk_sentence, held, make_private_folder, read_json, write_json, write_text
+
+if TYPE_CHECKING:
+    from leverplus.experiment.run import Run
+    from leverplus.selector.selector import Selector
+    from leverplus.tasks.base import Task
+
+SHOTS = (1, 2, 4)
+FIT = "fit.json"
+REPORT = "report.html"
+HEADER = "# made by lever fit, digest {digest}; edit anything below, and the same command takes it as it is\n"
+TABLE_CALLS = 300_000
+"""A recorded table costs nothing; this is what training may look up."""
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for."""
+
+    data: str
+    model: str
+    images: str | None = None
+    embed: str | None = None
+    calls: int | None = None
+    shots: tuple[int, ...] | None = None
+    seed: int = 0
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further values of [model], such as key_env, price_in, price_out and max_cost."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit came to. `report` is fit.json; a dry run has a forecast and no bundle."""
+
+    folder: Path
+    recipe: Path
+    forecast: dict[str, Any]
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def selector(self) -> Selector:
+        from leverplus.selector.selector import Selector
+
+        return Selector.load(self.folder)
+
+
+def fit(
+    data: str | Path,
+    *,
+    model: str,
+    images: str | Path | None = None,
+    embed: str | None = None,
+    calls: int | None = None,
+    shots: Sequence[int] | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    store: Path | None = None,
+    dry_run: bool = False,
+    say: Say = lambda _: None,
+    progress: Progress = lambda _what, _done, _total: None,
+    **model_settings: Any,
+) -> Fit:
+    """A bundle for these data and this model, with `fit.json` and `report.html`, in the folder `out`.
+
+    `model` is a folder, GGUF file or hub's name, a server as URL#NAME, or table:FILE. `calls` bounds everything that
+    is asked of it. With `dry_run` the plan and its cost are worked out and nothing is asked but what the model offers.
+    """
+    named = tuple(shots) if shots is not None else None
+    wanted = Wanted(str(data), model, str(images) if images else None, embed, calls, named, seed, dict(model_settings))
+    folder = Path(out) if out is not None else Path("bundles") / _plain_name(str(data))
+    _check(wanted, folder)
+    with disk_sentence(folder):
+        make_private_folder(folder.parent)
+    run = _open(wanted, folder, store, say, progress)
+    planned = _forecast(run, wanted)
+    say(f"forecast: {planned['line']}")
+    recipe = folder.with_name(f"{folder.name}.toml")
+    if dry_run:
+        return Fit(folder, recipe, planned)
+    if (done := _done_before(run, folder)) is not None:
+        say(f"{folder} is finished; nothing was asked")
+        return Fit(folder, recipe, planned, done)
+    with held(run.folder):
+        report = _carry_out(run, folder)
+    return Fit(folder, recipe, planned, report)
+
+
+def _plain_name(data: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(data).name.removesuffix(".jsonl")).strip("._")
+    return name or "fit"
+
+
+def _check(wanted: Wanted, folder: Path) -> None:
+    """What can be refused without looking at anything."""
+    for shots in wanted.shots or ():
+        if isinstance(shots, bool) or not isinstance(shots, int) or not 1 <= shots <= 8:
+            raise WrongUsage(f"--shots {shots}: must be whole numbers from 1 to 8, such as 1,2,4")
+    if wanted.shots is not None and not wanted.shots:
+        raise WrongUsage("--shots is empty; give whole numbers from 1 to 8, such as 1,2,4")
+    if wanted.calls is not None and wanted.calls < 1:
+        raise WrongUsage(f"--calls {wanted.calls}: must be a whole number of at least 1")
+    if folder.exists() and not (folder / FIT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LeverError(f"{folder} exists and holds no fit; choose another folder with --out DIR")
+
+
+def _open(wanted: Wanted, folder: Path, store: Path | None, say: Say, progress: Progress) -> Run:
+    """Look, decide, write the recipe, and open its run beside the bundle."""
+    from leverplus.engine.open import build_task
+    from leverplus.experiment.opening import open_run
+    from leverplus.recipe.recipe import load_recipe
+    from leverplus.recipe.schema import read_section
+    from leverplus.recipe.sections import TaskSection
+    from leverplus.store.location import default_store_path
+
+    data = find_data(wanted.data, wanted.images, folder.with_name(f"{folder.name}.items.jsonl"))
+    for line in data.said:
+        say(f"data: {line}")
+    problems: list[str] = []
+    section = read_section(TaskSection, dict(data.values), "task.", problems)
+    if section is None or problems:
+        raise LeverError(f"the data cannot be used: {'; '.join(problems)}")
+    try:
+        task = build_task(section)
+    except DataError as error:
+        raise DataError(_one_sentence(str(error), data)) from error
+    for line in describe_task(task):
+        say(f"data: {line}")
+    values = _decide(wanted, data, task, say)
+    path = folder.with_name(f"{folder.name}.toml")
+    _write_recipe(path, values, say)
+    return open_run(
+        load_recipe(str(path)),
+        path,
+        folder.with_name(f"{folder.name}.run"),
+        seed=wanted.seed,
+        store_path=store or default_store_path(),
+        say=say,
+        progress=progress,
+    )
+
+
+def _one_sentence(problems: str, data: Data) -> str:
+    """The first of a task's problems, and where the others are listed."""
+    found = [line.strip().removeprefix("- ") for line in problems.splitlines() if line.startswith("  - ")]
+    more = [line.strip() for line in problems.splitlines() if line.startswith("  ... and")]
+    if not found:
+        return problems
+    others = len(found) - 1 + sum(int("".join(filter(str.isdecimal, line)) or 0) for line in more)
+    where = " ".join(f"{key}={value}" for key, value in data.values.items() if key != "name")
+    listed = f"; {others} more problems: `lever task check {data.name} --set {where}` lists them" if others else ""
+    return f"{data.values.get('file', data.name)}: {found[0]}{listed}"
+
+
+def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
+    """The values of the recipe, every rule said."""
+    shown = any(item.image is not None for split in ("train", "dev") for item in task.items(split))
+    embed, sees = _embedder(wanted, task, shown, say)
+    model = model_values(wanted.model)
+    if unknown := set(wanted.model_settings) - _model_keys():
+        raise WrongUsage(f"there is no setting model.{sorted(unknown)[0]}; docs/backends.md lists them")
+    model["model"] |= wanted.model_settings
+    labels = tuple(getattr(task, "labels", ()))
+    weighs = _weighs(model, task, shown, say)
+    counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
+    seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs)
+    if model["backend"] == "table":
+        shots = wanted.shots or _table_shots(model["model"]["name"])
+        shares = Shares(TABLE_CALLS, 200, 0, min(64, seen.dev))
+        say("rule: a recorded table costs nothing, so calls are not divided")
+    else:
+        shots = wanted.shots or SHOTS
+        calls = wanted.calls or CALLS
+        shares = divide(calls, seen, shots)
+        say(f"rule: {shares.rule(calls)}")
+    values, rules = recipe_values({"task": data.values, "embed": embed, "model": model}, seen, shares, shots)
+    for rule in rules:
+        say(f"rule: {rule}")
+    return values
+
+
+def _model_keys() -> set[str]:
+    from dataclasses import fields
+
+    from leverplus.recipe.model import ModelSection
+
+    return {own.name for own in fields(ModelSection)}
+
+
+def _embedder(wanted: Wanted, task: Task, shown: bool, say: Say) -> tuple[dict[str, Any], bool]:
+    """The embedder's section and whether it sees pictures: the one that was named, else what is at hand."""
+    from leverplus.embedders.cached import open_embedder
+    from leverplus.recipe.sections import EmbedSection
+
+    if task.name == "world":
+        return {"name": "world"}, True
+    if wanted.embed is not None:
+        section = _named_embedder(wanted.embed)
+        sees = section["name"] in ("clip", "siglip")
+        say(f"rule: vectors by {wanted.embed}" + ("" if sees or not shown else ", which reads texts alone"))
+        return section, sees and shown
+    if shown:
+        try:
+            open_embedder(EmbedSection(name="clip"), Path())
+            say("rule: vectors of pictures and texts by clip")
+            return {"name": "clip"}, True
+        except (MissingFile, LeverError) as error:
+            say(
+                f"rule: pictures are not compared, only their questions, because no CLIP is at hand ({error}); "
+                "name a vision encoder with --embed FOLDER"
+            )
+    say("rule: vectors of the texts by a sentence encoder (MiniLM)")
+    return {"name": "sentence"}, False
+
+
+def _named_embedder(name: str) -> dict[str, Any]:
+    """`clip`, `siglip`, `sentence`, or the folder or name of a model, told apart by its config."""
+    if name in ("clip", "siglip", "sentence"):
+        return {"name": name}
+    from leverplus.embedders.pretrained import locate
+    from leverplus.parsing import parse_json
+
+    config = Path(locate(name)) / "config.json"
+    kind = str(parse_json(config.read_bytes()).get("model_type", "")) if config.is_file() else ""
+    family = "clip" if kind == "clip" else "siglip" if kind.startswith("siglip") else "sentence"
+    return {"name": family, "model": name}
+
+
+def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
+    """Whether the model gives log-probabilities of given answers; a server is asked, plain texts first."""
+    if model["backend"] != "openai":
+        return True
+    from leverplus.engine.open import build_backend
+    from leverplus.recipe.model import ModelSection
+
+    forms = ("chat",) if shown else ("plain", "chat")
+    for form in forms:
+        backend: Any = build_backend("openai", task, ModelSection(**{**model["model"], "prompt": form, "retries": 1}))
+        if backend.weighs:
+            model["model"]["prompt"] = form
+            return True
+    model["model"]["prompt"] = "chat"
+    say("model: the server gives no log-probabilities of given answers; answers are written and judged")
+    return False
+
+
+def _table_shots(names: str) -> tuple[int, ...]:
+    """The numbers of demonstrations that a recorded table holds."""
+    from pyarrow import parquet
+
+    found: set[int] = set()
+    for name in names.split(","):
+        if not Path(name).is_file():
+            raise MissingFile(f"there is no recorded table {name}; `lever record` makes one")
+        column = parquet.read_table(name, columns=["demos"])["demos"]
+        found |= {len(row) for row in column.to_pylist()}
+    shots = tuple(sorted(count for count in found if 1 <= count <= 8))
+    if not shots:
+        raise LeverError(f"{names} holds no prompt with demonstrations")
+    return shots
+
+
+def _write_recipe(path: Path, values: Mapping[str, Any], say: Say) -> None:
+    """The recipe beside the bundle; one that somebody edited is left as it is, and used."""
+    import tomli_w
+
+    body = tomli_w.dumps(dict(values))
+    if path.is_file():
+        head, _, rest = path.read_text(encoding="utf-8").partition("\n")
+        if HEADER.format(digest=_digest(rest)).rstrip("\n") != head:
+            say(f"rule: {path} was edited and is taken as it is; delete it to have it made anew")
+            return
+    write_text(path, HEADER.format(digest=_digest(body)) + body)
+    say(f"recipe: {path}")
+
+
+def _digest(body: str) -> str:
+    return sha256(body.encode()).hexdigest()[:12]
+
+
+def _forecast(run: Run, wanted: Wanted) -> dict[str, Any]:
+    """All calls before the first one, and a refusal where they pass what was allowed."""
+    from leverplus.experiment.forecast import forecast_calls, rough_price
+    from leverplus.recipe.forecast import as_json, line
+
+    parts = forecast_calls(run)
+    table = run.recipe.score.backend == "table"
+    test = 0 if table or run.recipe.score.backend == "world" else SELF_TEST
+    total = sum(part.calls or 0 for part in parts) + test
+    if wanted.calls is not None and not table and total > wanted.calls:
+        raise LeverError(
+            f"this recipe may take {total:,} calls with its self-test, more than --calls {wanted.calls:,}; lower "
+            "score.budget, eval.items or eval.dev_items in it, or delete it"
+        )
+    price = rough_price(run, parts)
+    money = "" if price is None else f"; roughly {price:,.2f} at the prices given, pictures not counted"
+    said = f"self-test at most {test:,}, then {line(parts)}{money}"
+    return {"line": said, "calls": total, "self_test": test, "price": price, "parts": as_json(parts)["parts"]}
+
+
+def _done_before(run: Run, folder: Path) -> dict[str, Any] | None:
+    """fit.json of the same recipe, seed and data, where the bundle is there already."""
+    if not (folder / FIT).is_file():
+        return None
+    found = read_json(folder / FIT)
+    if found.get("recipe_hash") == run.recipe.hash and found.get("data_version") == run.task.version:
+        return found
+    raise LeverError(
+        f"{folder} is the fit of other data or settings; choose another folder with --out DIR, or delete it"
+    )
+
+
+def _carry_out(run: Run, folder: Path) -> dict[str, Any]:
+    """Train, choose on dev, look at test once, pack."""
+    from leverplus.experiment.whole import run_all
+    from leverplus.selector.pack import advised_arm, pack_run
+
+    found = run_all(run)
+    report = fit_report(run, found, advised_arm(found))
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    pack_run(run, part, arm=report["packed"]["arm"], shots=report["packed"]["shots"])
+    with disk_sentence(folder):
+        shutil.copyfile(run.folder / REPORT, part / REPORT)
+        write_json(part / FIT, report)
+        if folder.is_dir():
+            folder.rmdir()
+        part.replace(folder)
+    return report
+
+
+def fit_report(run: Run, found: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """`fit.json` from an evaluation: what is recommended and why, every arm on dev and test, the calls."""
+    advice = found.get("advice") or {}
+    on_dev = advice.get("dev_accuracy") or {}
+    table: dict[str, Any] = {}
+    for name, by_shots in on_dev.items():
+        best = max(by_shots, key=lambda count: (by_shots[count], -int(count)))
+        tested = found["arms"].get(name, {}).get("shots", {})
+        table[name] = {"dev": by_shots[best], "test": tested.get(best), "shots": int(best)}
+    named = str(advice.get("arm") or arm)
+    shots = advice.get("shots")
+    packed = {"arm": arm, "shots": _packed_shots(arm, named, shots, table)}
+    why = str(advice.get("why") or "There are no dev items, so nothing could be compared.")
+    if named.removesuffix("_calibrated") != arm:
+        why += f" The bundle holds {arm}, the best way on dev that shows demonstrations."
+    rival, tested = advice.get("rival") or {}, advice.get("test") or {}
+    figures = tested or rival
+    against = None
+    if figures:
+        against = {"arm": rival.get("arm"), "shots": rival.get("shots"), "split": "test" if tested else "dev"}
+        against |= {key: figures.get(key) for key in ("diff", "ci95", "n")}
+        against["p_adjusted"] = figures.get("p_value")  # one comparison: nothing to correct for
+    return {
+        "recommended": {"arm": named, "shots": shots, "why": why},
+        "packed": packed,
+        "arms": table,
+        "against": against,
+        "calls": {
+            "training": found.get("model_calls"),
+            "dev": found.get("dev_calls", 0),
+            "test": found.get("eval_calls"),
+        },
+        "n": {"dev": advice.get("n"), "test": found.get("n")},
+        "warnings": [*found.get("notes", ()), *_warnings(run)],
+        "recipe_hash": run.recipe.hash,
+        "seed": run.seed,
+        "data_version": run.task.version,
+    }
+
+
+def _packed_shots(arm: str, named: str, shots: Any, table: Mapping[str, Any]) -> int:
+    if named.removesuffix("_calibrated") == arm and shots is not None:
+        return int(shots)
+    own = table.get(arm) or table.get(f"{arm}_calibrated") or {}
+    return int(own.get("shots", 0 if arm == "zero_shot" else 4))
+
+
+def _warnings(run: Run) -> list[str]:
+    path = run.folder / "findings.json"
+    found = read_json(path).get("findings", []) if path.is_file() else []
+    return [str(own["title"]) for own in found if own.get("severity") in ("warning", "error")]

@@ -1,0 +1,218 @@
+"""Looks at a user's data before anything is decided, and says what is there in sentences.
+
+Three forms are taken: a JSONL file of texts with labels, a JSONL file of questions with answers (pictures or none),
+and the name of a task with its folder, NAME:FOLDER. A file that lacks only ids, or whose answers are a small set of
+labels, is written anew beside the bundle in the form that the tasks read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leverplus import catalog
+from leverplus.errors import DataError, MissingFile
+from leverplus.metrics import postprocess_named
+from leverplus.parsing import parse_json
+from leverplus.rundir import write_text
+from leverplus.tasks.base import Task
+from leverplus.types import Item
+
+FEWEST_ITEMS = 40
+"""Below this a fifth for dev and a fifth for test leave too little to say anything."""
+
+FEW_LABELS = 60
+"""So many different answers may be a set of labels."""
+
+ALIKE = 0.8
+"""Two texts are near-duplicates when they share this part of their words."""
+
+COMPARED = 200
+"""Texts that one text is compared with at most: those that share its rarest words."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the data are, in the terms of a recipe's [task] section, and what was seen on the way."""
+
+    name: str
+    values: Mapping[str, Any]
+    said: tuple[str, ...]
+
+
+def find_data(data: str | Path, images: str | None, prepared: Path) -> Data:
+    """The data of a fit. `prepared` is where a file is written that has to be brought into form."""
+    text = str(data)
+    name, colon, folder = text.partition(":")
+    if name in catalog.TASKS and not Path(text).exists():
+        values = {"name": name, **({"folder": folder} if colon else {})}
+        return Data(name, values, (f"the data are task {name}",))
+    path = Path(text).expanduser()
+    if path.is_dir():
+        from leverplus.fitting.tables import rows_of_folder
+
+        rows, images = rows_of_folder(path, prepared.with_suffix(""))
+        return _of_rows(rows, path, images, prepared, written=True)
+    if not path.is_file():
+        raise MissingFile(
+            f"there is no file {path}; give a JSONL file, a folder of a data set, or a task as NAME:FOLDER"
+        )
+    return _of_rows(_read(path), path, images, prepared, written=False)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSONL file; whatever is wrong is one sentence with its line."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise DataError(f"{path} cannot be read ({reason})") from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}: is not JSON ({error.msg}, column {error.colno})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: must be an object in braces")
+        rows.append(row)
+    return rows
+
+
+def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepared: Path, *, written: bool) -> Data:
+    """Which task reads these records, after they were brought into its form where that is needed."""
+    if not rows:
+        raise DataError(f"{path} is empty; write one record a line, such as " + '{"text": "...", "label": "..."}')
+    if len(rows) < FEWEST_ITEMS:
+        raise DataError(f"{path} has {len(rows)} records; at least {FEWEST_ITEMS} are needed, 200 or more make sense")
+    place = {"images": images} if images else {}
+    if all("text" in row and "label" in row for row in rows):
+        if written:
+            _write(prepared, rows)
+        where = prepared if written else path
+        return Data("labels", {"name": "labels", "file": str(where), **place}, (f"{len(rows):,} texts with labels",))
+    missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
+    if missing is not None:
+        keys = ", ".join(map(str, rows[missing - 1]))[:100]
+        raise DataError(
+            f"{path}, record {missing} has {keys or 'no keys'}; needed are text and label, or question and answer"
+        )
+    unanswered = [number for number, row in enumerate(rows, start=1) if not _answers(row)]
+    if unanswered:
+        raise DataError(
+            f"{path}: {len(unanswered):,} of {len(rows):,} records have no answer, first record {unanswered[0]}; "
+            "a demonstration needs one"
+        )
+    return _questions(rows, path, {**place}, prepared, written=written)
+
+
+def _questions(rows: list[dict[str, Any]], path: Path, place: dict[str, Any], prepared: Path, *, written: bool) -> Data:
+    """Questions with answers: labels where they are few and nobody looks at pictures."""
+    pictures = sum(bool(row.get("image")) for row in rows)
+    if _are_labels(rows) and not pictures:
+        _write(prepared, [_as_label(row, number) for number, row in enumerate(rows, start=1)])
+        known = len({_answers(row)[0] for row in rows})
+        said = f"{len(rows):,} questions, each with one of {known} answers: they are labels, and every label is weighed"
+        return Data("labels", {"name": "labels", "file": str(prepared)}, (said,))
+    if written or any("id" not in row for row in rows):
+        if not place and pictures and not written:
+            place["images"] = str(path.parent)  # the file that is written lies elsewhere
+        own = [{"id": f"{number:06d}", **row} for number, row in enumerate(rows, start=1)]
+        _write(prepared, [_known_keys(row) for row in own])
+        path = prepared
+    said = f"{len(rows):,} questions with free answers, {pictures:,} with a picture"
+    return Data("jsonl", {"name": "jsonl", "file": str(path), **place}, (said,))
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    own = row.get("question")
+    return own if isinstance(own, str) and own.strip() else ""
+
+
+def _answers(row: Mapping[str, Any]) -> list[str]:
+    own = row.get("answers", [row["answer"]] if "answer" in row else [])
+    return [answer for answer in own if isinstance(answer, str) and answer.strip()] if isinstance(own, list) else []
+
+
+def _are_labels(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """One answer each, few different ones, and all can be cut from a model's text as they are."""
+    found = [set(_answers(row)) for row in rows]
+    known = set().union(*found)
+    if any(len(own) != 1 for own in found) or not 2 <= len(known) <= min(FEW_LABELS, len(rows) // 5):
+        return False
+    return all(postprocess_named("vqa")(label) == label for label in known)
+
+
+def _as_label(row: Mapping[str, Any], number: int) -> dict[str, Any]:
+    own = {"id": str(row.get("id", f"{number:06d}")), "text": row["question"], "label": _answers(row)[0]}
+    return {**own, "split": row["split"]} if row.get("split") else own
+
+
+def _known_keys(row: Mapping[str, Any]) -> dict[str, Any]:
+    from leverplus.tasks.jsonl import KEYS
+
+    return {key: value for key, value in row.items() if key in KEYS}
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def describe_task(task: Task) -> list[str]:
+    """What a task holds: splits, answers, pictures, repeated and nearly repeated questions, how answers are judged."""
+    items = {split: list(task.items(split)) for split in ("train", "dev", "test")}
+    every = [item for own in items.values() for item in own]
+    counts = ", ".join(f"{len(own):,} {split}" for split, own in items.items())
+    answers = Counter(item.answer for item in every)
+    common, times = answers.most_common(1)[0]
+    pictures = len({item.image for item in every} - {None})
+    lines = [f"splits: {counts}; demonstrations and training queries come from train, choices are made on dev"]
+    if getattr(task, "labels", ()):
+        shares = ", ".join(f"{label} {count / len(every):.0%}" for label, count in answers.most_common(8))
+        lines.append(f"labels: {shares}{', ...' if len(answers) > 8 else ''}")
+    else:
+        lines.append(f"answers: {len(answers):,} different ones, the most common is {common!r} ({times:,} times)")
+    lines.append(f"pictures: {pictures:,}" if pictures else "pictures: none")
+    lines.append(f"judged by {task.metric}" + "".join(f"; {note}" for note in getattr(task, "notes", ())))
+    return [*lines, *_repeated(items)]
+
+
+def _repeated(items: Mapping[str, Sequence[Item]]) -> list[str]:
+    every = [item for own in items.values() for item in own]
+    seen: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    for item in every:
+        seen[" ".join(item.question.lower().split()), item.image].add(item.answer)
+    lines = []
+    if twice := len(every) - len(seen):
+        odd = sum(len(answers) > 1 for answers in seen.values())
+        said = f"; {odd:,} questions were answered differently" if odd else ""
+        lines.append(f"repeated: {twice:,} questions occur more than once{said}")
+    held_out = [*items["dev"], *items["test"]]
+    if all(item.image is None for item in every) and (near := near_duplicates(items["train"], held_out)):
+        lines.append(
+            f"warning: {near:,} of {len(held_out):,} dev and test texts have a near-duplicate in train; accuracy there "
+            "says little about new texts"
+        )
+    return lines
+
+
+def near_duplicates(train: Sequence[Item], held_out: Sequence[Item]) -> int:
+    """How many held-out texts share at least 80 % of their words with a text of train."""
+    sets = [frozenset(item.question.lower().split()) for item in train]
+    holders: dict[str, list[int]] = defaultdict(list)
+    for place, words in enumerate(sets):
+        for word in words:
+            holders[word].append(place)
+    found = 0
+    for item in held_out:
+        words = frozenset(item.question.lower().split())
+        rare = sorted((word for word in words if word in holders), key=lambda word: (len(holders[word]), word))[:4]
+        near = {place for word in rare for place in holders[word][:COMPARED]}
+        found += any(len(words & sets[place]) >= ALIKE * len(words | sets[place]) for place in near)
+    return found

