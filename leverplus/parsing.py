@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from typing import Any
 
@@ -56,7 +57,7 @@ def _bounded(content: str | bytes) -> tuple[str, Any]:
         raise
     except ValueError as error:
         found = _MANY_DIGITS.search(text)
-        raise json.JSONDecodeError(f"a number cannot be read ({error})", text, found.start() if found else 0) from error
+        raise json.JSONDecodeError(_too_long(), text, found.start() if found else 0) from error
     if is_deeper(value, DEEPEST):
         raise json.JSONDecodeError(_too_deep(), text, 0)
     return text, value
@@ -70,11 +71,17 @@ def parse_toml(content: str | bytes) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError(_too_deep()) from None
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError as error:  # bytes of another encoding, and numbers of thousands of digits
+    except UnicodeDecodeError as error:
         raise tomllib.TOMLDecodeError(str(error)) from error
+    except ValueError as error:  # what is left: numbers of thousands of digits
+        raise tomllib.TOMLDecodeError(_too_long()) from error
     if is_deeper(values, DEEPEST):
         raise tomllib.TOMLDecodeError(_too_deep())
     return values
+
+
+def _too_long() -> str:
+    return f"a number cannot be read, because it has more than {sys.get_int_max_str_digits():,} digits"
 
 
 def is_deeper(value: Any, most: int) -> bool:

@@ -36,7 +36,7 @@ def test_the_allowed_depth_is_counted_exactly() -> None:
         (nested(DEEPEST + 1), "nested more than 64 deep"),
         (nested(100_000), "nested more than 64 deep"),
         ('{"a":' * 50_000 + "1" + "}" * 50_000, "nested more than 64 deep"),
-        ('{"a": ' + "7" * 5000 + "}", r"a number cannot be read .*column 7"),
+        ('{"a": ' + "7" * 5000 + "}", r"cannot be read, because it has more than 4,300 digits: .*column 7"),
         ('["a", "\\ud800"]', r"half of a character .*column 8"),
         ('{"\\uDFFF": 1}', "half of a character"),
         ("", "it is empty"),
@@ -56,7 +56,7 @@ def test_broken_json_is_the_parsers_own_error(text: str | bytes, reason: str) ->
     [
         (f"a = {nested(DEEPEST + 1)}", "nested more than 64 deep"),
         (f"a = {nested(50_000)}", "nested more than 64 deep"),
-        (f"a = {'7' * 5000}", "digits"),
+        (f"a = {'7' * 5000}", r"cannot be read, because it has more than 4,300 digits$"),
         (b"a = 'caf\xe9'", "utf-8"),
         ("a = ", "Invalid value"),
     ],

@@ -24,6 +24,8 @@ from leverplus.types import Item, ItemId
 # The last bytes of a whole file (JPEG: end of image, PNG: the last chunk); a download that broke off lacks them.
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL_BYTES = 4096  # cameras and editors append some bytes after the end, so the ending is searched for in these
+LONGEST_NAME = 300
+"""Letters of a picture's name that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ def check_pictures(
         seen.add(item.image)
         fault = picture_fault(Path(item.image), decode=decode)
         if fault:
-            problems.add(places[item.id], f"{item.image} {fault}")
+            shown = item.image if len(item.image) <= LONGEST_NAME else f"{item.image[:LONGEST_NAME]}..."
+            problems.add(places[item.id], f"{shown} {fault}")
     return len(seen)
 
 
