@@ -243,6 +243,22 @@ def test_a_gap_nobody_measured_stays_unknown() -> None:
     assert mean_gap([measured, {}]) is None
 
 
+def test_the_page_shows_both_forms_as_they_were_measured_or_says_that_they_were_not() -> None:
+    kept = ROOT / "docs" / "plans_documents.json"
+    shown = markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else "Not measured yet.\n"
+    assert f"<!-- forms -->\n{shown}<!-- /forms -->" in (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+
+
+WARMED_ALIKE = ("plan5", "plan6", "exp1_2", "exp2_2", "exp_conditional", "run000_advised")
+
+
+@pytest.mark.parametrize("name", WARMED_ALIKE)
+def test_these_plans_of_the_documents_share_the_warm_up_of_their_baseline(name: str) -> None:
+    own, baseline = (load_recipe(f"documents/{n}_documents").values() for n in (name, BASELINE))
+    assert {section for section in own if own[section] != baseline.get(section)} == {"train", "grpo"}
+    assert f"`{name}`" in (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+
+
 def test_a_plan_in_the_form_of_the_documents_is_compared_with_their_own_baseline() -> None:
     """100 items right in the mended baseline, 90 in that of the documents, 80 in a plan of theirs: 10 of 200 below."""
     counts = {BASELINE: 100, "documents/baseline_documents": 90, "documents/plan5_documents": 80}
