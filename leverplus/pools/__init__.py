@@ -1,1 +1,1 @@
-"""Candidate pools: one way to build them, used in training and in test, and rankings inside a given pool."""
+"""Candidate pools: the one way to build them, for training and for test, and rankings inside a given pool."""

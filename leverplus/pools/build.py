@@ -1,6 +1,7 @@
-"""The one place that knows how a pool is built: K distinct ids, never the query nor one on its picture.
+"""Builds the candidate pool of each query: K distinct ids, never the query itself nor an item on its picture.
 
-Training and test call the same function with the same section; `Pool.builder` proves it.
+Training and test call the same function with the same `[pool]` section, and `Pool.builder`, a hash of all that a pool
+depends on, lets anybody check that they did.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from leverplus.pools.similarity import Positions, rows
 from leverplus.recipe.pools import PoolSection
 from leverplus.types import Demos, Item, ItemId, Pool
 
-QUERIES_AT_ONCE = 512
+QUERIES_AT_ONCE = 512  # with 8192 items at a time, 32 MiB of similarities in memory
 
 
 class Sampler(Protocol):
-    """What a row of the catalog's SAMPLERS names."""
+    """The signature of every function that the catalog's SAMPLERS name: positions (B, K) of demonstrations."""
 
     def __call__(self, search: Search, section: PoolSection) -> Positions: ...
 
@@ -41,12 +42,13 @@ def build_pools(
     seed: int,
     fingerprint: Mapping[str, str],
 ) -> list[Pool]:
-    """One pool a query, out of `items` (the demonstration split): `section.size` distinct ids, best first.
+    """One pool per query, out of `items` (the demonstration split): `section.size` distinct ids, best first.
 
     Randomness follows from (seed, query id), and similarities do not depend on the batch, so a query's pool is the same
     whichever other queries are built with it. `fingerprint` is the embedder's; it goes into `Pool.builder`.
     """
-    if problems := section.problems():
+    problems = section.problems()
+    if problems:
         raise RecipeError("[pool]", problems)
     sampler: Sampler = catalog.load(catalog.SAMPLERS, section.kind, "pool")
     check_vectors("queries", queries, query_vectors)
@@ -60,8 +62,10 @@ def build_pools(
         block = slice(start, start + QUERIES_AT_ONCE)
         ids = tuple(query.id for query in queries[block])
         search = Search(ids, rows(query_vectors, block), item_vectors, tuple(forbidden[block]), seed, index)
-        for query_id, positions in zip(ids, sampler(search, section).tolist(), strict=True):
-            pools.append(Pool(query_id, tuple(items[position].id for position in positions), builder))
+        chosen = sampler(search, section)  # (B, K)
+        for query_id, positions in zip(ids, chosen.tolist(), strict=True):
+            candidates = tuple(items[position].id for position in positions)
+            pools.append(Pool(query_id, candidates, builder))
     return pools
 
 
@@ -71,7 +75,7 @@ def recorded_pools(
     candidates: Callable[[ItemId], Demos],
     fingerprint: Mapping[str, str],
 ) -> list[Pool]:
-    """The pools of a recorded table: what it holds for each query, in its order; sizes differ from query to query."""
+    """The pools of a recorded table: the candidates it holds for each query, in its order; their number may vary."""
     builder = builder_hash(section, fingerprint, 0)
     pools = [Pool(query.id, candidates(query.id), builder) for query in queries]
     for pool in pools:
@@ -83,7 +87,7 @@ def recorded_pools(
 
 
 def builder_hash(section: PoolSection, fingerprint: Mapping[str, str], seed: int, *, approximate: bool = False) -> str:
-    """16 hex digits over the kind, every parameter, the embedder's fingerprint, the seed and the way of searching."""
+    """16 hex digits that change with the kind, any setting, the embedder, the seed, or exact to approximate search."""
     parts = {
         "section": dataclasses.asdict(section),
         "embedder": dict(fingerprint),
@@ -104,32 +108,38 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
     for position, item in enumerate(items):
         if by_id.setdefault(item.id, position) != position:
             raise DataError(f"demonstration id {item.id} occurs twice; give every item of the task its own id")
-        if (picture := picture_of(item)) is not None:
+        picture = picture_of(item)
+        if picture is not None:
             by_picture.setdefault(picture, []).append(position)
     nothing: Positions = np.empty(0, dtype=np.int64)
     on_picture = {picture: np.array(positions, dtype=np.int64) for picture, positions in by_picture.items()}
     found = []
     for query in queries:
-        picture, own = picture_of(query), by_id.get(query.id)
+        picture = picture_of(query)
         closed = nothing if picture is None else on_picture.get(picture, nothing)
-        if (own is not None and picture_of(items[own]) != picture) or (own is not None and picture is None):
-            closed = np.union1d(closed, np.array([own], dtype=np.int64))
+        own = by_id.get(query.id)  # None where queries and demonstrations are different splits
+        if own is not None:
+            already_closed = picture is not None and picture_of(items[own]) == picture
+            if not already_closed:
+                closed = np.union1d(closed, np.array([own], dtype=np.int64))
         found.append(closed)
     return found
 
 
 def picture_of(item: Item) -> str | None:
+    """The name of an item's picture: the dataset's id of it, or its file where there is no id; None without picture."""
     return item.image_id if item.image_id is not None else item.image
 
 
 def check_vectors(what: str, items: Sequence[Item], vectors: Vectors) -> None:
-    """Refuse vectors that do not belong to these items or are not unit vectors; a NaN is never a similarity."""
+    """Refuses vectors that are not one per item, not finite, or longer than 1."""
     for name, field in (("text", vectors.text), ("image", vectors.image)):
         if field is None:
             continue
         if len(field) != len(items):
             raise DataError(f"there are {len(items)} {what} but {len(field)} {name} vectors; embed the same items")
-        longest = float(np.einsum("nd,nd->n", field, field).max(initial=0.0))
+        longest = float(np.einsum("nd,nd->n", field, field).max(initial=0.0))  # the largest squared length
+        # 1.02 leaves room for the rounding of half precision; "not <=" also refuses NaN
         if not longest <= 1.02:
             raise DataError(
                 f"the {name} vectors of the {what} must be finite and of length 1, but one has a squared length of "
@@ -140,9 +150,10 @@ def check_vectors(what: str, items: Sequence[Item], vectors: Vectors) -> None:
 def _check_room(
     section: PoolSection, queries: Sequence[Item], items: Sequence[Item], forbidden: Sequence[Positions]
 ) -> None:
+    """Raises when the query with the most forbidden demonstrations has too few left to fill its pool."""
     if not queries:
         return
-    tightest = max(range(len(queries)), key=lambda row: len(forbidden[row]))
+    tightest = int(np.argmax([len(positions) for positions in forbidden]))
     room = len(items) - len(forbidden[tightest])
     if room < section.size:
         raise LeverError(

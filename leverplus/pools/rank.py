@@ -1,7 +1,7 @@
 """Training-free choices inside a given pool: nearest, two-stage and maximal marginal relevance, in prompt order.
 
 The `rank_` functions take the similarities of B pools of K candidates and return pool positions (B, S); the `_demos`
-functions do one pool and return item ids. Both give prompt order: what is ranked first comes last, next to the query.
+functions take one pool and return item ids. Both give prompt order: what is ranked first comes last, next to the query.
 Ties go to the candidate that comes first in the pool.
 """
 
@@ -18,7 +18,7 @@ from leverplus.pools.similarity import Floats, Likeness, Positions, combine, cos
 from leverplus.types import Demos, Item, ItemId, Pool
 
 NOBODY = -1
-"""Fills up smaller pools where pools of several sizes are ranked together."""
+"""Stands where a smaller pool has no candidate, when pools of several sizes are ranked together."""
 
 
 def rank_nearest(image: Floats | None, text: Floats | None, text_weight: float, shots: int) -> Positions:
@@ -27,18 +27,21 @@ def rank_nearest(image: Floats | None, text: Floats | None, text_weight: float, 
 
 
 def rank_two_stage(image: Floats, text: Floats, shots: int, first: int | None = None) -> Positions:
-    """The `first` most similar pictures (half of the pool unless told), of those the most similar questions.
+    """The most similar questions among the `first` most similar pictures (by default half of the pool).
 
     Equal questions, of which a task has many, are told apart by picture.
     """
-    size = text.shape[1]
-    kept = top(image, min(size, max(shots, size // 2 if first is None else first)))
-    chosen = top(np.take_along_axis(text, kept, axis=1), shots)
+    size = text.shape[1]  # K
+    if first is None:
+        first = size // 2
+    first = min(size, max(shots, first))
+    kept = top(image, first)  # (B, first), the most similar picture first, so ties of the second stage go to it
+    chosen = top(np.take_along_axis(text, kept, axis=1), shots)  # (B, S), positions in `kept`
     return _prompt_order(np.take_along_axis(kept, chosen, axis=1))
 
 
 def rank_mmr(relevance: Floats, likeness: Likeness, mmr_lambda: float, shots: int) -> Positions:
-    """Near to the query (B, K) and unlike each other; what is chosen first comes last."""
+    """Candidates near to the query (`relevance`, (B, K)) and unlike each other; what is chosen first comes last."""
     return _prompt_order(mmr_order(relevance, likeness, mmr_lambda, shots))
 
 
@@ -50,18 +53,18 @@ def demos_at(pools: Sequence[Pool], positions: Positions) -> list[Demos]:
     """The item ids at the positions (B, S) of each pool, order kept."""
     if len(pools) != len(positions):
         raise LeverError(f"there are {len(pools)} pools but positions for {len(positions)}; rank the same pools")
-    return [
-        tuple(pool.candidates[position] for position in chosen)
-        for pool, chosen in zip(pools, positions.tolist(), strict=True)
-    ]
+    demos = []
+    for pool, chosen in zip(pools, positions.tolist(), strict=True):
+        demos.append(tuple(pool.candidates[position] for position in chosen))
+    return demos
 
 
 def nearest_demos(
     pool: Pool, image_similarity: Floats | None, text_similarity: Floats | None, text_weight: float, shots: int
 ) -> Demos:
     """The nearest demonstrations of one pool; similarities are (K,), nearest last."""
-    image = None if image_similarity is None else image_similarity[None]
-    text = None if text_similarity is None else text_similarity[None]
+    image = None if image_similarity is None else image_similarity[None]  # (1, K)
+    text = None if text_similarity is None else text_similarity[None]  # (1, K)
     return demos_at([pool], rank_nearest(image, text, text_weight, shots))[0]
 
 
@@ -69,12 +72,14 @@ def two_stage_demos(
     pool: Pool, image_similarity: Floats, text_similarity: Floats, shots: int, first: int | None = None
 ) -> Demos:
     """The two-stage choice of one pool; similarities are (K,)."""
-    return demos_at([pool], rank_two_stage(image_similarity[None], text_similarity[None], shots, first))[0]
+    positions = rank_two_stage(image_similarity[None], text_similarity[None], shots, first)
+    return demos_at([pool], positions)[0]
 
 
 def mmr_demos(pool: Pool, relevance: Floats, likeness: Floats, mmr_lambda: float, shots: int) -> Demos:
     """The choice by maximal marginal relevance of one pool; relevance is (K,), likeness (K, K)."""
-    return demos_at([pool], rank_mmr(relevance[None], likeness.__getitem__, mmr_lambda, shots))[0]
+    likeness_to = likeness.__getitem__  # indexing by (1,) positions gives the (1, K) that `Likeness` asks for
+    return demos_at([pool], rank_mmr(relevance[None], likeness_to, mmr_lambda, shots))[0]
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,10 @@ class PoolSimilarities:
 
 
 def pool_rows(pools: Sequence[Pool], items: Sequence[Item]) -> Positions:
-    """Where the candidates of B pools stand among the items: (B, K); smaller pools are filled up with NOBODY."""
+    """Positions of the candidates of B pools among the items: (B, K); smaller pools are filled up with NOBODY."""
     position = {item.id: row for row, item in enumerate(items)}
-    found = np.full((len(pools), max((len(pool) for pool in pools), default=0)), NOBODY, dtype=np.int64)
+    largest = max((len(pool) for pool in pools), default=0)
+    found = np.full((len(pools), largest), NOBODY, dtype=np.int64)
     for row, pool in enumerate(pools):
         found[row, : len(pool)] = [_row(position, item) for item in pool.candidates]
     return found
@@ -115,22 +121,23 @@ def pool_similarities(
 
 
 def _inside(queries: np.typing.NDArray[np.float32], items: np.typing.NDArray[np.float32], found: Positions) -> Floats:
+    """Cosines between each query and the items of its pool, (B, K); `found` holds the items' positions."""
     values = np.empty(found.shape)
     for row, positions in enumerate(found):
-        values[row] = cosine(queries[row : row + 1], items[positions])[0]
+        values[row] = cosine(queries[row : row + 1], items[positions])[0]  # NOBODY reads the last item, see below
     values[found == NOBODY] = -np.inf  # never chosen
     return values
 
 
 def pool_likeness(pools: Sequence[Pool], items: Sequence[Item], item_vectors: Vectors, text_weight: float) -> Likeness:
-    """How similar the candidates of each pool are to one of them, both weighted; worked out when it is asked for."""
-    found = pool_rows(pools, items)
+    """A function that computes how similar all candidates of each pool are to one of them, by weighted cosines."""
+    found = pool_rows(pools, items)  # (B, K)
 
     def likeness(chosen: Positions) -> Floats:
         values = np.empty(found.shape)
         for row, (positions, one) in enumerate(zip(found, chosen, strict=True)):
-            it = rows(item_vectors, positions[one : one + 1])
-            values[row] = similarity(it, rows(item_vectors, positions), text_weight)[0]
+            chosen_vectors = rows(item_vectors, positions[one : one + 1])
+            values[row] = similarity(chosen_vectors, rows(item_vectors, positions), text_weight)[0]
         return values
 
     return likeness

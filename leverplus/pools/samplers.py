@@ -1,4 +1,4 @@
-"""How candidates are found: one function a kind, (a search, the settings) -> positions of demonstrations (B, K).
+"""How candidates are found: one function per kind of pool, (search, settings) -> positions of demonstrations (B, K).
 
 Each returns K distinct allowed positions for each query of the search, best first where there is a best. What one query
 gets depends on that query, the demonstrations, the settings and the seed, never on the other queries of the search.
@@ -36,6 +36,7 @@ class Search:
     index: Index | None = None
 
     def nearest(self, text_weight: float, count: int) -> tuple[Positions, Floats]:
+        """The `count` most similar allowed demonstrations of each query and their similarities, (B, count) each."""
         return nearest(self.queries, self.items, self.forbidden, text_weight, count)
 
     def draw(self, row: int, count: int, taken: Positions) -> Positions:
@@ -43,11 +44,13 @@ class Search:
         closed = self.forbidden[row]  # ascending, each once
         if len(taken):
             closed = np.unique(np.concatenate([closed, taken]))
+        # the generator is seeded by run seed and query id, so that other queries and their order do not matter
         digest = blake2b(f"{self.seed}\x1f{self.ids[row]}".encode(), digest_size=16, person=b"pool").digest()
         rng = np.random.default_rng(int.from_bytes(digest, "big"))
-        drawn = rng.choice(len(self.items) - len(closed), size=count, replace=False)
+        drawn = rng.choice(len(self.items) - len(closed), size=count, replace=False)  # numbers of open positions
         # The n-th open position is n plus the closed positions before it.
-        return drawn + np.searchsorted(closed - np.arange(len(closed)), drawn, side="right")
+        open_before = closed - np.arange(len(closed))  # how many open positions come before each closed one
+        return drawn + np.searchsorted(open_before, drawn, side="right")
 
 
 def random(search: Search, section: PoolSection) -> Positions:
@@ -73,14 +76,20 @@ def nearest_both(search: Search, section: PoolSection) -> Positions:
 
 def mix(search: Search, section: PoolSection) -> Positions:
     """The nearest by question, then the nearest by picture among the others, then random ones among the rest."""
-    _, of_text, of_image = mix_counts(section)
-    by_text = search.nearest(1.0, of_text)[0] if of_text else np.empty((len(search.ids), 0), dtype=np.int64)
-    by_image = search.nearest(0.0, of_text + of_image)[0] if of_image else by_text
+    _, text_count, image_count = mix_counts(section)
+    by_text = by_image = np.empty((len(search.ids), 0), dtype=np.int64)
+    if text_count:  # without a share, pictures or questions need not have vectors at all
+        by_text = search.nearest(1.0, text_count)[0]  # (B, text_count)
+    if image_count:
+        # all of the first part may be among the nearest pictures as well, so that many more are looked up
+        by_image = search.nearest(0.0, text_count + image_count)[0]
     pools = []
-    for row, first in enumerate(by_text):
-        others = by_image[row][~np.isin(by_image[row], first)][:of_image]
+    for row in range(len(search.ids)):
+        first, pictures = by_text[row], by_image[row]
+        others = pictures[~np.isin(pictures, first)][:image_count]
         near = np.concatenate([first, others])
-        pools.append(np.concatenate([near, search.draw(row, section.size - len(near), near)]))
+        random_ones = search.draw(row, section.size - len(near), near)
+        pools.append(np.concatenate([near, random_ones]))
     return np.stack(pools)
 
 
@@ -89,27 +98,30 @@ def mix_counts(section: PoolSection) -> tuple[int, int, int]:
     ratios = np.array([section.mix_random, section.mix_text, section.mix_image])
     shares = section.size * ratios / ratios.sum()
     counts = np.floor(shares).astype(int)
-    counts[top((shares - counts)[None], section.size - int(counts.sum()))[0]] += 1
+    missing = section.size - int(counts.sum())
+    largest_remainders = top((shares - counts)[None], missing)[0]
+    counts[largest_remainders] += 1
     return int(counts[0]), int(counts[1]), int(counts[2])
 
 
 def two_stage(search: Search, section: PoolSection) -> Positions:
     """The `first_stage` most similar pictures, and of those the most similar questions, equal ones by picture."""
-    first, value = search.nearest(0.0, section.first_stage)
-    text = [
-        cosine(query[None], search.items.text[found])[0]
-        for query, found in zip(search.queries.text, first, strict=True)
-    ]
-    return np.take_along_axis(first, top(np.where(np.isneginf(value), -np.inf, np.stack(text)), section.size), axis=1)
+    first, value = search.nearest(0.0, section.first_stage)  # (B, first_stage) each
+    text = np.empty(first.shape)
+    for row, found in enumerate(first):
+        query = search.queries.text[row : row + 1]
+        text[row] = cosine(query, search.items.text[found])[0]
+    text[np.isneginf(value)] = -np.inf  # where a query ran out of allowed items, the rest stays forbidden
+    return np.take_along_axis(first, top(text, section.size), axis=1)
 
 
 def mmr(search: Search, section: PoolSection) -> Positions:
-    """The `first_stage` nearest by both, and of those a choice that is near to the query and unlike itself."""
+    """Among the `first_stage` nearest by both, candidates that are near to the query and unlike each other."""
     first, value = search.nearest(section.text_weight, section.first_stage)
     pools = []
     for found, relevance in zip(first, value, strict=True):
         shortlist = rows(search.items, found)
-        likeness = similarity(shortlist, shortlist, section.text_weight)
+        likeness = similarity(shortlist, shortlist, section.text_weight)  # (first_stage, first_stage)
         order = mmr_order(relevance[None], likeness.__getitem__, section.mmr_lambda, section.size)
         pools.append(found[order[0]])
     return np.stack(pools)
@@ -125,9 +137,10 @@ def corpus(search: Search, section: PoolSection) -> Positions:
     pools = []
     for row, forbidden in enumerate(search.forbidden):
         query = rows(search.queries, slice(row, row + 1))
-        found = np.sort(search.index.propose(query, forbidden, section.size))
+        found = np.sort(search.index.propose(query, forbidden, section.size))  # ascending: ties go to the first item
         if len(found) < section.size:
-            pools.append(nearest(query, search.items, [forbidden], section.text_weight, section.size)[0][0])
+            exact, _ = nearest(query, search.items, [forbidden], section.text_weight, section.size)  # (1, K)
+            pools.append(exact[0])
         else:
             value = similarity(query, rows(search.items, found), section.text_weight)
             pools.append(found[top(value, section.size)[0]])
