@@ -1,4 +1,4 @@
-"""Statistics of paired scores: what a difference between two arms on the same items can and cannot show."""
+"""Statistics of paired scores: intervals, tests and power for the difference of two arms on the same items."""
 
 from leverplus.stats.bootstrap import Interval, known_interval, mean_interval, paired_bootstrap
 from leverplus.stats.comparison import Comparison, adjust, compare

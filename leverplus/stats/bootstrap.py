@@ -35,10 +35,12 @@ def mean_interval(
 
 
 def known_interval(scores: ArrayLike, *, clusters: Sequence[Hashable] | None = None) -> list[float] | None:
-    """The interval of a mean score as eval.json holds it; None for a single item or picture: it shows no noise."""
+    """The interval of a mean score as eval.json holds it; None for a single item or picture, which shows no noise."""
     values = np.asarray(scores, dtype=np.float64)
     pieces = len(values) if clusters is None else len(set(clusters))
-    return list(mean_interval(values, clusters=clusters)) if pieces > 1 else None
+    if pieces < 2:
+        return None
+    return list(mean_interval(values, clusters=clusters))
 
 
 def paired_bootstrap(
@@ -75,17 +77,20 @@ def resampled_means(data: Blocks, resamples: int, rng: np.random.Generator) -> F
     number of each kind is drawn at once: the same distribution, tens of times faster.
     """
     n = len(data)
-    kinds, counts = np.unique(np.round(np.stack([data.sums, data.sizes]), 9), axis=1, return_counts=True)
+    sums_and_sizes = np.round(np.stack([data.sums, data.sizes]), 9)  # (2, n); rounded: equal up to the last bits
+    kinds, counts = np.unique(sums_and_sizes, axis=1, return_counts=True)  # (2, kinds), (kinds,)
     parts = []
     if len(counts) * 4 <= n:
         step = max(1, _CELLS // len(counts))
         for start in range(0, resamples, step):
-            drawn = rng.multinomial(n, counts / n, size=min(step, resamples - start))
+            rows = min(step, resamples - start)
+            drawn = rng.multinomial(n, counts / n, size=rows)  # (rows, kinds)
             parts.append((drawn @ kinds[0]) / (drawn @ kinds[1]))
     else:
         step = max(1, _CELLS // n)
         for start in range(0, resamples, step):
-            chosen = rng.integers(0, n, size=(min(step, resamples - start), n))
+            rows = min(step, resamples - start)
+            chosen = rng.integers(0, n, size=(rows, n))
             parts.append(data.sums[chosen].sum(axis=1) / data.sizes[chosen].sum(axis=1))
     return np.concatenate(parts)
 
@@ -97,22 +102,24 @@ def _mid_quantiles(draws: Floats, levels: Floats) -> Floats:
     200 items covered up to 98 % instead of 95 %. Where values do not repeat these are the ordinary quantiles.
     """
     values, counts = np.unique(np.round(draws, 12), return_counts=True)
-    return np.interp(levels, (np.cumsum(counts) - counts / 2) / len(draws), values)
+    mid_ranks = (np.cumsum(counts) - counts / 2) / len(draws)  # share of draws below each value, half of its own
+    return np.interp(levels, mid_ranks, values)
 
 
 def _levels(data: Blocks, confidence: float) -> Floats:
     """The two quantile levels of the draws that bound the interval.
 
-    Draws spread by sqrt((n - 1) / n) too little and have normal, not t, tails; levels further out make up for both. The
-    degrees of freedom are those of the spread, 2n / (kurtosis - 1), at most n - 1: where few items differ, it is known
-    less well than n suggests.
+    Resampled means spread less than they should, by sqrt((n - 1) / n), and have the tails of a normal and not of a t
+    distribution; levels further out make up for both. The degrees of freedom are those of the estimated spread,
+    2n / (kurtosis - 1), at most n - 1: where few items differ, the spread is known less well than n suggests.
     """
     from scipy.special import ndtr, stdtrit
 
     n = len(data)
+    # jackknife: how far the mean moves when one block is left out, the influence of each block (n,)
     left_out = (data.sums.sum() - data.sums) / (data.sizes.sum() - data.sizes)
-    pull = left_out.mean() - left_out
-    kurtosis = n * float((pull**4).sum()) / float((pull**2).sum()) ** 2
+    influence = left_out.mean() - left_out
+    kurtosis = n * float((influence**4).sum()) / float((influence**2).sum()) ** 2
     freedom = max(1.0, 2.0 * (n - 1) / max(2.0, kurtosis - 1.0))
     z = stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(n / (n - 1))
     return np.asarray(ndtr([-z, z]), dtype=np.float64)

@@ -17,7 +17,7 @@ from leverplus.stats.significance import holm, mcnemar_test, sign_flip_test
 
 Test = Literal["sign_flip", "mcnemar"]
 
-LEVEL = 0.05
+LEVEL = 0.05  # of every test, before Holm's correction
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Comparison:
     """Two arms on n common items; `diff` is the first minus the second, in accuracy.
 
     `p_adjusted` is corrected for all that is compared (see `adjust`); alone it equals `p_value`. `mde80` is the
-    smallest true difference these items would show 80 % of the time by this one test at 5 %, `mde80_adjusted` the same
-    under the correction, which is what a verdict goes by. `helped` and `harmed` count items the first arm scores above
-    and below the second. `pieces` and `changes` are what the detectable differences are computed from.
+    smallest true difference that this one test at 5 % finds 80 % of the time on these items, `mde80_adjusted` the same
+    under the correction, by which verdicts are given. `helped` and `harmed` count the items that the first arm scores
+    above and below the second. The detectable differences are computed from `pieces` and `changes`.
     """
 
     n: int
@@ -48,7 +48,7 @@ class Comparison:
         return self.p_adjusted >= LEVEL or self.ci95[0] <= 0.0 <= self.ci95[1]
 
     def detectable(self, comparisons: int) -> float:
-        """The difference found 80 % of the time where p is corrected by Holm's rule over so many comparisons.
+        """The difference found 80 % of the time when p is corrected by Holm's rule over this many comparisons.
 
         Holm's first step asks for p < 5 % / comparisons; a difference that is real while the others are not has to pass
         that step.
@@ -75,16 +75,26 @@ def compare(
 
     `ids` names the items, each once. `clusters` names each item's image where several items share one: images are then
     drawn, swapped and counted as the independent pieces. `test` is `sign_flip` (any scores) or `mcnemar` (0 or 1 only,
-    no clusters). A single item or image says nothing about noise: its interval is all that is possible, its p-value 1.
+    no clusters). A single item or image says nothing about noise: its interval is [-1, 1] and its p-value 1.
     """
     differences = paired_differences(a, b, least=1)
     if ids is not None:
         check_ids(ids, len(differences))
-    helped, harmed = int(np.count_nonzero(differences > 0)), int(np.count_nonzero(differences < 0))
+    helped = int(np.count_nonzero(differences > 0))
+    harmed = int(np.count_nonzero(differences < 0))
     check_clusters(clusters, len(differences))
-    if len(differences if clusters is None else set(clusters)) < 2:
-        everything = (-1.0, 1.0)
-        return Comparison(len(differences), float(differences.mean()), everything, 1.0, 1.0, 1.0, helped, harmed)
+    independent = len(differences) if clusters is None else len(set(clusters))
+    if independent < 2:
+        return Comparison(
+            n=len(differences),
+            diff=float(differences.mean()),
+            ci95=(-1.0, 1.0),
+            p_value=1.0,
+            p_adjusted=1.0,
+            mde80=1.0,
+            helped=helped,
+            harmed=harmed,
+        )
     if test == "mcnemar":
         _require_binary(differences, clusters)
         p_value = mcnemar_test(helped, harmed)
@@ -111,13 +121,13 @@ def compare(
 
 
 def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The same comparisons with `p_adjusted` corrected by Holm's rule over all of them, and what is then detectable."""
-    count = len(comparisons)
-    adjusted = holm([comparison.p_value for comparison in comparisons])
-    return [
-        replace(comparison, p_adjusted=p, mde80_adjusted=comparison.detectable(count))
-        for comparison, p in zip(comparisons, adjusted, strict=True)
-    ]
+    """The same comparisons with `p_adjusted` and `mde80_adjusted` corrected by Holm's rule over all of them."""
+    corrected = holm([comparison.p_value for comparison in comparisons])
+    adjusted = []
+    for comparison, p_adjusted in zip(comparisons, corrected, strict=True):
+        detectable = comparison.detectable(len(comparisons))
+        adjusted.append(replace(comparison, p_adjusted=p_adjusted, mde80_adjusted=detectable))
+    return adjusted
 
 
 def _require_binary(differences: Floats, clusters: Sequence[Hashable] | None) -> None:

@@ -1,4 +1,4 @@
-"""What every statistic starts from: checked scores, paired differences, and the blocks that are drawn as one piece."""
+"""The input of every statistic: checked scores, paired differences, and the blocks of items that are drawn together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def checked_scores(scores: ArrayLike, name: str = "scores", *, least: int = 2) -
     """Scores as a vector of at least `least` numbers in [0, 1]; anything else is refused with a sentence."""
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1:
-        raise EvaluationError(f"{name} must be one number an item; got an array of shape {values.shape}")
+        raise EvaluationError(f"{name} must be one number per item; got an array of shape {values.shape}")
     if len(values) < least:
         raise EvaluationError(f"{name} must hold at least {least} items to say anything about noise; got {len(values)}")
     check_range(values, name)
@@ -58,23 +58,23 @@ def paired_differences(a: ArrayLike, b: ArrayLike, *, least: int = 2) -> Floats:
 def check_ids(ids: Sequence[Hashable], n: int) -> None:
     """Refuses item ids that do not name each of the n items once."""
     if len(ids) != n:
-        raise EvaluationError(f"there are {n} scores but {len(ids)} item ids; give one id a score")
+        raise EvaluationError(f"there are {n} scores but {len(ids)} item ids; give one id per score")
     twice, times = Counter(ids).most_common(1)[0]
     if times > 1:
-        raise EvaluationError(f"item {twice!r} is there more than once; each item must be scored once an arm")
+        raise EvaluationError(f"item {twice!r} is there more than once; each item must be scored once per arm")
 
 
 def check_clusters(clusters: Sequence[Hashable] | None, n: int) -> None:
     """Refuses clusters that do not name one for each of the n items."""
     if clusters is not None and len(clusters) != n:
-        raise EvaluationError(f"there are {n} scores but {len(clusters)} clusters; give one cluster a score")
+        raise EvaluationError(f"there are {n} scores but {len(clusters)} clusters; give one cluster per score")
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Items grouped into what is drawn as one piece (an image with all its questions, or one item).
+    """Items grouped into blocks that are drawn as one piece (an image with all its questions, or one item).
 
-    `sums` and `sizes` have one entry a block; the mean over items is sum(sums) / sum(sizes).
+    `sums` and `sizes` have one entry per block; the mean over items is sum(sums) / sum(sizes).
     """
 
     sums: Floats
@@ -100,9 +100,12 @@ def blocks(values: Floats, clusters: Sequence[Hashable] | None) -> Blocks:
         return Blocks(values, np.ones_like(values))
     check_clusters(clusters, len(values))
     numbers: dict[Hashable, int] = {}
+    # clusters are numbered in the order in which they are first met
     index = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
     if len(numbers) < 2:
         raise EvaluationError(
             "all items are in one cluster; at least 2 clusters are needed to say anything about noise"
         )
-    return Blocks(np.bincount(index, values).astype(np.float64), np.bincount(index).astype(np.float64))
+    sums = np.bincount(index, values).astype(np.float64)
+    sizes = np.bincount(index).astype(np.float64)
+    return Blocks(sums, sizes)

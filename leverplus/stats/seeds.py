@@ -1,9 +1,9 @@
 """The comparison of two methods that were each trained with several seeds: items and seeds both vary.
 
-The spread of the difference is that of items (paired over the arms) plus that of seeds (one part an arm, freed from the
-item noise that seed means carry), with degrees of freedom after Satterthwaite (1946). Drawing items and seeds with
-replacement gives the shape of the interval; its width is set to the spread above, because drawing few seeds understates
-their spread by (S - 1) / S and counts the item-by-seed noise more than once.
+The variance of the difference is that of items (paired over the arms) plus that of seeds (one part per arm, without
+the item noise that seed means carry), with degrees of freedom after Satterthwaite (1946). Drawing items and seeds with
+replacement gives the shape of the interval; its width is set from the variance above, because drawing S seeds
+understates their variance by (S - 1) / S and counts the item-by-seed noise more than once.
 
 Items may come from several worlds, each with trainings of its own (`worlds`). Seed 0 of one world and seed 0 of another
 are then independent trainings: spreads are taken within each world and added, and seeds are drawn in each world anew.
@@ -66,13 +66,14 @@ def compare_seeds(
             "compare their common items"
         )
     if len(first) == 1 and len(second) == 1:
-        raise EvaluationError("one run an arm shows no spread over seeds; use compare, or train more seeds")
+        raise EvaluationError("one run per arm shows no spread over seeds; use compare, or train more seeds")
     arms = (_by_block(first, clusters), _by_block(second, clusters))
     diff = float(arms[0].mean() - arms[1].mean())
     parts = _by_world(arms, _world_of_blocks(first.shape[1], clusters, worlds))
     spread = _Spread.of(parts)
     rng = np.random.default_rng(seed)
-    draws = np.sum([part.share * _drawn_differences(part.arms, resamples, rng) for part in parts], axis=0) - diff
+    drawn = [part.share * _drawn_differences(part.arms, resamples, rng) for part in parts]
+    draws = np.sum(drawn, axis=0) - diff  # (resamples,), around 0
     return SeededComparison(
         n=first.shape[1],
         seeds=(len(first), len(second)),
@@ -100,7 +101,7 @@ def _world_of_blocks(
     if worlds is None:
         return []
     if len(worlds) != n:
-        raise EvaluationError(f"worlds must name one world an item; got {len(worlds)} for {n} items")
+        raise EvaluationError(f"worlds must name one world per item; got {len(worlds)} for {n} items")
     if clusters is None:
         return worlds
     owner: dict[Hashable, Hashable] = {}
@@ -124,7 +125,7 @@ def _by_world(arms: tuple[Floats, Floats], worlds: Sequence[Hashable]) -> list[_
 
 @dataclass(frozen=True)
 class _Spread:
-    """Standard error of a difference and its degrees of freedom."""
+    """Standard error of a difference, its degrees of freedom, and the number of blocks behind it."""
 
     error: float
     freedom: float
@@ -132,19 +133,21 @@ class _Spread:
 
     @classmethod
     def of(cls, parts: Sequence[_World]) -> _Spread:
-        items = weight = seeds = 0.0
+        items = seeds = 0.0  # the two parts of the variance
+        weight = 0.0  # Satterthwaite's denominator: sum of (part of the variance)^2 / (its degrees of freedom)
         pieces = sum(part.arms[0].shape[1] for part in parts)
         for part in parts:
             squared = part.share**2  # a part's mean counts by its share, so its variances by the square
             blocks_here = part.arms[0].shape[1]
-            changed = part.arms[0].mean(axis=0) - part.arms[1].mean(axis=0)
+            changed = part.arms[0].mean(axis=0) - part.arms[1].mean(axis=0)  # (blocks,), means over seeds
             own = squared * float(np.var(changed, ddof=1)) / blocks_here
             items += own
             weight += own**2 / (blocks_here - 1)
             for arm in part.arms:
-                if len(arm) > 1:  # S, not S - 1: the square of an estimated variance is too large on average
+                if len(arm) > 1:
                     seeds += squared * _seed_variance(arm) / len(arm)
-                    weight += (squared * float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)) ** 2 / len(arm)
+                    of_means = squared * float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)
+                    weight += of_means**2 / len(arm)  # S, not S - 1: the square of an estimate is too large on average
         # The seed part may fall below zero, as an unbiased estimate must; cut at zero, intervals were too wide (96.5 %
         # covered at 200 items). A quarter of the item part bounds the rare very low estimate.
         variance = items + max(-0.25 * items, seeds)
@@ -157,13 +160,15 @@ class _Spread:
         if self.error == 0.0:
             unseen = 1.0 - 0.025 ** (1.0 / self.pieces)  # as for a constant difference without seeds
             return max(diff - unseen, -1.0), min(diff + unseen, 1.0)
-        shape = np.quantile(draws / draws.std(), (0.025, 0.975)) * stdtrit(self.freedom, 0.975) / ndtri(0.975)
-        return max(diff + self.error * float(shape[0]), -1.0), min(diff + self.error * float(shape[1]), 1.0)
+        # both ends in standard errors: the shape of the draws, with the tails of t instead of a normal distribution
+        ends = np.quantile(draws / draws.std(), (0.025, 0.975)) * stdtrit(self.freedom, 0.975) / ndtri(0.975)
+        low, high = diff + self.error * float(ends[0]), diff + self.error * float(ends[1])
+        return max(low, -1.0), min(high, 1.0)
 
     def p_value(self, diff: float) -> float:
         from scipy.special import stdtr
 
-        if self.error == 0.0:
+        if self.error == 0.0:  # all blocks differ alike: the sign-flip test's p-value, 2 / 2^blocks
             return 1.0 if diff == 0.0 else math.ldexp(1.0, 1 - self.pieces)
         return float(2.0 * stdtr(self.freedom, -abs(diff) / self.error))
 
@@ -171,8 +176,10 @@ class _Spread:
         """The smallest true difference that is found 80 % of the time at this level."""
         if self.error == 0.0:
             return float(1.0 - 0.2 ** (1.0 / self.pieces))
-        # The degrees of freedom are an estimate too; nine tenths of them make the effect be found as often as stated.
-        return min(1.0, self.error * _detectable_errors(max(1.0, float(f"{0.9 * self.freedom:.2g}")), alpha))
+        # The degrees of freedom are an estimate too; with nine tenths of them the effect is found as often as stated.
+        # Two significant digits are enough, and let the cache below serve many comparisons.
+        freedom = float(f"{0.9 * self.freedom:.2g}")
+        return min(1.0, self.error * _detectable_errors(max(1.0, freedom), alpha))
 
 
 @lru_cache(maxsize=1024)
@@ -186,16 +193,18 @@ def _detectable_errors(freedom: float, alpha: float = 0.05) -> float:
     from scipy.special import chdtri, ndtr, stdtrit
 
     levels = (np.arange(64) + 0.5) / 64
-    error = np.sqrt(chdtri(freedom, levels) / freedom)
+    error = np.sqrt(chdtri(freedom, levels) / freedom)  # (64,), estimated over true error
     threshold = float(stdtrit(freedom, 1.0 - alpha / 2)) * error
 
-    def missing(size: float) -> float:
-        return float(np.mean(ndtr(size * error[:, None] - threshold))) - 0.8
+    def power_above_goal(size: float) -> float:
+        found = ndtr(size * error[:, None] - threshold)  # (64 stated errors, 64 errors of the next trial)
+        return float(np.mean(found)) - 0.8
 
-    return float(brentq(missing, 0.0, 1e6))
+    return float(brentq(power_above_goal, 0.0, 1e6))
 
 
 def _runs(scores: ArrayLike, name: str) -> Floats:
+    """Checked scores of shape (seeds, items); one row may be given as a plain vector."""
     values = np.atleast_2d(np.asarray(scores, dtype=np.float64))
     if values.ndim != 2 or values.shape[1] < 2:
         raise EvaluationError(f"scores of the {name} arm must have shape (seeds, items >= 2); got {values.shape}")
@@ -214,11 +223,15 @@ def _seed_sd(arm: Floats) -> float:
 
 
 def _seed_variance(arm: Floats) -> float:
-    """Variance over seeds of the mean score, freed from the noise of the items; unbiased, so it can fall below 0."""
+    """Variance over seeds of the mean score without the noise of the items; unbiased, so it can fall below 0.
+
+    Two-way analysis of variance: what seed means and block means leave unexplained is the item-by-seed noise, and a
+    seed's mean carries 1 / blocks of it.
+    """
     if len(arm) == 1:
         return 0.0
-    means = arm.mean(axis=1)
-    rest = arm - means[:, None] - arm.mean(axis=0) + arm.mean()
+    means = arm.mean(axis=1)  # (seeds,)
+    rest = arm - means[:, None] - arm.mean(axis=0) + arm.mean()  # (seeds, blocks)
     noise = float((rest**2).sum()) / ((len(arm) - 1) * (arm.shape[1] - 1))
     return float(np.var(means, ddof=1) - noise / arm.shape[1])
 
@@ -226,14 +239,17 @@ def _seed_variance(arm: Floats) -> float:
 def _drawn_differences(arms: tuple[Floats, Floats], resamples: int, rng: np.random.Generator) -> Floats:
     """Differences of samples in which blocks, and within each arm seeds, are drawn with replacement."""
     pieces = arms[0].shape[1]
-    kinds, counts = np.unique(np.round(np.concatenate(arms), 9), axis=1, return_counts=True)
+    # blocks that score alike under every seed of both arms are interchangeable: only their numbers are drawn
+    kinds, counts = np.unique(np.round(np.concatenate(arms), 9), axis=1, return_counts=True)  # (seeds of both, kinds)
     total = np.zeros(resamples)
-    step = max(1, 4_000_000 // len(counts))
+    step = max(1, 4_000_000 // len(counts))  # bounds the numbers held at once
     for start in range(0, resamples, step):
         stop = min(start + step, resamples)
-        means = rng.multinomial(pieces, counts / pieces, size=stop - start) @ kinds.T / pieces
-        for sign, own in ((1.0, means[:, : len(arms[0])]), (-1.0, means[:, len(arms[0]) :])):
+        drawn_blocks = rng.multinomial(pieces, counts / pieces, size=stop - start)  # (rows, kinds)
+        means = drawn_blocks @ kinds.T / pieces  # (rows, seeds of both)
+        first, second = means[:, : len(arms[0])], means[:, len(arms[0]) :]
+        for sign, own in ((1.0, first), (-1.0, second)):
             seeds = own.shape[1]
-            drawn = rng.multinomial(seeds, np.full(seeds, 1.0 / seeds), size=stop - start)
-            total[start:stop] += sign * (drawn * own).sum(axis=1) / seeds
+            drawn_seeds = rng.multinomial(seeds, np.full(seeds, 1.0 / seeds), size=stop - start)  # (rows, seeds)
+            total[start:stop] += sign * (drawn_seeds * own).sum(axis=1) / seeds
     return total

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from leverplus.errors import EvaluationError
 from leverplus.stats.paired import TIE, Floats, blocks, paired_differences
 
-FLIPS = 20_000
+FLIPS = 20_000  # random swaps where no exact distribution can be had: p-values of 0.05 are good to about 0.003
 _LARGEST_TABLE = 1_000_000  # sums held while the exact distribution is built
 
 
@@ -27,8 +27,9 @@ def sign_flip_test(
     is McNemar's test.
     """
     sums = blocks(paired_differences(a, b), clusters).sums
-    observed = abs(float(sums.sum())) - TIE
+    observed = abs(float(sums.sum())) - TIE  # sums that tie with the observed one up to rounding count as equal
     moves = np.abs(sums)
+    # blocks that differ by the same size are interchangeable; those that do not differ have no sign to flip
     sizes, counts = np.unique(np.round(moves[moves > TIE], 12), return_counts=True)
     exact = _flip_distribution(sizes.astype(np.float64), counts)
     if exact is not None:
@@ -37,7 +38,8 @@ def sign_flip_test(
     rng = np.random.default_rng(seed)
     signed = np.zeros(flips)
     for size, count in zip(sizes, counts, strict=True):
-        signed += size * (2.0 * rng.binomial(count, 0.5, size=flips) - count)
+        heads = rng.binomial(count, 0.5, size=flips)
+        signed += size * (2.0 * heads - count)
     return float((1 + np.count_nonzero(np.abs(signed) >= observed)) / (flips + 1))
 
 
@@ -48,12 +50,14 @@ def _flip_distribution(sizes: Floats, counts: NDArray[np.int64]) -> tuple[Floats
     for size, count in zip(sizes, counts, strict=True):
         if len(totals) * (count + 1) > _LARGEST_TABLE:
             return None
-        heads = np.arange(count + 1)
+        heads = np.arange(count + 1)  # how many of the differences of this size keep their sign
         ways = binomial_chances(heads, int(count), 0.5)
         sums = np.add.outer(totals, size * (2.0 * heads - count)).ravel()
+        joint = np.multiply.outer(chances, ways).ravel()
+        # sums that are equal up to rounding become one, and their chances are added
         _, first, place = np.unique(np.round(sums, 9), return_index=True, return_inverse=True)
         totals = sums[first]
-        chances = np.bincount(place, np.multiply.outer(chances, ways).ravel()).astype(np.float64)
+        chances = np.bincount(place, joint).astype(np.float64)
     return totals, chances
 
 
@@ -61,8 +65,10 @@ def binomial_chances(heads: NDArray[np.int64], count: int, chance: float) -> Flo
     """P(heads) for `count` tosses of a coin that falls heads with `chance`."""
     from scipy.special import gammaln, xlog1py, xlogy
 
+    # in logarithms: the number of ways overflows from about 1,000 tosses on
     log_ways = gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1)
-    return np.asarray(np.exp(log_ways + xlogy(heads, chance) + xlog1py(count - heads, -chance)), dtype=np.float64)
+    log_chances = log_ways + xlogy(heads, chance) + xlog1py(count - heads, -chance)
+    return np.asarray(np.exp(log_chances), dtype=np.float64)
 
 
 def mcnemar_test(helped: int, harmed: int) -> float:
@@ -75,14 +81,18 @@ def mcnemar_test(helped: int, harmed: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: below 0.05 with at most 5 % chance of any false alarm among all."""
+    """Holm's adjusted p-values, in the order given.
+
+    Claiming those below 0.05 has a chance of at most 5 % of any false alarm among all of them.
+    """
     p = np.asarray(p_values, dtype=np.float64)
     if p.size == 0:
         return []
     if not np.all((p >= 0.0) & (p <= 1.0)):
         raise EvaluationError("p-values must be numbers in [0, 1]")
     order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    factors = np.arange(len(p), 0, -1)  # n for the smallest, n - 1 for the next, ... 1
+    stepped = np.maximum.accumulate(p[order] * factors)  # never below that of a smaller p-value
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(value) for value in adjusted]

@@ -1,4 +1,4 @@
-"""What a published table can and cannot show, when only the number of items and two accuracies are known.
+"""Tests a difference from a published table, where only the number of items and two accuracies are known.
 
 The noise of a paired difference depends on how many items the two arms score differently, which a table does not say.
 So the answer is given over a range of assumed discordance; each such item is taken to change by a full point.
@@ -21,7 +21,7 @@ DISCORDANCES = (0.05, 0.10, 0.15, 0.20, 0.25, 0.30)
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """What the difference means if the two arms differ on this share of items.
+    """Interval, p-value and power of the difference if the two arms differ on this share of items.
 
     `n_needed` is how many items would find a true difference of this size 80 % of the time; None when it is zero.
     """
@@ -55,7 +55,7 @@ def compare_summary(
     for discordance in discordances:
         if not 0.0 < discordance <= 1.0:
             raise EvaluationError(f"an assumed discordance is a share of items in (0, 1]; got {discordance:g}")
-    diff = round(accuracy - baseline, 12)
+    diff = round(accuracy - baseline, 12)  # 0.53 - 0.5 is a little above 0.03 in floats, and 0.03 must allow it
     possible = [discordance for discordance in discordances if discordance >= abs(diff)]
     if not possible:
         raise EvaluationError(
@@ -68,10 +68,13 @@ def compare_summary(
 def _row(n: int, diff: float, discordance: float) -> SummaryRow:
     from scipy.special import ndtri
 
+    # an item changes by +1, -1 or 0, so that its mean square is the discordance
     se = math.sqrt((discordance - diff * diff) / n)
     reach = float(ndtri(0.975)) * se
     ci95 = (max(diff - reach, -1.0), min(diff + reach, 1.0))
-    p_value = mcnemar_test(round(n * (discordance + diff) / 2), round(n * (discordance - diff) / 2))
+    helped = round(n * (discordance + diff) / 2)
+    harmed = round(n * (discordance - diff) / 2)
+    p_value = mcnemar_test(helped, harmed)
     return SummaryRow(
         discordance=discordance,
         n=n,

@@ -34,7 +34,7 @@ def test_scores_that_mean_nothing_are_refused(
 
 
 def test_scores_of_another_shape_are_refused() -> None:
-    with pytest.raises(EvaluationError, match="one number an item"):
+    with pytest.raises(EvaluationError, match="one number per item"):
         compare([GOOD], [GOOD])
     with pytest.raises(EvaluationError, match="at least 2 items"):
         mean_interval([1.0])

@@ -47,7 +47,7 @@ def test_constant_scores_give_an_interval_and_no_claim() -> None:
 
 
 def test_one_run_an_arm_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="one run an arm shows no spread over seeds; use compare"):
+    with pytest.raises(EvaluationError, match="one run per arm shows no spread over seeds; use compare"):
         compare_seeds([0.0, 1.0, 1.0], [0.0, 0.0, 1.0])
 
 
@@ -209,5 +209,5 @@ def test_a_picture_in_two_worlds_and_a_lonely_world_are_refused() -> None:
         compare_seeds(a, b, clusters=["x", "x", "y", "z"], worlds=[0, 1, 1, 1])
     with pytest.raises(EvaluationError, match="single item or picture"):
         compare_seeds(a, b, worlds=[0, 1, 1, 1])
-    with pytest.raises(EvaluationError, match="one world an item"):
+    with pytest.raises(EvaluationError, match="one world per item"):
         compare_seeds(a, b, worlds=[0, 1])
