@@ -1,4 +1,4 @@
-"""What an answer is worth: official VQA accuracy, exact match, CIDEr and others; and how an answer is cut from text.
+"""Metrics that score an answer (official VQA accuracy, exact match, CIDEr, ...) and functions that cut it from text.
 
 METRICS and POSTPROCESS are the names a task may declare. CIDEr judges a corpus, not one answer, so it is not a row:
 `cider` scores a corpus, `CiderD(corpus).score(caption, references)` one caption.
@@ -55,7 +55,7 @@ METRICS: Mapping[str, Metric] = {
 }
 
 MATCHING = ("vqa_accuracy", "exact_match", "label_accuracy")
-"""Metrics by which an answer that nobody gave scores nothing; the others grade how near it came."""
+"""Metrics that give 0 to an answer that no annotator gave; the others grade how near it came."""
 
 POSTPROCESS: Mapping[str, Postprocess] = {
     "plain": plain_answer,

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from leverplus.errors import EvaluationError, NotMeasured
 
+# both as in the official evaluator
 LONGEST_NGRAM = 4
-SIGMA = 6.0
+SIGMA = 6.0  # words of difference in length that shrink a score by exp(-1/2)
 
 Ngram = tuple[str, ...]
 
@@ -38,13 +39,16 @@ class _Vector:
 
 
 class CiderD:
-    """Scores captions with the n-gram rarities of one corpus of reference captions (one list an image)."""
+    """Scores captions with the n-gram rarities of one corpus of reference captions (one list per image)."""
 
     def __init__(self, corpus: Iterable[Sequence[str]]) -> None:
         self._frequency: Counter[Ngram] = Counter()
         images = 0
         for references in corpus:
-            self._frequency.update({ngram for reference in references for ngram in _ngrams(reference)})
+            seen: set[Ngram] = set()
+            for reference in references:
+                seen.update(_ngrams(reference))
+            self._frequency.update(seen)  # once per image, however many of its references use the n-gram
             images += 1
         if images == 0:
             raise EvaluationError(
@@ -66,7 +70,8 @@ class CiderD:
         for ngram, count in _ngrams(text).items():
             rarity = self._log_images - math.log(max(1, self._frequency[ngram]))
             weights[len(ngram) - 1][ngram] = count * rarity
-            length += count if len(ngram) == 2 else 0
+            if len(ngram) == 2:
+                length += count
         norms = tuple(math.sqrt(sum(value * value for value in table.values())) for table in weights)
         return _Vector(weights, norms, length)
 
@@ -91,11 +96,11 @@ def cider(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
 
 def _ngrams(text: str) -> Counter[Ngram]:
     words = caption_words(text)
-    return Counter(
-        tuple(words[start : start + size])
-        for size in range(1, LONGEST_NGRAM + 1)
-        for start in range(len(words) - size + 1)
-    )
+    found: Counter[Ngram] = Counter()
+    for size in range(1, LONGEST_NGRAM + 1):
+        for start in range(len(words) - size + 1):
+            found[tuple(words[start : start + size])] += 1
+    return found
 
 
 def _similarity(given: _Vector, wanted: _Vector) -> float:
@@ -106,6 +111,7 @@ def _similarity(given: _Vector, wanted: _Vector) -> float:
     ):
         if given_norm > 0 and wanted_norm > 0:
             shared = given_table.keys() & wanted_table.keys()
+            # the D variant clips at the reference's weight: repeating a rare word gains nothing
             product = sum(min(given_table[ngram], wanted_table[ngram]) * wanted_table[ngram] for ngram in shared)
             total += product / (given_norm * wanted_norm)
     gap = given.length - wanted.length

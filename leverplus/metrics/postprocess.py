@@ -1,4 +1,7 @@
-"""How an answer is cut out of a model's raw text; the same function is used in training and in evaluation."""
+"""Cuts the answer out of a model's raw text; training and evaluation use the same function.
+
+A model that goes on writing after its answer repeats the words of the prompt's template: what follows is cut off.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ def plain_answer(raw: str) -> str:
 
 def vqa_answer(raw: str) -> str:
     """A short answer: up to the next `Question`, `Answer`, `Short` or line, then up to the first comma and space."""
-    return _NEXT_FIELD.split(raw.strip(), maxsplit=1)[0].split(", ", maxsplit=1)[0].strip()
+    field = _NEXT_FIELD.split(raw.strip(), maxsplit=1)[0]
+    return field.split(", ", maxsplit=1)[0].strip()
 
 
 def caption_answer(raw: str) -> str:
     """A caption: up to the next `Output`, `Caption` or line, without double quotes."""
-    return _QUOTES.sub("", _NEXT_CAPTION.split(raw.strip(), maxsplit=1)[0]).strip()
+    caption = _NEXT_CAPTION.split(raw.strip(), maxsplit=1)[0]
+    return _QUOTES.sub("", caption).strip()

@@ -35,6 +35,7 @@ def stemmed_vqa_answer(raw: str) -> str:
 
 
 def _stem(word: str) -> str:
+    """One word without its plural ending or -ing."""
     if len(word) <= 3 or "'" in word:
         return word
     if word in _EXCEPTIONS:
@@ -42,11 +43,11 @@ def _stem(word: str) -> str:
     if word.endswith("ing"):
         return _without_ing(word)
     if word.endswith("ies"):
-        return word[:-3] + "y" if len(word) > 4 else word[:-1]
+        return word[:-3] + "y" if len(word) > 4 else word[:-1]  # cherries, but ties
     if word.endswith(("ches", "shes", "sses", "xes", "oes", "zzes")):
         return word[:-2]
     if word.endswith(("lves", "arves")):
-        return word[:-3] + "f"
+        return word[:-3] + "f"  # wolves, scarves
     if word.endswith("s") and not word.endswith(("ss", "us", "is")):
         return word[:-1]
     return word
@@ -57,6 +58,7 @@ def _without_ing(word: str) -> str:
     if len(stem) < 2 or not any(letter in _VOWELS for letter in stem):
         return word  # king, string
     if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in _VOWELS + "lsz":
-        return stem[:-1]
+        return stem[:-1]  # swimming, but selling
+    # driving, racing, judging, skating, not eating or boating
     lost_e = stem.endswith(("v", "c", "dg", "at", "iz", "bl", "u")) and not stem.endswith(("eat", "oat"))
     return stem + "e" if lost_e or _SHORT.fullmatch(stem) else stem

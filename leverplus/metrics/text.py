@@ -21,8 +21,8 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
     Texts that normalise to nothing, such as the article "A" or "...", are compared as they stand.
     """
     _require(references, "exact match")
-    given = normalise_answer(answer) or _label(answer)
-    return float(any(given == (normalise_answer(reference) or _label(reference)) for reference in references))
+    given = _normalised_or_label(answer)
+    return float(any(given == _normalised_or_label(reference) for reference in references))
 
 
 def label_accuracy(answer: str, references: Sequence[str]) -> float:
@@ -31,7 +31,8 @@ def label_accuracy(answer: str, references: Sequence[str]) -> float:
     Case, spacing and marks around the label do not count ("Positive." is `positive`); nothing inside it is changed.
     """
     _require(references, "label accuracy")
-    label = Counter(_label(reference) for reference in references).most_common(1)[0][0]
+    counts = Counter(_label(reference) for reference in references)
+    label, _ = counts.most_common(1)[0]
     return float(_label(answer) == label)
 
 
@@ -57,7 +58,12 @@ def _require(references: Sequence[str], name: str) -> None:
         raise NotMeasured(f"{name} needs at least one reference answer, and this item has none")
 
 
+def _normalised_or_label(text: str) -> str:
+    return normalise_answer(text) or _label(text)
+
+
 def _label(text: str) -> str:
+    """The text without case, extra spaces and outer marks; a text of marks only keeps them."""
     folded = " ".join(text.casefold().split())
     return _OUTER_MARKS.sub("", folded) or folded
 
@@ -69,9 +75,12 @@ def _token_counts(text: str) -> Counter[str]:
 
 def _f1(given: Counter[str], wanted: Counter[str]) -> float:
     shared = (given & wanted).total()
-    return 2.0 * shared / (given.total() + wanted.total()) if shared else 0.0
+    if not shared:
+        return 0.0
+    return 2.0 * shared / (given.total() + wanted.total())
 
 
 @lru_cache(maxsize=1 << 16)
 def _ratio(given: str, wanted: str) -> float:
+    # autojunk would ignore common letters in answers of 200 characters and more
     return SequenceMatcher(None, given, wanted, autojunk=False).ratio()

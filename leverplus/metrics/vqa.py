@@ -14,12 +14,8 @@ from leverplus.errors import NotMeasured
 
 ARTICLES = frozenset({"a", "an", "the"})
 
-NUMBER_WORDS = {
-    word: str(value)
-    for value, word in enumerate(
-        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-    )
-} | {"none": "0"}
+_ZERO_TO_TEN = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBER_WORDS = {word: str(value) for value, word in enumerate(_ZERO_TO_TEN)} | {"none": "0"}
 
 PUNCTUATION = (";", "/", "[", "]", '"', "{", "}", "(", ")", "=", "+", "\\", "_", "-", ">", "<", "@", "`", ",", "?", "!")
 
@@ -44,7 +40,8 @@ whyll why'll whyre why're whys why's wont won't wouldve would've wouldnt wouldn'
 wouldn'tve wouldn't've yall y'all yall'll y'all'll y'allll y'all'll yall'd've y'all'd've y'alld've y'all'd've
 y'all'dve y'all'd've youd you'd youd've you'd've you'dve you'd've youll you'll youre you're youve you've
 """
-CONTRACTIONS = dict(zip(_CONTRACTION_PAIRS.split()[::2], _CONTRACTION_PAIRS.split()[1::2], strict=True))
+_FORMS = _CONTRACTION_PAIRS.split()
+CONTRACTIONS = dict(zip(_FORMS[::2], _FORMS[1::2], strict=True))
 
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
 # The evaluator means to keep a point between digits; its look-behind is mistyped, so only the digit after it counts.
@@ -71,8 +68,12 @@ def _strip_punctuation(text: str) -> str:
 @lru_cache(maxsize=1 << 17)
 def normalise_answer(text: str) -> str:
     """An answer as the official evaluator compares it: lower case, no punctuation or articles, digits for numbers."""
-    words = (NUMBER_WORDS.get(word, word) for word in _strip_punctuation(_plain_spaces(text)).lower().split())
-    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+    words = []
+    for word in _strip_punctuation(_plain_spaces(text)).lower().split():
+        digits = NUMBER_WORDS.get(word, word)
+        if digits not in ARTICLES:
+            words.append(CONTRACTIONS.get(digits, digits))
+    return " ".join(words)
 
 
 @lru_cache(maxsize=1 << 16)
