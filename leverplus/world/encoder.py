@@ -1,4 +1,4 @@
-"""The tiny dual encoder of the world: pictures and words into one space of unit vectors."""
+"""The tiny dual encoder of the world: embeds pictures and words in one space of unit vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DualEncoder(nn.Module):
         self.project = nn.Linear(CHANNELS[-1] * 4, DIMENSIONS)
         self.words = nn.Embedding(len(VOCABULARY), 128)
         self.text = nn.Sequential(nn.Linear(128, 128), nn.GELU(), nn.Linear(128, DIMENSIONS))
-        self.scale = nn.Parameter(torch.tensor(2.3))
+        self.scale = nn.Parameter(torch.tensor(2.3))  # log of the contrastive loss's scale: starts at exp(2.3) = 10
 
     def embed_pictures(self, pictures: Tensor) -> Tensor:
         """Unit vectors (N, 64) of normalised pictures."""
@@ -30,6 +30,6 @@ class DualEncoder(nn.Module):
 
     def embed_words(self, ids: Tensor) -> Tensor:
         """Unit vectors (N, 64) of texts given as token ids (N, T), padding left out of the mean."""
-        keep = (ids != PAD).float()[:, :, None]
-        mean = (self.words(ids) * keep).sum(1) / keep.sum(1).clamp(min=1)
+        keep = (ids != PAD).float()[:, :, None]  # (N, T, 1)
+        mean = (self.words(ids) * keep).sum(1) / keep.sum(1).clamp(min=1)  # (N, 128)
         return functional.normalize(self.text(mean), dim=-1)

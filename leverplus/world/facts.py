@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from leverplus.world.words import COLOURS, DEPENDS_ON, RELATIONS, SHAPES, THINGS
 
-KNOWN_SEED = 20260101
+KNOWN_SEED = 20260101  # the shipped weights were pretrained on the facts of this seed
 KNOWN_SINGLE = 3
 """Known facts of a relation that needs one fact, out of seven."""
 KNOWN_BOTH = 3
@@ -40,8 +40,9 @@ def known_facts() -> Facts:
         things = rng.integers(0, len(THINGS), (len(RELATIONS), len(values)))
         known = np.zeros(things.shape, dtype=bool)
         for relation, needs in enumerate(DEPENDS_ON):
-            chosen = rng.permutation(len(values))
-            known[relation, chosen[: KNOWN_BOTH if needs == "both" else KNOWN_SINGLE]] = True
+            order = rng.permutation(len(values))
+            count = KNOWN_BOTH if needs == "both" else KNOWN_SINGLE
+            known[relation, order[:count]] = True
         tables.append((np.where(known, things, -1), known))
     (by_shape, known_shape), (by_colour, known_colour) = tables
     return Facts(by_shape, by_colour, known_shape, known_colour)

@@ -1,4 +1,7 @@
-"""The questions of a world: two on every picture, ten annotators each; everything is a pure function of the seed."""
+"""The questions of a world: two on every picture, ten annotators each; the seed alone decides everything.
+
+The order of the random draws below is part of the world: a draw added or moved would give every seed another world.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ RELATION_WEIGHT = (0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
 """How often each relation is asked about; the two relations of one picture are distinct."""
 
 NONE = -1
-"""The second thing of a one-word answer."""
+"""Stands for the second thing of a one-word answer."""
 
 _SPLIT_NUMBER = {"train": 11, "dev": 12, "test": 13}
 
@@ -61,9 +64,10 @@ def draw_questions(world_seed: int, split: str) -> Questions:
     images = IMAGES[split]
     dialect_of_image = rng.integers(0, len(DIALECTS), images)
     scenes = draw_scenes(rng, draw_backgrounds(rng, dialect_of_image))
-    image = np.repeat(np.arange(images), QUESTIONS_PER_IMAGE)
+    image = np.repeat(np.arange(images), QUESTIONS_PER_IMAGE)  # (N,)
+    # Gumbel top-k: the largest log-weights plus Gumbel noise are a weighted sample without replacement
     keys = np.log(RELATION_WEIGHT) + rng.gumbel(size=(images, len(RELATIONS)))
-    relation = np.argsort(-keys, axis=1)[:, :QUESTIONS_PER_IMAGE].reshape(-1)
+    relation = np.argsort(-keys, axis=1)[:, :QUESTIONS_PER_IMAGE].reshape(-1)  # (N,)
     paraphrase = rng.integers(0, len(PARAPHRASES[0]), len(image))
     shape, colour, dialect = scenes.shape[image], scenes.colour[image], dialect_of_image[image]
     facts = draw_facts(world_seed)
@@ -77,8 +81,9 @@ def draw_questions(world_seed: int, split: str) -> Questions:
 def draw_backgrounds(rng: np.random.Generator, dialect: NDArray[np.int64]) -> NDArray[np.int64]:
     """A background for each picture, typical of its dialect as often as the background's cue says."""
     kind = rng.integers(0, len(CUES), len(dialect))
-    side = np.where(rng.random(len(dialect)) < np.array(CUES)[kind], dialect, 1 - dialect)
-    return np.asarray(side * len(CUES) + kind)
+    typical = rng.random(len(dialect)) < np.array(CUES)[kind]
+    side = np.where(typical, dialect, 1 - dialect)
+    return np.asarray(side * len(CUES) + kind)  # backgrounds 0-2 belong to dialect 0, 3-5 to dialect 1
 
 
 def true_things(
@@ -95,6 +100,7 @@ def true_things(
 def _unknown_facts(
     facts: Facts, relation: NDArray[np.int64], shape: NDArray[np.int64], colour: NDArray[np.int64]
 ) -> NDArray[np.int64]:
+    """How many facts each question needs that pretraining did not show, (N,)."""
     needs = np.array(DEPENDS_ON)[relation]
     unknown_shape = ~facts.known_shape[relation, shape] & (needs != "colour")
     unknown_colour = ~facts.known_colour[relation, colour] & (needs != "shape")
@@ -109,11 +115,13 @@ def _annotate(
 ) -> NDArray[np.int64]:
     """Ten annotators' answers as token ids (N, 10, 2)."""
     n = len(truth)
-    wrong = rng.integers(0, len(THINGS), truth.shape)
-    things = np.where(mislabelled[:, None] & (truth != NONE), wrong, truth)[:, None, :].repeat(ANNOTATORS, axis=1)
+    wrong = rng.integers(0, len(THINGS), truth.shape)  # (N, 2), one wrong answer that all annotators of a question give
+    agreed = np.where(mislabelled[:, None] & (truth != NONE), wrong, truth)  # (N, 2)
+    things = agreed[:, None, :].repeat(ANNOTATORS, axis=1)  # (N, 10, 2)
     random_things = rng.integers(0, len(THINGS), things.shape)
-    careless = rng.random((n, ANNOTATORS)) < CARELESS
+    careless = rng.random((n, ANNOTATORS)) < CARELESS  # (N, 10)
     things = np.where(careless[:, :, None] & (things != NONE), random_things, things)
     other = rng.random((n, ANNOTATORS)) < OTHER_DIALECT
-    spoken = np.where(other, 1 - dialect[:, None], dialect[:, None])[:, :, None]
+    spoken = np.where(other, 1 - dialect[:, None], dialect[:, None])[:, :, None]  # (N, 10, 1)
+    # token of a name: see words.name_token
     return np.where(things == NONE, NONE, ANSWER_START + 2 * things + spoken)

@@ -28,7 +28,7 @@ RGB = (
 
 @dataclass(frozen=True)
 class Scenes:
-    """N scenes, one array a property: what is drawn (shape, colour, background) and nuisance (radius, place, angle)."""
+    """N scenes, one array (N,) per property: shape, colour and background matter, radius, place and angle do not."""
 
     shape: NDArray[np.int64]
     colour: NDArray[np.int64]
@@ -42,13 +42,14 @@ class Scenes:
         return len(self.shape)
 
     def take(self, rows: NDArray[np.int64]) -> Scenes:
+        """The scenes of these rows."""
         return Scenes(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def draw_nuisance(rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], ...]:
     """Radius, x, y, angle of n objects; all inside the picture, turned by at most 20 degrees."""
     radius = rng.uniform(0.42, 0.68, n)
-    reach = 1.0 - radius
+    reach = 1.0 - radius  # the picture spans [-1, 1], so that a centre within +-reach keeps the object inside
     return radius, rng.uniform(-1, 1, n) * reach, rng.uniform(-1, 1, n) * reach, rng.uniform(-0.35, 0.35, n)
 
 
@@ -67,20 +68,25 @@ def render(scenes: Scenes, noise: Tensor, device: str = "cpu") -> Tensor:
     kind = torch.float64 if device == "cpu" else torch.float32
 
     def column(values: NDArray[np.float64]) -> Tensor:
-        return torch.as_tensor(values, device=device).to(kind)[:, None, None]
+        return torch.as_tensor(values, device=device).to(kind)[:, None, None]  # (N, 1, 1)
 
+    def index(values: NDArray[np.int64]) -> Tensor:
+        return torch.as_tensor(values, device=device)
+
+    # centres of the pixels, from -1 to 1
     axis = (torch.arange(SIZE, device=device, dtype=kind) + 0.5) / SIZE * 2 - 1
     grid_y, grid_x = axis[:, None].expand(SIZE, SIZE), axis[None, :].expand(SIZE, SIZE)
     cos, sin = torch.cos(column(scenes.angle)), torch.sin(column(scenes.angle))
-    dx, dy = grid_x - column(scenes.x), grid_y - column(scenes.y)
-    u, v = (cos * dx + sin * dy) / column(scenes.radius), (cos * dy - sin * dx) / column(scenes.radius)
-    shape = torch.as_tensor(scenes.shape, device=device)
-    distance = torch.gather(_distances(u, v), 1, shape[:, None, None, None].expand(-1, 1, SIZE, SIZE))
+    dx, dy = grid_x - column(scenes.x), grid_y - column(scenes.y)  # (N, 32, 32)
+    # pixels in the object's own frame: moved to its centre, turned back, scaled to unit radius
+    u = (cos * dx + sin * dy) / column(scenes.radius)
+    v = (cos * dy - sin * dx) / column(scenes.radius)
+    shape = index(scenes.shape)[:, None, None, None].expand(-1, 1, SIZE, SIZE)
+    distance = torch.gather(_distances(u, v), 1, shape)  # (N, 1, 32, 32)
+    # distance in pixels from the edge gives the share of a pixel that is covered: soft edges
     cover = torch.clamp(0.5 - distance * column(scenes.radius)[:, None] * SIZE / 2, 0, 1)
-    backdrops = _backdrops(grid_x, grid_y)[torch.as_tensor(scenes.background, device=device)][:, None]
-    paint = torch.tensor(RGB, device=device, dtype=kind)[torch.as_tensor(scenes.colour, device=device)][
-        :, :, None, None
-    ]
+    backdrops = _backdrops(grid_x, grid_y)[index(scenes.background)][:, None]  # (N, 1, 32, 32)
+    paint = torch.tensor(RGB, device=device, dtype=kind)[index(scenes.colour)][:, :, None, None]  # (N, 3, 1, 1)
     picture = paint * cover + backdrops * (1 - cover) + NOISE * noise.to(kind)
     return torch.clamp(torch.round(picture), 0, 255).to(torch.uint8)
 
@@ -89,20 +95,22 @@ def _distances(u: Tensor, v: Tensor) -> Tensor:
     """Signed distances (N, 7, H, W) to the seven shapes of unit radius, negative inside."""
     length = torch.sqrt(u * u + v * v)
     ax, ay = u.abs(), v.abs()
+    # five rays; no true distance, but scaled below so that its edge is about as soft as the others'
     star = length - (0.62 + 0.38 * torch.cos(5 * torch.atan2(u, -v)))
     triangle = torch.maximum(ax * 0.866 + v * -0.5, v) - 0.5
-    return torch.stack(
-        [
-            length - 0.95,
-            (length - 0.75).abs() - 0.2,
-            torch.maximum(ax, ay) - 0.8,
-            triangle,
-            star * 0.6,
-            torch.minimum(torch.maximum(ax - 0.95, ay - 0.27), torch.maximum(ay - 0.95, ax - 0.27)),
-            torch.maximum(length - 0.95, 0.75 - torch.sqrt((u - 0.45) ** 2 + v * v)),
-        ],
-        dim=1,
-    )
+    bar_across = torch.maximum(ax - 0.95, ay - 0.27)
+    bar_upright = torch.maximum(ay - 0.95, ax - 0.27)
+    bite = 0.75 - torch.sqrt((u - 0.45) ** 2 + v * v)  # outside of a second disc, which cuts the crescent
+    shapes = {
+        "circle": length - 0.95,
+        "ring": (length - 0.75).abs() - 0.2,
+        "square": torch.maximum(ax, ay) - 0.8,
+        "triangle": triangle,
+        "star": star * 0.6,
+        "cross": torch.minimum(bar_across, bar_upright),
+        "crescent": torch.maximum(length - 0.95, bite),
+    }
+    return torch.stack([shapes[name] for name in SHAPES], dim=1)
 
 
 def _backdrops(x: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The shipped weights of the world's two models, and where they come from."""
+"""Loads the shipped weights of the world's two models, and tells how they were made."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _load(path: Path, build: Callable[[dict[str, Any]], ModuleT]) -> ModuleT:
     try:
         module = build(read_card(path))
         with safe_open(path, framework="pt") as file:
-            module.load_state_dict({name: file.get_tensor(name).float() for name in file.keys()})  # noqa: SIM118
+            # shipped in half precision, computed in float32
+            weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+            module.load_state_dict(weights)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(

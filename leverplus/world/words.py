@@ -65,14 +65,9 @@ ANSWER_START = 4
 """Token ids 4..51 are the 48 names: 4 + 2 * thing + dialect."""
 
 _NAMES = tuple(name for pair in THINGS for name in pair)
-_OTHER = tuple(
-    dict.fromkeys(
-        [word for group in PARAPHRASES for question in group for word in question.split()]
-        + list(SHAPES)
-        + list(COLOURS)
-        + list(BACKGROUNDS)
-    )
-)
+_QUESTION_WORDS = tuple(word for group in PARAPHRASES for question in group for word in question.split())
+# each word once, in this order: token ids are rows of the shipped embedding tables
+_OTHER = tuple(dict.fromkeys((*_QUESTION_WORDS, *SHAPES, *COLOURS, *BACKGROUNDS)))
 VOCABULARY = ("<pad>", "<unknown>", "<ask>", "<end>", *_NAMES, *_OTHER)
 TOKEN = {word: index for index, word in enumerate(VOCABULARY)}
 ANSWER_END = ANSWER_START + len(_NAMES)
@@ -92,8 +87,13 @@ def question_tokens(text: str) -> list[int]:
 
 def answer_tokens(text: str) -> list[int]:
     """Exactly two token ids of an answer, `<end>` after a single word; words that are no names become `<unknown>`."""
-    ids = [TOKEN.get(word, UNKNOWN) for word in text.lower().split()[:ANSWER_WORDS]]
-    ids = [token if ANSWER_START <= token < ANSWER_END else UNKNOWN for token in ids] or [UNKNOWN]
+    ids = []
+    for word in text.lower().split()[:ANSWER_WORDS]:
+        token = TOKEN.get(word, UNKNOWN)
+        is_name = ANSWER_START <= token < ANSWER_END
+        ids.append(token if is_name else UNKNOWN)
+    if not ids:  # an empty answer is one unknown word
+        ids = [UNKNOWN]
     return ids + [END] * (ANSWER_WORDS - len(ids))
 
 
