@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from leverplus.experiment.rows import learn_expected_accuracy
 from leverplus.experiment.run import Run
 from leverplus.metrics import metric_named
 from leverplus.pools.build import picture_of
@@ -24,9 +25,10 @@ def measure(world: int, work: Path) -> tuple[list[float], list[str]]:
     """The accuracy of the likeliest answer of every training question of a world, and the question's picture."""
     recipe = load_recipe("best", [f"task.world_seed={world}", 'reward.components=["expected_accuracy", "gt_prob"]'])
     run = Run(recipe, work, 0, work / "scores.db", at_work=False)
-    assert run.expectation is not None
+    expected = learn_expected_accuracy(run)
+    assert expected is not None
     metric = metric_named(run.task.metric)
-    scores = [metric(run.expectation.likeliest(item.id), item.answers) for item in run.demonstrations]
+    scores = [metric(expected.likeliest(item.id), item.answers) for item in run.demonstrations]
     return scores, [f"{world}:{picture_of(item)}" for item in run.demonstrations]
 
 

@@ -117,14 +117,13 @@ def test_the_order_of_sets_does_not_matter() -> None:
 import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.metrics import exact_match
-from leverplus.training.data import expected_accuracy
 from leverplus.training.data.expected_accuracy import ExpectedAccuracy
 from leverplus.types import Item, ItemId
 words = ("lift", "elevator", "hoist", "crane")
 items = [Item(ItemId(f"i{n}"), "what?", words, "train") for n in range(30)]
 vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 judge = ExpectedAccuracy(items, Vectors(None, vectors, vectors), exact_match, seed=0)
-print(judge.judges[0].columns, float(judge.judges[0].network(judge.inputs).sum()))
+print(judge.predictors[0].columns, float(judge.predictors[0].network(judge.inputs).sum()))
 """
     said = {
         subprocess.run(
