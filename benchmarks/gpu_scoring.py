@@ -32,8 +32,8 @@ import torch
 import transformers
 
 from leverplus.backends.hf.language import Language
-from leverplus.backends.hf.pictures import Pictures, Unfolded, vision_encoder
-from leverplus.backends.hf.reader import Reader, Reading
+from leverplus.backends.hf.pictures import PictureTable, Unfolded, vision_encoder
+from leverplus.backends.hf.reader import PromptReading, Reader
 from leverplus.backends.hf.tree import Prompt
 
 TARGET = 90.0
@@ -156,8 +156,8 @@ def marked_ids(bench: Bench, pair: tuple[int, int]) -> np.ndarray:
     return np.concatenate(parts).astype(np.int64)
 
 
-def pictures_of(bench: Bench, model: Any) -> Pictures:
-    return Pictures(
+def pictures_of(bench: Bench, model: Any) -> PictureTable:
+    return PictureTable(
         bench.ids["image"], vision_encoder(model), capacity=bench.size.pictures, device=bench.device, turning=True
     )
 
@@ -171,7 +171,7 @@ def unfolded(bench: Bench, picture: int) -> Unfolded:
     return Unfolded((bench.ids["image"],) * (half * half), (half, half), inputs)
 
 
-def prompts_of(bench: Bench, pictures: Pictures, pairs: list[tuple[int, int]], *, weigh: bool) -> list[Prompt]:
+def prompts_of(bench: Bench, pictures: PictureTable, pairs: list[tuple[int, int]], *, weigh: bool) -> list[Prompt]:
     prompts = []
     for pair in pairs:
         slots = [pictures.slot(str(p), lambda p=p: unfolded(bench, p)) for p in (0, pair[1], pair[0])]
@@ -188,7 +188,7 @@ def synchronise(device: torch.device) -> None:
 
 def batched(
     bench: Bench, model: Any, pairs: list[tuple[int, int]], *, share: bool, write: bool
-) -> tuple[list[Reading], dict[str, Any]]:
+) -> tuple[list[PromptReading], dict[str, Any]]:
     """Read prompts in batches, from pictures to answers; the clock covers all of it."""
     synchronise(bench.device)
     started = time.perf_counter()
@@ -274,7 +274,7 @@ def sample(bench: Bench, count: int) -> list[int]:
     return [int(place) for place in np.linspace(0, len(bench.pairs) - 1, count).round()]
 
 
-def compare(ours: list[Reading], theirs: list[Any], noise: float) -> dict[str, Any]:
+def compare(ours: list[PromptReading], theirs: list[Any], noise: float) -> dict[str, Any]:
     """Same answers, ties (the first tokens that differ are closer than the number format tells apart), others."""
     same = ties = 0
     gaps = []

@@ -65,7 +65,7 @@ class Recorder:
     def backend(self, source: Source) -> Any:
         """The backend with a task's template; the model itself is loaded once."""
         from leverplus.backends.hf.backend import HfBackend
-        from leverplus.backends.hf.prompts import Prompts
+        from leverplus.backends.hf.prompts import ModelPrompts
         from leverplus.recipe.model import ModelSection
 
         section = ModelSection(
@@ -77,7 +77,7 @@ class Recorder:
         if self.loaded is None:
             self.loaded = HfBackend(None, section)  # type: ignore[arg-type]  # no pictures: the task is not looked at
         backend = self.loaded
-        backend.section, backend.prompts = section, Prompts(backend.loaded.tokenizer, section)
+        backend.section, backend.prompts = section, ModelPrompts(backend.loaded.tokenizer, section)
         backend.stops = backend.prompts.stops(backend.loaded.model)
         return backend
 

@@ -1,4 +1,4 @@
-"""What a backend is: a frozen model that answers prompts and says how probable given answers were."""
+"""Defines what a backend does: a frozen model that answers prompts and says how probable given answers were."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leverplus.types import Demos, Item, ItemId, Score
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt: the demonstrations in order with their answers, then the query; and the answers to be weighed.
+    """One prompt: the demonstrations in order with their answers, then the query; and the answers to weigh.
 
     `references` are distinct answers whose log-probabilities are wanted after this prompt. With `choose` they are all
     the labels there are and the likeliest is the answer: a backend that offers log-probabilities need not generate.
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: the raw text, one log-probability (nats, summed over tokens) a reference or None if not offered.
+    """The model's raw text, and one log-probability per reference (nats, summed over its tokens); None if not offered.
 
     `tokens` counts the tokens the model processed for this request, its share of common prefixes included.
     """
@@ -38,7 +38,7 @@ class Reply:
 class Backend(Protocol):
     """`fingerprint` holds model, revision, prompt template and decoding: everything that could change a reply.
 
-    `answer` returns one reply a request, in order. The caller sorts requests so that those with common leading
+    `answer` returns one reply per request, in order. The caller sorts requests so that those with common leading
     demonstrations stand together; a backend reuses what they share. Batch or one by one, the replies are the same.
     """
 
@@ -48,7 +48,7 @@ class Backend(Protocol):
 
 
 class Answered(NamedTuple):
-    """The reply to the request at `place` in what was asked, and the seconds it took."""
+    """The reply to the request at index `place`, and the seconds it took."""
 
     place: int
     reply: Reply

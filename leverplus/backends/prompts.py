@@ -1,4 +1,4 @@
-"""The prompt of a query with its demonstrations, exactly as a backend asks it: for use outside, with another client."""
+"""Writes the prompt of a query with its demonstrations exactly as a backend does, for use with another client."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Turn = dict[str, Any]
 def render_prompt(
     backend: str, model: ModelSection, task: Task, query: Item, demos: Sequence[Item] = ()
 ) -> str | list[Turn]:
-    """What `backend` ("hf" or "openai", `score.backend`) asks a model for a query: up to where the answer begins.
+    """The prompt that `backend` ("hf" or "openai", `score.backend`) gives a model, up to where the answer begins.
 
-    A text, in which a picture of an `hf` model is its own marker; the turns of a chat for `openai` with
-    `model.prompt = "chat"`, pictures as data URLs. No weights are loaded and nobody is asked.
+    A text, in which the model's own marker stands for a picture (`hf`); or the turns of a chat with pictures as data
+    URLs (`openai` with `model.prompt = "chat"`). No weights are loaded and no server is asked.
     """
     request = Request(query, tuple(demos), ())
     if backend == "openai":
-        from leverplus.backends.api.prompts import Prompts
+        from leverplus.backends.api.prompts import ServerPrompts
 
-        written = Prompts(model, task)
+        written = ServerPrompts(model, task)
         return written.turns(request) if model.prompt == "chat" else written.text(request)
     if backend == "hf":
         from leverplus.backends.hf.files import find_model

@@ -1,4 +1,4 @@
-"""The world's tiny vision-language model as a backend: pictures seen once, shared demonstrations computed once."""
+"""The world's tiny vision-language model as a backend; each picture is encoded once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from leverplus.world.weights import MODEL, digest, load_model
 from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
 BATCH = {"cpu": 256, "cuda": 8192}
-"""Prompts read together: what they pass from layer to layer still fits a core's cache, or fills a GPU."""
+"""Prompts read together: as many as keep the activations within a core's cache, or as fill a GPU."""
 
 
 class WorldBackend:
     """Answers up to eight demonstrations and a query; greedy over the 48 names; on a GPU where there is one."""
 
     fixed_answers = True
-    """It weighs answers of one or two names, so that none can be made longer at will."""
+    """Every answer is one name or two, so the self-test cannot ask for longer ones."""
 
     def __init__(self, task: WorldTask) -> None:
         self.task = task
@@ -40,8 +40,8 @@ class WorldBackend:
         return {"model": "world-lvlm", "revision": digest(MODEL), "template": "items-then-query", "decoding": "greedy"}
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        self._learn(requests)
-        by_shots: dict[int, list[int]] = defaultdict(list)
+        self._encode_new_items(requests)
+        by_shots: dict[int, list[int]] = defaultdict(list)  # the prompts of a batch show equally many demonstrations
         for place, request in enumerate(requests):
             if len(request.demos) > MAX_DEMOS:
                 raise ScoringError(
@@ -59,27 +59,32 @@ class WorldBackend:
 
     def answer_span(self, request: Request, reference: str) -> str:
         """The text of the tokens that are weighed for a reference; they are built from it, not found in a text."""
-        return answer_text(_padded((reference,), 1)[0]) if reference in request.references else ""
+        if reference not in request.references:
+            return ""
+        return answer_text(_padded((reference,), 1)[0])
 
     def _read(self, requests: Sequence[Request]) -> list[Reply]:
         assert self._table is not None
+        """Replies to requests with equally many demonstrations."""
         width = max(len(request.references) for request in requests)
-        query = self._tensor([self._rows[request.query.id] for request in requests])
+        query = self._tensor([self._rows[request.query.id] for request in requests])  # (B,)
         demos = self._tensor([[self._rows[demo.id] for demo in request.demos] for request in requests])
-        references = self._tensor([_padded(request.references, width) for request in requests])
-        reading = read_prompts(self.model, self._table, query, demos.view(len(requests), -1), references)
+        demos = demos.view(len(requests), -1)  # (B, shots), (B, 0) without demonstrations
+        references = self._tensor([_padded(request.references, width) for request in requests])  # (B, width, 2)
+        reading = read_prompts(self.model, self._table, query, demos, references)
         tokens = reading.tokens // len(requests)
-        answers, logprobs = reading.answer.tolist(), reading.logprobs.tolist()
-        return [
-            Reply(answer_text(answer), tuple(min(lp, 0.0) for lp in row[: len(request.references)]), tokens)
-            for request, answer, row in zip(requests, answers, logprobs, strict=True)
-        ]
+        replies = []
+        for request, answer, row in zip(requests, reading.answer.tolist(), reading.logprobs.tolist(), strict=True):
+            weighed = row[: len(request.references)]  # without the padding
+            logprobs = tuple(min(value, 0.0) for value in weighed)  # rounding may lift one above 0
+            replies.append(Reply(answer_text(answer), logprobs, tokens))
+        return replies
 
     def _tensor(self, ids: Sequence[object]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
-    def _learn(self, requests: Sequence[Request]) -> None:
-        """See the pictures of items that were not asked about before."""
+    def _encode_new_items(self, requests: Sequence[Request]) -> None:
+        """Encode the pictures of items that no request had before, and add them to the table of items."""
         fresh: dict[ItemId, Item] = {}
         for request in requests:
             for item in (request.query, *request.demos):
@@ -89,12 +94,13 @@ class WorldBackend:
             return
         items = list(fresh.values())
         with torch.inference_mode():
-            pictures = normalise_pictures(self.task.pictures(items).to(self.device))
+            pictures = normalise_pictures(self.task.pictures(items).to(self.device))  # (N, 3, 32, 32)
             seen = torch.cat([self.model.see(part) for part in torch.split(pictures, self.batch)])
-        question = self._tensor([question_tokens(item.question) for item in items])
+        question = self._tensor([question_tokens(item.question) for item in items])  # (N, question tokens)
         answer = self._tensor([answer_tokens(item.answer if item.answers else "") for item in items])
         added = ItemTable(seen, question, answer)
-        self._rows.update({item.id: len(self._rows) + place for place, item in enumerate(items)})
+        for item in items:
+            self._rows[item.id] = len(self._rows)
         self._table = added if self._table is None else _joined(self._table, added)
 
 
@@ -108,5 +114,6 @@ def _joined(left: ItemTable, right: ItemTable) -> ItemTable:
 
 @lru_cache(maxsize=1 << 14)
 def _padded(references: tuple[str, ...], width: int) -> list[list[int]]:
+    """The tokens of references, and copies of the first up to `width`, whose log-probabilities are not used."""
     tokens = [answer_tokens(reference) for reference in references]
     return tokens + [tokens[0]] * (width - len(tokens))

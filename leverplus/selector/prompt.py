@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from leverplus.backends.api.prompts import KEPT, Prompts
+from leverplus.backends.api.prompts import PICTURES_KEPT, ServerPrompts
 from leverplus.backends.base import Request
 from leverplus.recipe.model import ModelSection
 from leverplus.selector.demo import Demo
@@ -41,9 +41,9 @@ def chat_turns(
     """The turns of a chat. `urls` keeps encoded pictures of demonstrations from one prompt to the next."""
     request, pictures = _request(query, demos)
     known = {name: urls[name] for name in pictures.demos if name in urls}
-    written = Prompts(replace(section, prompt="chat"), pictures, urls=dict(known))
+    written = ServerPrompts(replace(section, prompt="chat"), pictures, urls=dict(known))
     turns = written.turns(request)
-    if len(urls) + len(pictures.demos) > KEPT:
+    if len(urls) + len(pictures.demos) > PICTURES_KEPT:
         urls.clear()
     urls.update({name: url for name, url in written.urls.items() if name in pictures.demos})
     return turns
@@ -52,7 +52,7 @@ def chat_turns(
 def plain_text(section: ModelSection, query: Query, demos: Sequence[Demo]) -> str:
     """One text up to where the answer begins."""
     request, pictures = _request(query, demos)
-    return Prompts(section, pictures).text(request)
+    return ServerPrompts(section, pictures).text(request)
 
 
 def _request(query: Query, demos: Sequence[Demo]) -> tuple[Request, PromptPictures]:

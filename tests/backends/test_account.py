@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.backends.api.account import Account, Part, part_key
+from leverplus.backends.api.account import Account, ReplyPart, part_key
 from leverplus.errors import LeverError
 
 
@@ -30,9 +30,9 @@ def test_sums_and_replies_outlive_a_process_that_was_killed(tmp_path: Path) -> N
         "unpriced": 1,
     }
     assert second.take.cost == 0.0
-    assert second.earlier_part("a") == Part(["x", -1.25], 12)
+    assert second.earlier_part("a") == ReplyPart(["x", -1.25], 12)
     assert second.earlier_part("a") is None, "each is given once"
-    assert Account(path).earlier_part("a") == Part(["x", -1.25], 12), "until its score is stored"
+    assert Account(path).earlier_part("a") == ReplyPart(["x", -1.25], 12), "until its score is stored"
     second.stored()
     third = Account(path)
     assert third.earlier_part("a") is None

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 import pytest
 
-from leverplus.backends.api.client import Client, Pace, Refused, _retry_after, usage_of
+from leverplus.backends.api.client import Client, Refused, RequestPace, _retry_after, usage_of
 from leverplus.errors import LeverError, ScoringError
 from leverplus.recipe.model import ModelSection
 
@@ -44,7 +44,7 @@ def served() -> Iterator[Served]:
 def client_of(served: Served, **settings) -> tuple[Client, Clock]:
     clock = Clock()
     section = replace(ModelSection(name=MODEL, url=served.url, retries=4, timeout=5.0), **settings)
-    return Client(section, Pace(section.rate, clock, clock.sleep)), clock
+    return Client(section, RequestPace(section.rate, clock, clock.sleep)), clock
 
 
 @pytest.mark.parametrize("kind", ["429", "500", "502", "503", "408", "garbage", "cut", "list", "hang up"])
@@ -156,7 +156,7 @@ def test_a_variable_that_is_not_set_is_named(served, monkeypatch) -> None:
 
 def test_requests_leave_evenly_and_an_idle_time_is_not_saved_up() -> None:
     clock = Clock()
-    pace = Pace(120.0, clock, clock.sleep)
+    pace = RequestPace(120.0, clock, clock.sleep)
     for _ in range(4):
         pace.wait()
     assert clock.slept == pytest.approx([0.5, 0.5, 0.5])
@@ -164,7 +164,7 @@ def test_requests_leave_evenly_and_an_idle_time_is_not_saved_up() -> None:
     pace.wait()
     pace.wait()
     assert clock.slept == pytest.approx([0.5, 0.5, 0.5, 0.5])
-    free = Pace(0.0, clock, clock.sleep)
+    free = RequestPace(0.0, clock, clock.sleep)
     free.wait()
     free.wait()
     assert len(clock.slept) == 4

@@ -1,8 +1,9 @@
-"""The account of a run with a server, `paid.jsonl`: what every request cost, and replies that are not stored yet.
+"""Keeps the account of a run with a server, `paid.jsonl`: what every request cost, and replies not yet stored.
 
 One line is appended when a request leaves and one when it is settled, in the thread that asked. A killed process thus
 leaves the exact sum of what the server charged for, the number of requests whose price nobody will ever know, and the
-replies that were paid for: the next take uses those instead of asking again. Once scores are stored, only sums stay.
+replies that were paid for. The next take (process that works on this run) uses those instead of asking again. Once
+scores are stored, only sums stay.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class Spent:
     unpriced: int = 0
 
     def add(self, values: Mapping[str, Any]) -> None:
+        """Add the amounts that a line of the account names; its other fields are left alone."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + values.get(field.name, 0))
 
 
 @dataclass(frozen=True)
-class Part:
+class ReplyPart:
     """What was read from one reply, and the tokens it took."""
 
     value: Any
@@ -53,49 +55,48 @@ class Part:
 
 
 class Account:
-    """Sums over all takes in `total`, over this one in `take`; without a file it remembers nothing after the process.
+    """Sums over all takes in `total`, over this one in `take`; without a file all is forgotten with the process.
 
-    `earlier` are sums that were kept elsewhere before the file existed.
+    `earlier` are sums that were kept elsewhere before the file existed. Several threads may use it.
     """
 
     def __init__(self, path: Path | None = None, earlier: Mapping[str, float] | None = None) -> None:
         self.path, self.take, self.total = path, Spent(), Spent()
         self._lock = threading.Lock()
         self._file: int | None = None
-        self._parts: dict[str, deque[Part]] = defaultdict(deque)
+        self._parts: dict[str, deque[ReplyPart]] = defaultdict(deque)
         self._facts: dict[str, Any] = {}
-        known = path is not None and path.is_file()
-        if known:
+        if path is not None and path.is_file():
             self._read()
         elif earlier:
             self.total.add(earlier)
         if path is not None:
-            self._compact(keep_parts=True)
+            self._rewrite(keep_parts=True)
 
     # -- money
 
     def sent(self, *, again: bool) -> None:
-        """A request leaves."""
-        self._note({"requests": 1, "repeated": int(again)})
+        """Count a request that leaves; `again` for a further attempt."""
+        self._append({"requests": 1, "repeated": int(again)})
 
     def settled(self, **values: Any) -> None:
-        """A request is over: what it cost, or `unpriced`, or nothing; with `key` and `value` what was read from it."""
-        self._note({"settled": 1} | values)
+        """Note that a request is over: what it cost, or `unpriced`, or nothing; as `key` and `value` what was read."""
+        self._append({"settled": 1} | values)
 
     # -- replies whose scores are not stored yet
 
-    def earlier_part(self, key: str) -> Part | None:
+    def earlier_part(self, key: str) -> ReplyPart | None:
         """A reply to the same request that an earlier take paid for and could not store; each is given once."""
         with self._lock:
             parts = self._parts.get(key)
             return parts.popleft() if parts else None
 
     def stored(self) -> None:
-        """Everything that was answered is stored, or was judged: only sums and facts stay."""
+        """Forget the replies, because their scores are stored or they were judged: only sums and facts stay."""
         with self._lock:
             self._parts.clear()
             if self.path is not None:
-                self._compact(keep_parts=False)
+                self._rewrite(keep_parts=False)
 
     # -- what was found out about the server
 
@@ -103,11 +104,12 @@ class Account:
         return self._facts.get(key)
 
     def learn(self, key: str, value: Any) -> None:
-        """Keep what need not be asked again by a later take."""
+        """Keep a fact about the server, which a later take need not ask for again."""
         self._facts[key] = value
-        self._note({"fact": key, "value": value})
+        self._append({"fact": key, "value": value})
 
-    def _note(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the sums and to the file, in one `write`, so that a killed process leaves whole lines."""
         with self._lock:
             self.take.add(line)
             self.total.add(line)
@@ -121,6 +123,7 @@ class Account:
                     ) from error
 
     def _read(self) -> None:
+        """Read the file of earlier takes: sums, facts and parts."""
         assert self.path is not None
         settled = 0
         lines = self.path.read_bytes().splitlines()
@@ -139,18 +142,20 @@ class Account:
             if "fact" in line:
                 self._facts[line["fact"]] = line["value"]
             elif "key" in line:
-                self._parts[line["key"]].append(Part(line["value"], line["tokens"]))
+                self._parts[line["key"]].append(ReplyPart(line["value"], line["tokens"]))
+        # What left and was never settled: the process was killed before the price came back.
         self.total.unpriced += self.total.requests - settled
 
-    def _compact(self, *, keep_parts: bool) -> None:
-        """Write the file anew: sums, facts and the parts that are still needed."""
+    def _rewrite(self, *, keep_parts: bool) -> None:
+        """Write the file anew: one line of sums, the facts, and the parts that are still needed."""
         assert self.path is not None
         lines: list[Mapping[str, Any]] = [{**asdict(self.total), "settled": self.total.requests}]
         lines += [{"fact": key, "value": value} for key, value in self._facts.items()]
         if keep_parts:
-            # their tokens are in the sums already
-            parts = [(key, part) for key, parts in self._parts.items() for part in parts]
-            lines += [{"key": key, "value": part.value, "tokens": part.tokens} for key, part in parts]
+            for key, parts in self._parts.items():
+                for part in parts:
+                    # "tokens" is no field of `Spent`: what the part cost is in the sums already.
+                    lines.append({"key": key, "value": part.value, "tokens": part.tokens})
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
         try:
             if self._file is not None:
@@ -167,5 +172,6 @@ class Account:
 
 
 def part_key(path: str, body: Mapping[str, Any]) -> str:
-    """What tells requests apart: their address and every word of them."""
-    return hashlib.sha256(json.dumps([path, body], sort_keys=True).encode()).hexdigest()[:32]
+    """A digest of a request's path and whole body: equal requests have equal keys."""
+    content = json.dumps([path, body], sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()[:32]

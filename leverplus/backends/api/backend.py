@@ -15,9 +15,9 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from leverplus.backends.api.account import Account, Part
+from leverplus.backends.api.account import Account, ReplyPart
 from leverplus.backends.api.client import Client, Reader, Refused
-from leverplus.backends.api.prompts import Prompts
+from leverplus.backends.api.prompts import ServerPrompts
 from leverplus.backends.api.threads import in_threads
 from leverplus.backends.api.weighing import Span, chat_span, plain_span, prompt_tokens, whole_text
 from leverplus.backends.base import Answered, Reply, Request
@@ -25,15 +25,15 @@ from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.tasks.base import Task
 
-FACTS = ("id", "root", "owned_by", "meta")
-"""What of a server's own words about its model goes into the fingerprint; times of start do not."""
+MODEL_FACTS = ("id", "root", "owned_by", "meta")
+"""Fields of a server's /models entry that go into the fingerprint; its time of start does not."""
 
-UNKNOWN = (400, 404, 405, 415, 422, 501)
-"""How servers say that they do not know an option or an address."""
+NOT_KNOWN_STATUSES = (400, 404, 405, 415, 422, 501)
+"""HTTP statuses by which servers say that they do not know an option or an address."""
 
 
 class OpenAIBackend:
-    """Asks a server one request a thread; what it cost is in `usage()`.
+    """Asks a server from several threads; what it cost is in `usage()`.
 
     `tolerance` is how far a log-probability (nats) may move from batch to batch: servers batch as they like, and most
     compute in bfloat16.
@@ -43,15 +43,16 @@ class OpenAIBackend:
 
     def __init__(self, task: Task, section: ModelSection, account: Account | None = None) -> None:
         self.task, self.section = task, section
+        # Both are replaced by whoever shows progress: a line for the user, and how many replies have come.
         self.say: Callable[[str], None] = lambda _line: None
         self.heard: Callable[[int], None] = lambda _count: None
         self.client = Client(section, account=account)
-        self.prompts = Prompts(section, task)
+        self.prompts = ServerPrompts(section, task)
         self.chat = section.prompt == "chat"
-        self.served = self._served()
-        self.weighs = section.logprobs == "always" or (section.logprobs == "auto" and self._offers())
-        if self.weighs:  # a backend that shows no spans is not asked for them
-            self.answer_span = self._shown_span
+        self.served = self._find_model()
+        self.weighs = section.logprobs == "always" or (section.logprobs == "auto" and self._offers_logprobs())
+        if self.weighs:  # the self-test asks a backend for the text of its spans only where it has this method
+            self.answer_span = self._weighed_text
 
     @property
     def notice(self) -> str:
@@ -87,7 +88,7 @@ class OpenAIBackend:
 
     def stream(self, requests: Sequence[Request]) -> Generator[list[Answered], None, None]:
         yield from in_threads(self._reply, requests, self.section.concurrency, self.client.halt, self._say_waiting)
-        self.client.account.stored()  # the caller asked for more than all, so it has committed all
+        self.client.account.stored()  # the caller came back after the last reply, so it has committed all of them
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """All replies; `heard` is told of them as they come."""
@@ -95,13 +96,14 @@ class OpenAIBackend:
         replies: dict[int, Reply] = {}
         with closing(parts):
             for part in parts:
-                replies |= {place: reply for place, reply, _ in part}
+                for answered in part:
+                    replies[answered.place] = answered.reply
                 self.heard(len(part))
         return [replies[place] for place in range(len(requests))]
 
     @property
     def most_by_worker(self) -> int:
-        """Prompts that a worker on a cluster is given at a time: its replies reach the store only with the last one."""
+        """Prompts per batch of a worker on a cluster: its replies reach the store only after the last of them."""
         return 4 * self.section.concurrency
 
     def charged_elsewhere(self, values: Mapping[str, float]) -> None:
@@ -109,7 +111,7 @@ class OpenAIBackend:
         self.client.account.settled(**{**values, "settled": values["requests"]})
 
     def judged(self) -> None:
-        """The replies to a self-test were judged: they are of no further use."""
+        """Forget the replies to a self-test, which were judged and are of no further use."""
         self.client.account.stored()
 
     def _say_waiting(self, count: int) -> None:
@@ -124,7 +126,7 @@ class OpenAIBackend:
         spans, weighed = self._weigh(request, request.references)
         logprobs = tuple(span.logprob for span in spans)
         if request.choose:
-            best = max(range(len(logprobs)), key=logprobs.__getitem__)
+            best = logprobs.index(max(logprobs))
             return Reply(request.references[best], logprobs, weighed)
         raw, tokens = self._generate(request)
         return Reply(raw, logprobs, tokens + weighed)
@@ -132,19 +134,18 @@ class OpenAIBackend:
     # -- what the model writes
 
     def _generate(self, request: Request) -> tuple[str, int]:
+        """The answer that the model writes, and the tokens it took."""
         body = {**self._common(), "max_tokens": self.section.max_new_tokens}
         if self.chat:
-            part = self.client.post(
-                "/chat/completions", {**body, "messages": self.prompts.turns(request)}, self._written
-            )
+            body["messages"] = self.prompts.turns(request)
+            part = self.client.post("/chat/completions", body, self._written)
         else:
-            text = self.prompts.text(request)
-            part = self.client.post(
-                "/completions", {**body, "prompt": text, "stop": [self.prompts.ending]}, self._written
-            )
+            body |= {"prompt": self.prompts.text(request), "stop": [self.prompts.ending]}
+            part = self.client.post("/completions", body, self._written)
         return str(part.value), part.tokens
 
     def _written(self, reply: Mapping[str, Any]) -> str:
+        """The text of a reply: of a chat its message, of a completion its `text`."""
         (choice,) = _choices(reply, 1)
         message = choice.get("message")
         written = message.get("content") if isinstance(message, Mapping) else choice.get("text")
@@ -155,36 +156,43 @@ class OpenAIBackend:
     def _common(self) -> dict[str, Any]:
         return {"model": self.section.name, "temperature": 0}
 
-    # -- what the model thinks of given answers
+    # -- how probable given answers are
 
     def _weigh(self, request: Request, references: Sequence[str]) -> tuple[list[Span], int]:
-        return self._weigh_chat(request, references) if self.chat else self._weigh_plain(request, references)
+        """One span per reference, and the tokens it took."""
+        if self.chat:
+            return self._weigh_chat(request, references)
+        return self._weigh_plain(request, references)
 
     def _weigh_plain(self, request: Request, references: Sequence[str]) -> tuple[list[Span], int]:
+        """All references in one request, which `/completions` takes as a list of prompts."""
         prompts = self.prompts
         answers = [prompts.lead + reference for reference in references]
         texts = [prompts.text(request) + answer + prompts.ending for answer in answers]
-        before = None if all(answer.isascii() for answer in answers) else self._length(request)
+        # Only an answer that is not ASCII needs the length of its prompt (see `plain_span`), which costs a request.
+        before = None if all(answer.isascii() for answer in answers) else self._prompt_length(request)
 
         def spans_of(reply: Mapping[str, Any]) -> list[list[Any]]:
-            spans = [
-                plain_span(self._tokens(choice, reply), answer, prompts.ending, None if answer.isascii() else before)
-                for choice, answer in zip(_choices(reply, len(texts)), answers, strict=True)
-            ]
-            return [[span.text, span.logprob] for span in spans]
+            found = []
+            for choice, answer in zip(_choices(reply, len(texts)), answers, strict=True):
+                known = None if answer.isascii() else before
+                span = plain_span(self._prompt_tokens(choice, reply), answer, prompts.ending, known)
+                found.append([span.text, span.logprob])
+            return found
 
-        part = self._echo(texts, spans_of)
+        part = self._ask_echo(texts, spans_of)
         return [Span(*span) for span in part.value], part.tokens
 
     def _weigh_chat(self, request: Request, references: Sequence[str]) -> tuple[list[Span], int]:
+        """One request per reference, because `/chat/completions` takes one chat."""
         spans, tokens = [], 0
         turns = self.prompts.turns(request)
-        before = None if all(reference.isascii() for reference in references) else self._length(request)
+        before = None if all(reference.isascii() for reference in references) else self._prompt_length(request)
         for reference in references:
-
+            # As a default, `reference` is the one of this turn of the loop, not the last one.
             def span_of(reply: Mapping[str, Any], reference: str = reference) -> list[Any]:
                 known = None if reference.isascii() else before
-                span = chat_span(self._tokens(_choices(reply, 1)[0], reply), reference, known)
+                span = chat_span(self._prompt_tokens(_choices(reply, 1)[0], reply), reference, known)
                 return [span.text, span.logprob]
 
             part = self._read([*turns, {"role": "assistant", "content": reference}], span_of, generate=False)
@@ -192,27 +200,28 @@ class OpenAIBackend:
             tokens += part.tokens
         return spans, tokens
 
-    def _read(self, messages: Sequence[Mapping[str, Any]], read: Reader, *, generate: bool) -> Part:
-        """A chat with the log-probabilities of all its tokens; `generate` opens a turn for the model."""
+    def _read(self, messages: Sequence[Mapping[str, Any]], read: Reader, *, generate: bool) -> ReplyPart:
+        """Ask for a chat with the log-probabilities of all its tokens; `generate` opens a turn for the model."""
+        # vLLM's options; a server must write at least one token, which is not used.
         options = {"add_generation_prompt": generate, "prompt_logprobs": 0, "max_tokens": 1}
         return self.client.post("/chat/completions", {**self._common(), **options, "messages": list(messages)}, read)
 
-    def _echo(self, texts: Sequence[str], read: Reader) -> Part:
-        """Texts with the log-probabilities of all their tokens."""
+    def _ask_echo(self, texts: Sequence[str], read: Reader) -> ReplyPart:
+        """Ask for texts with the log-probabilities of all their tokens, and for nothing to be written."""
         options = {"echo": True, "max_tokens": 0, "logprobs": 1}
         return self.client.post("/completions", {**self._common(), **options, "prompt": list(texts)}, read)
 
-    def _length(self, request: Request) -> int:
+    def _prompt_length(self, request: Request) -> int:
         """How many tokens a prompt has before its answer."""
 
         def length_of(reply: Mapping[str, Any]) -> int:
-            return len(self._tokens(_choices(reply, 1)[0], reply))
+            return len(self._prompt_tokens(_choices(reply, 1)[0], reply))
 
         if self.chat:
             return int(self._read(self.prompts.turns(request), length_of, generate=True).value)
-        return int(self._echo([self.prompts.text(request)], length_of).value)
+        return int(self._ask_echo([self.prompts.text(request)], length_of).value)
 
-    def _tokens(self, choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, float | None]]:
+    def _prompt_tokens(self, choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, float | None]]:
         tokens = prompt_tokens(choice, reply)
         if tokens is None:
             raise ScoringError(
@@ -225,27 +234,27 @@ class OpenAIBackend:
         """The whole prompt, up to where the answer begins; of a chat the texts of its turns."""
         return self.prompts.chat_text(request) if self.chat else self.prompts.text(request)
 
-    def _shown_span(self, request: Request, reference: str) -> str:
+    def _weighed_text(self, request: Request, reference: str) -> str:
         """The text of the tokens that are weighed for a reference."""
         return self._weigh(request, [reference])[0][0].text
 
     # -- what the server is
 
-    def _served(self) -> dict[str, Any]:
-        """The server's words about the model; a name it does not know is refused before anything is paid for."""
+    def _find_model(self) -> dict[str, Any]:
+        """What the server says about the model; a name it does not know is refused before anything is paid for."""
         listed = self.client.models()
         for row in listed:
             if row.get("id") == self.section.name:
-                return {fact: row[fact] for fact in FACTS if fact in row}
+                return {fact: row[fact] for fact in MODEL_FACTS if fact in row}
         if listed:
             known = ", ".join(str(row.get("id")) for row in listed[:8])
             raise ScoringError(f'model.name = "{self.section.name}": {self.section.url} serves {known}')
         return {}
 
-    def _offers(self) -> bool:
-        """Whether the server weighs given answers: it is asked once, with one short prompt.
+    def _offers_logprobs(self) -> bool:
+        """Whether the server gives log-probabilities of given answers: it is asked once, with one short prompt.
 
-        That it does is kept for later takes of a run; that it does not may have been mended meanwhile.
+        Only a yes is kept for later takes of a run: a server that does not may be mended in the meantime.
         """
         known = f"weighs {self.section.prompt} {self.section.name}"
         if self.client.account.fact(known):
@@ -255,9 +264,9 @@ class OpenAIBackend:
                 question, answer = {"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}
                 offers = self._read([question, answer], _weighs_two, generate=False).value
             else:
-                offers = self._echo(["1 + 1 = 2"], _weighs_two).value
+                offers = self._ask_echo(["1 + 1 = 2"], _weighs_two).value
         except Refused as error:
-            if error.status not in UNKNOWN:
+            if error.status not in NOT_KNOWN_STATUSES:
                 raise
             return False
         if offers:
@@ -282,13 +291,14 @@ def _choices(reply: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
         )
     if count == 1:
         return choices
-    places = {choice.get("index"): choice for choice in choices if isinstance(choice.get("index"), int)}
-    if set(places) != set(range(count)):
+    by_index = {choice.get("index"): choice for choice in choices if isinstance(choice.get("index"), int)}
+    if set(by_index) != set(range(count)):
+        found = str([choice.get("index") for choice in choices])[:80]
         raise ScoringError(
-            f"the server numbers its {count} choices by {str([c.get('index') for c in choices])[:80]} instead of 0 to "
+            f"the server numbers its {count} choices by {found} instead of 0 to "
             f'{count - 1}, so nobody knows which answer is which; set model.logprobs = "never" to go without'
         )
-    return [places[place] for place in range(count)]
+    return [by_index[index] for index in range(count)]
 
 
 def _is_loopback(host: str) -> bool:

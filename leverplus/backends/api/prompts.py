@@ -1,4 +1,4 @@
-"""Prompts as a server takes them: one text, or the turns of a chat with pictures as data URLs."""
+"""Writes prompts for a server: one text, or the turns of a chat with pictures as data URLs."""
 
 from __future__ import annotations
 
@@ -15,46 +15,58 @@ from leverplus.tasks.base import Task
 from leverplus.types import Item
 
 Turn = dict[str, Any]
-KEPT = 256
-"""Encoded pictures that are kept; demonstrations come back often."""
+PICTURES_KEPT = 256
+"""Encoded pictures that are kept in memory: a demonstration stands in many prompts."""
 
 
-class Prompts:
-    """Writes prompts. A plain answer is `lead + answer + ending`; a chat's answer is a turn."""
+class ServerPrompts:
+    """Writes prompts. In a text an answer is `lead + answer + ending`; in a chat it is a turn."""
 
     def __init__(self, section: ModelSection, task: Task, urls: dict[str, str] | None = None) -> None:
         self.section, self.task = section, task
         before, _, self.ending = section.template.partition(ANSWER)
+        # The prompt ends before the blank, which most tokenizers join with the first word of the answer.
         self.before = before.rstrip(" ")
         self.lead = before[len(self.before) :]
         self.urls = {} if urls is None else urls
         """Encoded pictures by their digest."""
 
     def text(self, request: Request) -> str:
-        """A plain prompt up to where the answer begins."""
+        """The prompt as one text, up to where the answer begins."""
         for item in (*request.demos, request.query):
             if item.image is not None:
                 raise ScoringError(
                     f'item {item.id} has a picture, which only a chat can show; set model.prompt = "chat"'
                 )
-        parts = [self.section.instruction + "\n"] if self.section.instruction else []
-        parts += [self._ask(demo) + self.lead + demo.answer + self.ending for demo in request.demos]
-        return "".join([*parts, self._ask(request.query)])
+        parts = []
+        if self.section.instruction:
+            parts.append(self.section.instruction + "\n")
+        for demo in request.demos:
+            parts.append(self._ask(demo) + self.lead + demo.answer + self.ending)
+        parts.append(self._ask(request.query))
+        return "".join(parts)
 
     def _ask(self, item: Item) -> str:
         return self.before.replace(QUESTION, item.question)
 
     def turns(self, request: Request) -> list[Turn]:
-        """A chat: each demonstration a question and its answer, then the query."""
-        turns = [{"role": "system", "content": self.section.instruction}] if self.section.instruction else []
+        """The prompt as a chat: each demonstration is a question and its answer, then comes the query."""
+        turns: list[Turn] = []
+        if self.section.instruction:
+            turns.append({"role": "system", "content": self.section.instruction})
         for demo in request.demos:
-            turns += [self._question(demo), {"role": "assistant", "content": demo.answer}]
-        return [*turns, self._question(request.query)]
+            turns.append(self._question(demo))
+            turns.append({"role": "assistant", "content": demo.answer})
+        turns.append(self._question(request.query))
+        return turns
 
     def chat_text(self, request: Request) -> str:
-        """The texts of a chat's turns, a line each; pictures are left out."""
-        contents = [turn["content"] for turn in self.turns(request)]
-        return "\n".join(content if isinstance(content, str) else content[-1]["text"] for content in contents)
+        """The texts of a chat's turns, one line per turn; pictures are left out."""
+        lines = []
+        for turn in self.turns(request):
+            content = turn["content"]
+            lines.append(content if isinstance(content, str) else content[-1]["text"])  # the picture stands first
+        return "\n".join(lines)
 
     def _question(self, item: Item) -> Turn:
         if item.image is None:
@@ -63,7 +75,7 @@ class Prompts:
         return {"role": "user", "content": parts}
 
     def url(self, item: Item) -> str:
-        """The picture of an item; several threads may ask, at worst one is encoded twice."""
+        """The picture of an item as a data URL; where several threads ask at once, one may be encoded twice."""
         digest = self.task.image_digest(item)
         known = self.urls.get(digest)
         if known is None:
@@ -71,7 +83,7 @@ class Prompts:
             if picture is None:
                 raise ScoringError(f"item {item.id} has no picture any more; run `lever task check`")
             known = data_url(picture, self.section.image_pixels)
-            if len(self.urls) >= KEPT:
+            if len(self.urls) >= PICTURES_KEPT:
                 self.urls.clear()
             self.urls[digest] = known
         return known
@@ -82,8 +94,8 @@ def data_url(picture: Image.Image, most_pixels: int) -> str:
     picture = picture.convert("RGB")
     pixels = picture.width * picture.height
     if most_pixels and pixels > most_pixels:
-        share = (most_pixels / pixels) ** 0.5
-        size = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
+        scale = (most_pixels / pixels) ** 0.5  # of each side
+        size = (max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))
         picture = picture.resize(size, Image.Resampling.BICUBIC)
     file = io.BytesIO()
     picture.save(file, "PNG")

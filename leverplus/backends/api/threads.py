@@ -1,4 +1,4 @@
-"""Several threads ask; what has come is handed on at once, and a failure ends the asking without losing anything."""
+"""Asks a server from several threads: hands on each reply at once, and after a failure keeps the replies under way."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from leverplus.backends.api.client import Halted
 from leverplus.backends.base import Answered, Reply, Request
 
-SILENT = 1.0
-"""Seconds that are waited for replies under way before the user is told."""
+SILENT_WAIT = 1.0
+"""Seconds of waiting for replies under way before the user is told."""
 
 
 def in_threads(
@@ -21,13 +21,15 @@ def in_threads(
     halt: threading.Event,
     waiting: Callable[[int], None],
 ) -> Generator[list[Answered], None, None]:
-    """Yields what has come since the last time until all is answered.
+    """Yield the replies that have come since the last time, until all requests are answered.
 
     The first failure sets `halt`: nothing further is asked, what is under way is waited for and yielded, and then the
     failure is raised. Where the caller leaves early (Ctrl-C), what is under way is waited for too: the threads have it
-    in the account by then. `waiting` is told how many threads that takes. They end with the process if it is left.
+    in the account by then. `waiting` is called with the number of threads that are late. The threads are daemons: a
+    second Ctrl-C ends them with the process.
     """
     todo, lock = iter(enumerate(requests)), threading.Lock()
+    # What threads hand back: a reply, an error, or None when a thread ends.
     done: SimpleQueue[Answered | Exception | None] = SimpleQueue()
 
     def work() -> None:
@@ -38,7 +40,8 @@ def in_threads(
                 break
             started = time.perf_counter()
             try:
-                done.put(Answered(place, ask(request), time.perf_counter() - started))
+                reply = ask(request)
+                done.put(Answered(place, reply, time.perf_counter() - started))
             except Exception as error:
                 halt.set()
                 done.put(error)
@@ -50,8 +53,8 @@ def in_threads(
     running, failures = len(workers), list[Exception]()
     try:
         while running:
-            came = [done.get()]
-            while not done.empty():
+            came = [done.get()]  # waits for one
+            while not done.empty():  # and takes what else is there
                 came.append(done.get())
             running -= came.count(None)
             failures += [one for one in came if isinstance(one, Exception)]
@@ -63,11 +66,14 @@ def in_threads(
         _wait_for(workers, waiting)
         halt.clear()
     if failures:
-        raise next((error for error in failures if not isinstance(error, Halted)), failures[0])
+        # The other threads fail with Halted, which says nothing; the error that halted them comes first.
+        causes = [error for error in failures if not isinstance(error, Halted)]
+        raise causes[0] if causes else failures[0]
 
 
 def _wait_for(workers: Sequence[threading.Thread], waiting: Callable[[int], None]) -> None:
-    until = time.monotonic() + SILENT
+    """Wait until all threads have ended; after `SILENT_WAIT` seconds tell the caller how many are late."""
+    until = time.monotonic() + SILENT_WAIT
     for thread in workers:
         thread.join(max(0.0, until - time.monotonic()))
     late = [thread for thread in workers if thread.is_alive()]

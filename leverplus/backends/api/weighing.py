@@ -1,4 +1,4 @@
-"""Log-probabilities of given answers from what servers return for the tokens of a prompt.
+"""Finds the log-probabilities of given answers in what servers return for the tokens of a prompt.
 
 Two shapes are read: `logprobs` with `tokens` and `token_logprobs` (completions with echo) and vLLM's `prompt_logprobs`,
 a list of {token id: {logprob, decoded_token}}. An answer's tokens are found by their text, from the end: tokens before
@@ -16,13 +16,13 @@ from typing import Any
 from leverplus.errors import ScoringError
 
 MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
-"""How some servers write blanks and line ends inside tokens."""
+"""How some servers write blanks and line ends inside tokens (byte-level BPE and SentencePiece)."""
 
-_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
-"""How the markers of chat templates look: <|im_end|>, </s>, <end_of_turn>, [/INST]."""
+_TURN_MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+"""Matches the markers of chat templates: <|im_end|>, </s>, <end_of_turn>, [/INST]."""
 
-CLOSING = 8
-"""Most tokens a chat template writes after an answer."""
+MOST_CLOSING = 8
+"""A chat template writes at most so many tokens after an answer."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ Token = tuple[str, Any]
 """A token's text, and what the server sent as its log-probability: a number, None, or anything."""
 
 ROUNDING = 1e-5
-"""How far above 0 rounding may lift a log-probability. It is a logit less the log of a sum, each rounded to float32:
-two roundings at logits of up to 64 make 8e-6. What is further above 0 is no log-probability."""
+"""How far above 0 rounding may lift a log-probability. It is a logit minus the log of a sum, each rounded to float32:
+two roundings at logits of up to 64 make 8e-6. A value further above 0 is no log-probability."""
 
 
 def prompt_tokens(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[Token] | None:
@@ -55,68 +55,79 @@ def prompt_tokens(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> list[T
 
 
 def _chosen(row: Any) -> Token:
-    """The token that stood in the prompt: the first entry; a higher-ranked one may follow it."""
+    """The token that stood in the prompt: vLLM lists it first; a more probable one may follow."""
     if not isinstance(row, Mapping) or not row:
         return "", None
     entry = next(iter(row.values()))
-    return (_token_text(entry.get("decoded_token")), entry.get("logprob")) if isinstance(entry, Mapping) else ("", None)
+    if not isinstance(entry, Mapping):
+        return "", None
+    return _token_text(entry.get("decoded_token")), entry.get("logprob")
 
 
 def _token_text(token: Any) -> str:
-    """What a server says a token is; "" for what is no text. Halves of characters become replacement characters."""
+    """The text that a server gives for a token; "" where it gives none. Half a character becomes U+FFFD."""
     return whole_text(token) if isinstance(token, str) else ""
 
 
 def whole_text(text: str) -> str:
-    """A text that Unicode allows: a server may send half of a character."""
+    """A text with U+FFFD in place of lone surrogates: a server may send half of a character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def plain_span(tokens: Sequence[Token], answer: str, ending: str, before: int | None = None) -> Span:
-    """An answer that ends the text: its tokens and those of its ending.
+    """The span of an answer that ends the text: its tokens and those of its ending.
 
-    `before` is the number of tokens before the answer where its text cannot say, because it is not plain ASCII: servers
-    cut such characters into tokens that are no text by themselves.
+    `before` is the number of tokens before an answer that is not ASCII. Its tokens cannot be found by their text,
+    because servers cut such characters into tokens that are no text by themselves.
     """
-    start = before if before is not None else len(tokens) - _reach(tokens, len(tokens), answer + ending)
+    start = before
+    if start is None:
+        start = len(tokens) - _count_back(tokens, len(tokens), answer + ending)
     return _span(tokens, answer, start, len(tokens), ending)
 
 
 def chat_span(tokens: Sequence[Token], answer: str, before: int | None = None) -> Span:
-    """An answer inside a closed turn: its tokens and the first one after them, which ends the turn.
+    """The span of an answer inside a closed turn: its tokens and the first one after them, which ends the turn.
 
-    With `before`, see above, the turn ends at the first marker after the answer's first token.
+    With `before` (as in `plain_span`) the turn ends at the first marker after the answer's first token.
     """
     if before is not None:
-        marks = [place for place in range(before + 1, len(tokens)) if _MARK.fullmatch(tokens[place][0].strip())]
-        end = marks[0] if marks else len(tokens)
+        end = before + 1
+        while end < len(tokens) and not _TURN_MARKER.fullmatch(tokens[end][0].strip()):
+            end += 1
+        end = min(end, len(tokens))
         return _span(tokens, answer, before, min(end + 1, len(tokens)), _text(tokens[end : end + 1]))
-    for closing in range(1, min(CLOSING, len(tokens) - 1) + 1):
+    # How many tokens the template writes after the answer is not known, so each number is tried.
+    for closing in range(1, min(MOST_CLOSING, len(tokens) - 1) + 1):
         end = len(tokens) - closing
-        reach = _reach(tokens, end, answer)
-        if reach:
-            return _span(tokens, answer, end - reach, end + 1, _text(tokens[end : end + 1]))
-    return _span(tokens, answer, len(tokens), len(tokens), "")
+        count = _count_back(tokens, end, answer)
+        if count:
+            return _span(tokens, answer, end - count, end + 1, _text(tokens[end : end + 1]))
+    return _span(tokens, answer, len(tokens), len(tokens), "")  # an empty span, which raises
 
 
-def _reach(tokens: Sequence[Token], end: int, wanted: str) -> int:
-    """How many tokens before `end` make a text, 0 where none do; failing that, all but the blanks it starts with."""
-    loose = 0
+def _count_back(tokens: Sequence[Token], end: int, wanted: str) -> int:
+    """How many tokens before `end` make up a text; 0 where none do.
+
+    Where no number of tokens gives the text exactly, one that gives it but for blanks at its start counts too.
+    """
+    but_for_blanks = 0
     for count in range(1, end + 1):
         text = _text(tokens[end - count : end])
         if text == wanted:
             return count
-        if not loose and text.lstrip(" ") == wanted.lstrip(" "):
-            loose = count
+        if not but_for_blanks and text.lstrip(" ") == wanted.lstrip(" "):
+            but_for_blanks = count
         if len(text) > len(wanted):
             break
-    return loose
+    return but_for_blanks
 
 
 def _span(tokens: Sequence[Token], answer: str, start: int, end: int, ending: str) -> Span:
+    """The span of tokens start..end; its text is given without the ending."""
     values = [value for _, value in tokens[start:end]]
     if not values:
-        tail = _text(tokens[-CLOSING:])
+        tail = _text(tokens[-MOST_CLOSING:])
         raise ScoringError(
             f"the server's tokens end in {tail!r}, where the answer {answer!r} does not stand by itself; "
             'change model.template, or set model.logprobs = "never" to go without log-probabilities'
@@ -127,8 +138,8 @@ def _span(tokens: Sequence[Token], answer: str, start: int, end: int, ending: st
 
 
 def _logprob(value: Any, answer: str) -> float:
-    """The log-probability of one token; what is none is refused."""
-    number = float(value) if isinstance(value, float) or _small(value) else math.nan
+    """The log-probability of one token; ScoringError where the server sent something else."""
+    number = float(value) if isinstance(value, float) or _fits_float(value) else math.nan
     if not math.isfinite(number) or number > ROUNDING:
         raise ScoringError(
             f"the server gave {str(value)[:40]!r} as the log-probability of a token of the answer {answer!r}, which "
@@ -137,8 +148,8 @@ def _logprob(value: Any, answer: str) -> float:
     return min(0.0, number)
 
 
-def _small(value: Any) -> bool:
-    """A whole number that a float holds; the length of an integer has no limit in JSON."""
+def _fits_float(value: Any) -> bool:
+    """Whether a value is a whole number that a float holds exactly; in JSON an integer may have any length."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53
 
 

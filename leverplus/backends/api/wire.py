@@ -1,7 +1,7 @@
-"""One HTTP request and its reply: within a deadline, bounded in size, and from the server that was named.
+"""Sends one HTTP request and reads its reply: within a deadline, bounded in size, only from the server that was named.
 
 `timeout` holds for the whole attempt: connecting, sending, waiting and reading. A server that sends a byte now and then
-does not move it. Redirects are not followed: prompts would go to somebody the user did not name.
+does not extend it. Redirects are not followed: prompts would go to a server that the user did not name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ except ImportError as error:
     raise LeverError("the openai backend needs a package for HTTP; type `pip install 'leverplus[api]'`") from error
 
 MOST_BYTES = 64 << 20
-"""Of a reply, unpacked. The log-probabilities of 60 answers after 2,000 tokens each take about 12 MB."""
+"""The most bytes of a reply, unpacked. The log-probabilities of 60 answers after 2,000 tokens each take about 12 MB."""
 
 PIECE = 64 << 10
-"""Bytes sent at a time; the deadline is looked at between two."""
+"""Bytes sent at a time; the deadline is checked between two pieces."""
 
 _REDIRECTS = range(300, 400)
 
@@ -42,7 +42,7 @@ class NoReply(Exception):
 
 
 class Unread(ScoringError):
-    """A reply that must not be read, however often it is asked for; `sent` as above."""
+    """A reply that must not be read, and asking again would not help (a redirect, too large); `sent` as above."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Unread(ScoringError):
 
 @dataclass(frozen=True)
 class Raw:
-    """A reply as it came."""
+    """A reply as it came, not parsed; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,11 +67,12 @@ class Wire:
         self._headers: dict[bytes | str, bytes | str] = {
             "content-type": "application/json",
             "accept": "application/json",
+            "accept-encoding": "identity",
+            "user-agent": "leverplus",
         }
-        self._headers |= {"accept-encoding": "identity", "user-agent": "leverplus"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
-        self._pool = _pool(self.url, _TimedBackend(self._deadline))
+        self._pool = _open_pool(self.url, _TimedBackend(self._deadline))
 
     def ask(self, method: str, path: str, content: bytes = b"") -> Raw:
         """The reply to one request; NoReply when none came whole in time, Unread when it must not be read."""
@@ -94,11 +95,15 @@ class Wire:
             raise NoReply(f"the connection broke ({error or type(error).__name__})", sent=True) from None
 
     def _body(self, pieces: Iterable[bytes], headers: Mapping[str, str], path: str) -> bytes:
+        """The whole body, unpacked; a few bytes that would unpack to gigabytes are not."""
         body, unpack = bytearray(), _unpacker(headers.get("content-encoding", ""))
         try:
             for piece in pieces:
-                # one byte more than may be there tells a reply that is too large from one that just fits
-                body += piece if unpack is None else unpack.decompress(piece, MOST_BYTES + 1 - len(body))
+                if unpack is None:
+                    body += piece
+                else:
+                    # One byte more than allowed tells a reply that is too large from one that just fits.
+                    body += unpack.decompress(piece, MOST_BYTES + 1 - len(body))
                 if len(body) > MOST_BYTES:
                     raise Unread(
                         f"{self.url}{path} sent a reply of more than {MOST_BYTES >> 20} MiB, which was not read; is "
@@ -115,7 +120,7 @@ class Wire:
 
 
 class _Deadline(threading.local):
-    """When the request of this thread must be over."""
+    """When the request of this thread must be over, as a reading of `time.monotonic`; each thread has its own."""
 
     at = 0.0
 
@@ -127,7 +132,7 @@ class _Deadline(threading.local):
 
 
 class _TimedBackend(httpcore.NetworkBackend):
-    """Opens connections on which every step gets what is left of the thread's time."""
+    """Opens connections on which every step may take what is left of the thread's time, whatever httpcore passes."""
 
     def __init__(self, deadline: _Deadline) -> None:
         self._inner, self._deadline = httpcore.SyncBackend(), deadline
@@ -171,7 +176,7 @@ class _TimedStream(httpcore.NetworkStream):
         return self._inner.get_extra_info(info)
 
 
-def _pool(url: str, backend: _TimedBackend) -> httpcore.ConnectionPool:
+def _open_pool(url: str, backend: _TimedBackend) -> httpcore.ConnectionPool:
     """Connections to a server, through the proxy that the environment names for it, if any."""
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]
@@ -186,9 +191,10 @@ def _pool(url: str, backend: _TimedBackend) -> httpcore.ConnectionPool:
 
 
 def _unpacker(encoding: str) -> Any:
-    """What unpacks a body piece by piece; None where it is not packed. Servers are asked not to pack."""
-    if encoding.strip().lower() in ("", "identity"):
+    """An object that unpacks a body piece by piece; None where it is not packed. Servers are asked not to pack."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
         return None
-    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+    if name not in ("gzip", "x-gzip", "deflate"):
         raise NoReply(f"its answer is packed by '{encoding[:40]}', which was not asked for", sent=True)
-    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as its head says
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: zlib tells gzip from zlib by the first bytes

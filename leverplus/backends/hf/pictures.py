@@ -1,7 +1,7 @@
-"""Pictures for a vision-language model: each is seen once, and its features stay on the device while there is room.
+"""Encodes pictures for a vision-language model, each once, and keeps their features on the device while there is room.
 
-A picture has a slot. In a prompt its places are codes of that slot (see tree.py), so prompts share a beginning only if
-they show the same pictures there.
+A picture has a slot, its number in the table. In a prompt its places are codes of that slot (see tree.py), so prompts
+share a beginning only if they show the same pictures there.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from leverplus.errors import ScoringError
 Inputs = Mapping[str, Tensor]
 """What a processor makes of one picture: pixel_values and whatever else the model's vision side takes."""
 
-TOGETHER = 16
-"""Pictures encoded in one pass."""
+PICTURES_PER_PASS = 16
+"""Pictures encoded in one pass: enough to fill a GPU, few enough for its memory."""
 
 
 @dataclass(frozen=True)
 class Unfolded:
-    """A picture as it stands in a prompt: the tokens in its marker's place, and its grid (height, width) in tokens."""
+    """A picture as it stands in a prompt: the tokens that replace its marker, its grid (height, width) in tokens, and
+    what the vision side is given."""
 
     ids: tuple[int, ...]
     grid: tuple[int, int] | None
@@ -36,23 +37,24 @@ class Unfolded:
 
 
 @dataclass(frozen=True)
-class Features:
-    """What the model sees of a picture: (places, D), and the same for layers that get features of their own."""
+class PictureFeatures:
+    """A picture after the vision side: (places, D), and the same for each deeper layer with features of its own."""
 
     first: Tensor
     deeper: tuple[Tensor, ...] = ()
 
 
-class Pictures:
+class PictureTable:
     """The pictures of one model. `image_token` is the token whose embeddings are replaced by features.
 
-    `encode` takes the inputs of several pictures of one shape, stacked, and returns their features.
+    `encode` takes the inputs of several pictures of one shape, stacked, and returns their features. `capacity` is the
+    number of pictures whose features are kept; with `turning` rotary positions have three dimensions.
     """
 
     def __init__(
         self,
         image_token: int,
-        encode: Callable[[Inputs], list[Features]],
+        encode: Callable[[Inputs], list[PictureFeatures]],
         *,
         capacity: int,
         device: torch.device,
@@ -63,22 +65,23 @@ class Pictures:
         self.capacity = capacity
         self.device = device
         self.turning = turning
-        self.encoded = 0
-        self._slots: dict[str, int] = {}
+        self.encoded = 0  # how many were encoded so far; one that was dropped and came back counts twice
+        self._slots: dict[str, int] = {}  # by content digest
+        # By slot:
         self._unfold: list[Callable[[], Unfolded]] = []
         self._ids: list[Codes] = []
         self._grids: list[tuple[int, int] | None] = []
-        self._waiting: dict[int, Inputs] = {}
-        self._features: OrderedDict[int, Features] = OrderedDict()
+        self._waiting: dict[int, Inputs] = {}  # inputs of pictures that are not encoded yet
+        self._features: OrderedDict[int, PictureFeatures] = OrderedDict()  # least recently used first
 
     def slot(self, name: str, unfold: Callable[[], Unfolded]) -> int:
-        """The slot of the picture of that name (a content digest); `unfold` is called when it has to be seen."""
+        """The slot of the picture of that name (a content digest); `unfold` is called when it has to be encoded."""
         if name not in self._slots:
             picture = unfold()
             slot = len(self._slots)
             self._slots[name] = slot
             ids = np.array(picture.ids, dtype=np.int64)
-            seen = ids == self.image_token
+            seen = ids == self.image_token  # the others frame the picture
             ids[seen] = picture_codes(slot, int(seen.sum()))
             self._unfold.append(unfold)
             self._ids.append(ids)
@@ -102,7 +105,11 @@ class Pictures:
         return np.concatenate([*parts, ids[start:]])
 
     def positions(self, codes: Codes) -> Codes:
-        """Rotary positions: (1, L), or (3, L) in time, height and width where the model counts pictures so."""
+        """Rotary positions: (1, L), or (3, L) in time, height and width where the model counts pictures so.
+
+        In three dimensions (M-RoPE of Qwen2-VL, arXiv:2409.12191, section 2.1) text counts alike in all of them; a
+        picture stands at one time, by row and column of its grid, and what follows goes on after its longer side.
+        """
         if not self.turning:
             return np.arange(len(codes), dtype=np.int64)[None]
         out = np.empty((3, len(codes)), dtype=np.int64)
@@ -115,8 +122,8 @@ class Pictures:
             else:
                 height, width = self._grid(slot, stop - start)
                 out[:, start:stop] = following
-                out[1, start:stop] += steps // width
-                out[2, start:stop] += steps % width
+                out[1, start:stop] += steps // width  # the row
+                out[2, start:stop] += steps % width  # the column
                 following += max(height, width)
         return out
 
@@ -128,23 +135,29 @@ class Pictures:
 
     def insert(self, codes: Codes, embedded: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Embeddings (B, L, D) with features where codes (B, L) are pictures, and what deeper layers are given."""
-        mask = codes < 0
-        slots, places = picture_places(codes[mask])
+        mask = codes < 0  # (B, L)
+        slots, places = picture_places(codes[mask])  # (M,) each, in the order of the places of pictures
         needed = [int(slot) for slot in np.unique(slots)]
         features = self.features(needed)
+        # The features of all pictures are joined into one table; `starts` says where each slot begins in it.
+        lengths = [len(one.first) for one in features]
         starts = np.zeros(needed[-1] + 1, dtype=np.int64)
-        starts[needed] = np.cumsum([0, *[len(one.first) for one in features[:-1]]])
-        index = torch.from_numpy(starts[slots] + places).to(self.device)
-        where = torch.from_numpy(mask).to(self.device)
-        first = torch.cat([one.first for one in features])[index]
+        starts[needed] = np.cumsum([0, *lengths[:-1]])
+        index = torch.from_numpy(starts[slots] + places).to(self.device)  # (M,)
+        where = torch.from_numpy(mask).to(self.device)  # (B, L)
+        first = torch.cat([one.first for one in features])[index]  # (M, D)
         embedded = embedded.masked_scatter(where[..., None], first.to(embedded.dtype))
-        if not features[0].deeper:
+        layers = len(features[0].deeper)
+        if not layers:
             return embedded, {}
-        deeper = [torch.cat(layer)[index] for layer in zip(*(one.deeper for one in features), strict=True)]
+        deeper = []
+        for layer in range(layers):
+            deeper.append(torch.cat([one.deeper[layer] for one in features])[index])  # (M, D)
+        # Qwen3-VL adds these to the hidden states after its first layers.
         return embedded, {"visual_pos_masks": where, "deepstack_visual_embeds": deeper}
 
-    def features(self, slots: list[int]) -> list[Features]:
-        """The features of some slots; those not at hand are computed, in stacks of equal shape."""
+    def features(self, slots: list[int]) -> list[PictureFeatures]:
+        """The features of some slots; those not kept are computed, in stacks of equal shape."""
         missing = [slot for slot in slots if slot not in self._features]
         stacks: dict[tuple[Any, ...], list[int]] = {}
         for slot in missing:
@@ -153,18 +166,20 @@ class Pictures:
             shape = tuple((key, tuple(value.shape)) for key, value in sorted(inputs.items()))
             stacks.setdefault(shape, []).append(slot)
         for members in stacks.values():
-            for start in range(0, len(members), TOGETHER):
-                self._see(members[start : start + TOGETHER])
+            for start in range(0, len(members), PICTURES_PER_PASS):
+                self._encode_slots(members[start : start + PICTURES_PER_PASS])
         found = [self._features[slot] for slot in slots]
         for slot in slots:
-            self._features.move_to_end(slot)
+            self._features.move_to_end(slot)  # used last, dropped last
         while len(self._features) > max(self.capacity, len(slots)):
             self._features.popitem(last=False)
         return found
 
-    def _see(self, slots: list[int]) -> None:
+    def _encode_slots(self, slots: list[int]) -> None:
         own = [self._waiting.pop(slot) for slot in slots]
-        stacked = {key: torch.cat([inputs[key] for inputs in own]).to(self.device) for key in own[0]}
+        stacked = {}
+        for key in own[0]:
+            stacked[key] = torch.cat([inputs[key] for inputs in own]).to(self.device)
         seen = self.encode(stacked)
         if len(seen) != len(slots):
             raise ScoringError(f"the model saw {len(seen)} pictures where {len(slots)} were shown; it is not supported")
@@ -175,23 +190,31 @@ class Pictures:
 def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
     """(start, stop, slot) of every run of text (slot None) and of every picture, in order."""
     slots, places = picture_places(codes)
-    slots = np.where(codes < 0, slots, -1)
-    breaks = (slots[1:] != slots[:-1]) | ((slots[1:] >= 0) & (places[1:] != places[:-1] + 1))
-    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(codes)]
-    return [(start, stop, int(slots[start]) if codes[start] < 0 else None) for start, stop in pairwise(edges)]
+    slots = np.where(codes < 0, slots, -1)  # (L,), -1 for text
+    other_slot = slots[1:] != slots[:-1]
+    shown_again = (slots[1:] >= 0) & (places[1:] != places[:-1] + 1)  # the same picture twice in a row
+    breaks = np.flatnonzero(other_slot | shown_again) + 1
+    found = []
+    for start, stop in pairwise([0, *breaks.tolist(), len(codes)]):
+        slot = int(slots[start]) if codes[start] < 0 else None
+        found.append((start, stop, slot))
+    return found
 
 
-def vision_encoder(model: Any) -> Callable[[Inputs], list[Features]]:
+def vision_encoder(model: Any) -> Callable[[Inputs], list[PictureFeatures]]:
     """The vision side of a transformers model: inputs of several pictures -> their features."""
     dtype = next(model.parameters()).dtype
 
     @torch.inference_mode()
-    def encode(inputs: Inputs) -> list[Features]:
+    def encode(inputs: Inputs) -> list[PictureFeatures]:
         cast = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
         out = model.model.get_image_features(**cast, return_dict=True)
         deeper = getattr(out, "deepstack_features", None) or ()
-        first = [part.reshape(-1, part.shape[-1]) for part in out.pooler_output]
-        return [Features(part, tuple(layer[number] for layer in deeper)) for number, part in enumerate(first)]
+        features = []
+        for number, part in enumerate(out.pooler_output):
+            first = part.reshape(-1, part.shape[-1])  # (places, D)
+            features.append(PictureFeatures(first, tuple(layer[number] for layer in deeper)))
+        return features
 
     return encode
 

@@ -1,4 +1,4 @@
-"""Prompts as text and as tokens: demonstrations in order, the query last, and the tokens an answer is made of.
+"""Writes prompts as text and as tokens: demonstrations in order, the query last, and the tokens of an answer.
 
 An answer's tokens are built by construction: the prompt ends where the model begins to write, and what is weighed are
 the tokens of the answer as they would stand there, with the marker that ends it.
@@ -16,20 +16,20 @@ from leverplus.errors import ScoringError
 from leverplus.recipe.model import ANSWER, QUESTION, ModelSection
 from leverplus.types import Item
 
-MARK = "xyzzy"
+MARK = "xyzzy"  # a word that no chat template contains, to find where a template puts a text
 Turn = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an answer stands in a prompt: what comes before it on its line, the text and the tokens that end it."""
+    """What surrounds an answer in a prompt: the blanks before it (`lead`), the text and the tokens that end it."""
 
     lead: str
     text: str
     tokens: tuple[int, ...]
 
 
-class Prompts:
+class ModelPrompts:
     """Writes prompts for one tokenizer; `picture` is the text that stands for a picture ("" for text-only models)."""
 
     def __init__(self, tokenizer: Any, section: ModelSection, renderer: Any = None, picture: str = "") -> None:
@@ -39,11 +39,15 @@ class Prompts:
         self.picture = picture
         self.chat = section.prompt == "chat"
         before, _, after = section.template.partition(ANSWER)
+        # The prompt ends before the blank, which most tokenizers join with the first word of the answer.
         self.before, self.after = before.rstrip(" "), after
         self.system_turn = True
         if self.chat:
             self._require_template()
-        self.ending = self._chat_ending() if self.chat else self._plain_ending(before)
+            self.ending = self._chat_ending()
+        else:
+            self.ending = self._plain_ending(before)
+        # Prompts that share their last line share the tokens of their answers.
         self.answer_tokens = lru_cache(maxsize=1 << 14)(self._answer_tokens)
 
     # -- the text of a prompt
@@ -52,15 +56,20 @@ class Prompts:
         """The whole prompt up to where the answer begins."""
         if self.chat:
             return self._render(self._turns(request.demos, request.query), generate=True)
-        parts = [self.section.instruction + "\n"] if self.section.instruction else []
-        parts += [self._ask(demo) + self.ending.lead + demo.answer + self.after for demo in request.demos]
-        return "".join([*parts, self._ask(request.query)])
+        parts = []
+        if self.section.instruction:
+            parts.append(self.section.instruction + "\n")
+        for demo in request.demos:
+            parts.append(self._ask(demo) + self.ending.lead + demo.answer + self.after)
+        parts.append(self._ask(request.query))
+        return "".join(parts)
 
     def _ask(self, item: Item) -> str:
         marker = self.picture if item.image is not None else ""
         return marker + self.before.replace(QUESTION, item.question)
 
     def _turns(self, demos: Sequence[Item], query: Item) -> list[Turn]:
+        """The turns of a chat; without a system turn the instruction stands before the first question."""
         turns: list[Turn] = []
         instruction = self.section.instruction
         if instruction and self.system_turn:
@@ -85,7 +94,7 @@ class Prompts:
         return text
 
     def _require_template(self) -> None:
-        """The model must have a chat template; some have no place for a system turn."""
+        """Refuse a model without a chat template, and find out whether its template takes a system turn."""
         from jinja2 import TemplateError
 
         if not getattr(self.renderer, "chat_template", None):
@@ -103,6 +112,7 @@ class Prompts:
         return ids
 
     def _bare(self, text: str) -> list[int]:
+        """The tokens of a piece of text, without the start marker that a whole prompt begins with."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -112,23 +122,30 @@ class Prompts:
         return found
 
     def _answer_tokens(self, tail: str, reference: str) -> tuple[int, ...]:
+        """The tokens of an answer and its end after the last line of a prompt."""
         words = self._after(tail, self.ending.lead + reference)
         if not words:
             raise ScoringError(f"the answer '{reference}' has no tokens")
         if self.chat:
             return (*words, *self.ending.tokens)
         whole = self._after(tail, self.ending.lead + reference + self.ending.text)
-        return whole if whole[: len(words)] == words and len(whole) > len(words) else (*words, *self.ending.tokens)
+        # A tokenizer may join the end with the answer's last word; then the end is added as tokens of its own.
+        if whole[: len(words)] == words and len(whole) > len(words):
+            return whole
+        return (*words, *self.ending.tokens)
 
     def _after(self, tail: str, words: str) -> tuple[int, ...]:
-        """The tokens that words add to a line."""
+        """The tokens that words add to a line; their tokens alone where they change those of the line."""
         alone, joint = self._bare(tail), self._bare(tail + words)
-        return tuple(joint[len(alone) :] if joint[: len(alone)] == alone else self._bare(words))
+        if joint[: len(alone)] == alone:
+            return tuple(joint[len(alone) :])
+        return tuple(self._bare(words))
 
     def span(self, request: Request, reference: str) -> str:
         """The text of the tokens that are weighed for a reference, without the end marker."""
         tail = last_line(self.text(request))
-        ids, words = self.answer_tokens(tail, reference), self._after(tail, self.ending.lead + reference)
+        ids = self.answer_tokens(tail, reference)
+        words = self._after(tail, self.ending.lead + reference)
         return self.decode(ids[: len(words)])
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -138,38 +155,50 @@ class Prompts:
     def written(self, ids: Sequence[int]) -> str:
         """What the model wrote, up to the end of its answer."""
         text = self.decode(ids)
-        if self.chat or not self.ending.text.strip(" "):
+        has_ending = not self.chat and bool(self.ending.text.strip(" "))
+        if not has_ending or not text.strip():
             return text
-        return text.split(self.ending.text, 1)[0] if text.strip() else text
+        return text.split(self.ending.text, 1)[0]
 
     # -- how an answer ends
 
     def _plain_ending(self, before: str) -> Ending:
+        """The end of an answer by the recipe's template: what stands after {answer}, as tokens after a word."""
         lead = before[len(self.before) :]
         tail = last_line(self.before.replace(QUESTION, MARK))
-        words, whole = self._after(tail, lead + MARK), self._after(tail, lead + MARK + self.after)
-        end = whole[len(words) :] if whole[: len(words)] == words else tuple(self._bare(self.after))
+        words = self._after(tail, lead + MARK)
+        whole = self._after(tail, lead + MARK + self.after)
+        end = whole[len(words) :]
+        if whole[: len(words)] != words:  # the tokenizer joins the end with the word before it
+            end = tuple(self._bare(self.after))
         return Ending(lead, self.after, end)
 
     def _chat_ending(self) -> Ending:
+        """The end of an answer by the model's chat template: the first special token after it, else end of text.
+
+        It is found by rendering a chat with a made-up answer and looking at what stands around that.
+        """
         asked = self._turn("user", MARK)
         prompt = self._render([asked], generate=True)
         whole = self._render([asked, self._turn("assistant", MARK)], generate=False)
         lead, end = "", self.tokenizer.eos_token_id
         if whole.startswith(prompt):
             lead, found, rest = whole[len(prompt) :].partition(MARK)
-            after = self._bare(rest)[:3] if found else []
+            after = self._bare(rest)[:3] if found else []  # a line end may stand before the marker
             special = [token for token in after if token in self.tokenizer.all_special_ids]
-            end = special[0] if special else end
+            if special:
+                end = special[0]
         if end is None:
             raise ScoringError("neither the chat template nor the tokenizer says how an answer ends")
-        return Ending(lead if not lead.strip() else "", "", (int(end),))
+        if lead.strip():  # more than blanks is not before every answer: some templates write an empty thought there
+            lead = ""
+        return Ending(lead, "", (int(end),))
 
     def stops(self, model: Any) -> frozenset[int]:
-        """The tokens after which nothing more is written."""
+        """The tokens after which the model writes nothing more."""
         known = {self.ending.tokens[0], self.tokenizer.eos_token_id}
-        own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-        known |= set(own) if isinstance(own, (list, tuple)) else {own}
+        own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)  # one, several or None
+        known.update(own if isinstance(own, (list, tuple)) else [own])
         return frozenset(token for token in known if token is not None)
 
 

@@ -1,7 +1,8 @@
-"""Reading prompts in batches: branches of the prompt tree first, then the ends, their answers and what is written.
+"""Reads prompts in batches: branches of the prompt tree first, then the ends of prompts with their answers.
 
 Keys and values of a branch stay on the device while its children are read. All answers to be weighed after a prompt are
-read in the same pass as its end, side by side: each sees the prompt and itself, none sees another.
+read in the same pass as its end, side by side: each attends to the prompt and itself, none to another. Letters are
+those of batch.py.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leverplus.backends.hf.batch import Kept, Row, Sheet, batches, distances, rows_of, visible
+from leverplus.backends.hf.batch import BatchRow, Kept, Sheet, batches, distances, rows_of, visible
 from leverplus.backends.hf.beams import Beams, beam_search
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.tree import Node, Prompt, grow
 from leverplus.errors import ScoringError
 
 HEAD_ROWS = 4096
-"""Places whose next-token distribution is computed together."""
+"""Places whose next-token distribution is computed together: logits over a large vocabulary take much memory."""
+
 FEWEST_TOKENS = 1024
 """The smallest batch that is tried when the memory of the device is too small for more."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What came of a prompt: one log-probability an answer, the tokens written, and the tokens computed for it, its
-    share of common branches included."""
+class PromptReading:
+    """What came of a prompt: one log-probability per answer, the tokens written, and the number of tokens computed for
+    it, its share of common branches included."""
 
     logprobs: tuple[float, ...]
     written: tuple[int, ...]
@@ -56,10 +58,14 @@ class _Ends:
     last: list[int]
 
     @classmethod
-    def of(cls, batch: Sequence[Row]) -> _Ends:
-        ends = [(row.node.prompt, place, row.node.length - 1) for place, row in enumerate(batch)]
-        found = [(number, place, last) for number, place, last in ends if number is not None]
-        return cls([end[0] for end in found], [end[1] for end in found], [end[2] for end in found])
+    def of(cls, batch: Sequence[BatchRow]) -> _Ends:
+        ends = cls([], [], [])
+        for place, row in enumerate(batch):
+            if row.node.prompt is not None:
+                ends.numbers.append(row.node.prompt)
+                ends.rows.append(place)
+                ends.last.append(row.node.length - 1)
+        return ends
 
 
 def out_of_memory(error: RuntimeError) -> bool:
@@ -81,8 +87,10 @@ class Reader:
         self.batch_tokens = batch_tokens
         self.share = share
 
-    def read(self, prompts: Sequence[Prompt], new_tokens: int, stops: frozenset[int] = frozenset()) -> list[Reading]:
-        """One reading a prompt, in order; up to `new_tokens` tokens are written, up to a token of `stops`."""
+    def read(
+        self, prompts: Sequence[Prompt], new_tokens: int, stops: frozenset[int] = frozenset()
+    ) -> list[PromptReading]:
+        """One reading per prompt, in order; at most `new_tokens` tokens are written, up to a token of `stops`."""
         while True:
             try:
                 return self._read(_Job(prompts, new_tokens, stops, self.beams))
@@ -95,22 +103,26 @@ class Reader:
                         f"{self.batch_tokens} tokens at once; use a smaller model, model.dtype = bfloat16, smaller "
                         "pictures (model.image_pixels), or stop what else runs there"
                     ) from error
-            # only here, when the error has let go of what was read so far
+            # Only here, after the `except` block: the error holds the tensors of what was read so far until it ends.
             self.batch_tokens = max(FEWEST_TOKENS, self.batch_tokens // 2)
             torch.cuda.empty_cache()
 
     @torch.inference_mode()
-    def _read(self, job: _Job) -> list[Reading]:
+    def _read(self, job: _Job) -> list[PromptReading]:
         prompts = job.prompts
         roots = grow(prompts, share=self.share)
         self._descend(rows_of(roots, prompts), None, job)
+        # The last token of what is written or weighed is only predicted, never read.
         spent = [float(max(0, len(job.written[number]) - 1)) for number in range(len(prompts))]
         share_cost(roots, spent)
+        readings = []
         for number, prompt in enumerate(prompts):
             spent[number] += sum(len(answer) - 1 for answer in prompt.answers)
-        return [Reading(job.logprobs[number], job.written[number], spent[number]) for number in range(len(prompts))]
+            readings.append(PromptReading(job.logprobs[number], job.written[number], spent[number]))
+        return readings
 
-    def _descend(self, rows: Sequence[Row], kept: Kept | None, job: _Job) -> None:
+    def _descend(self, rows: Sequence[BatchRow], kept: Kept | None, job: _Job) -> None:
+        """Read nodes of the tree and all below them, depth first, so that few keys and values are kept at a time."""
         for batch in batches(rows, self.batch_tokens):
             past = None if kept is None else kept.rows(self._index([row.parent for row in batch]))
             hidden, now = self._pass(Sheet.of(batch, job.prompts), past)
@@ -118,44 +130,51 @@ class Reader:
             if ends.rows:
                 self._weigh(ends, hidden, job)
                 self._write(ends, hidden, now, job)
-            del hidden, past
-            children = [
-                child
-                for place, row in enumerate(batch)
-                for child in rows_of(row.node.children, job.prompts, place, row.depth + row.length)
-            ]
+            del hidden, past  # frees their memory before the children are read
+            children: list[BatchRow] = []
+            for place, row in enumerate(batch):
+                children += rows_of(row.node.children, job.prompts, place, row.depth + row.length)
             if children:
                 self._descend(children, now, job)
 
     def _pass(self, sheet: Sheet, past: Kept | None) -> tuple[Tensor, Kept]:
         """Hidden states (B, L, D) of a sheet, and what is kept with it."""
-        branch, places = self._tensor(sheet.branches), self._tensor(sheet.places)
+        branch, places = self._tensor(sheet.branches), self._tensor(sheet.places)  # (B, L) each
+        # Without a mask attention takes its fast causal path.
         mask = None if past is None and sheet.is_plain else visible(branch, past)
         distance = distances(places, past) if self.language.window else None
         layers = None if past is None else past.layers
         embedded = self.language.embed(sheet.codes)
         hidden, layers = self.language.run(embedded, self._tensor(sheet.positions), mask, distance, layers)
-        seen = branch == 0
-        return hidden, Kept(layers, seen, places) if past is None else past.joined(layers, seen, places)
+        seen = branch == 0  # later rows attend to the prompt, not to its answers or padding
+        if past is None:
+            return hidden, Kept(layers, seen, places)
+        return hidden, past.joined(layers, seen, places)
 
     def _weigh(self, ends: _Ends, hidden: Tensor, job: _Job) -> None:
-        """The log-probability of every answer of the prompts that end in a batch."""
+        """Find the log-probability of every answer of the prompts that end in a batch; `hidden` (B, L, D)."""
+        # For every token of every answer: the row and column that predict it, and the token.
         rows: list[int] = []
         columns: list[int] = []
         targets: list[int] = []
-        owners: list[int] = []
+        lengths: list[int] = []  # tokens per answer
         for number, row, last in zip(ends.numbers, ends.rows, ends.last, strict=True):
             column = last + 1
             for answer in job.prompts[number].answers:
                 rows += [row] * len(answer)
+                # The prompt's last place predicts the first token, each token of the answer the one after it.
                 columns += [last, *range(column, column + len(answer) - 1)]
                 targets += answer
-                owners.append(len(answer))
+                lengths.append(len(answer))
                 column += len(answer) - 1
-        values = self._token_logprobs(hidden, rows, columns, targets)
-        sums = iter([part.sum() for part in np.split(values, np.cumsum(owners)[:-1])] if owners else [])
+        values = self._token_logprobs(hidden, rows, columns, targets)  # (tokens of all answers,)
+        parts = np.split(values, np.cumsum(lengths)[:-1]) if lengths else []
+        sums = [min(0.0, float(part.sum())) for part in parts]  # rounding may lift one above 0
+        start = 0
         for number in ends.numbers:
-            job.logprobs[number] = tuple(min(0.0, float(next(sums))) for _ in job.prompts[number].answers)
+            count = len(job.prompts[number].answers)
+            job.logprobs[number] = tuple(sums[start : start + count])
+            start += count
 
     def _token_logprobs(
         self, hidden: Tensor, rows: Sequence[int], columns: Sequence[int], targets: Sequence[int]
@@ -164,27 +183,35 @@ class Reader:
         parts = []
         for start in range(0, len(rows), HEAD_ROWS):
             part = slice(start, start + HEAD_ROWS)
-            logits = self.language.head(hidden[self._index(rows[part]), self._index(columns[part])]).float()
-            chosen = logits.gather(1, self._index(targets[part])[:, None]).squeeze(1)
+            states = hidden[self._index(rows[part]), self._index(columns[part])]  # (N, D)
+            logits = self.language.head(states).float()  # (N, V)
+            chosen = logits.gather(1, self._index(targets[part])[:, None]).squeeze(1)  # (N,)
             parts.append((chosen - logits.logsumexp(1)).double().cpu())
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
     def _write(self, ends: _Ends, hidden: Tensor, kept: Kept, job: _Job) -> None:
-        """Tokens after each prompt, a stop token included; rows that are done leave the batch."""
+        """Let the model write after each prompt that ends in a batch, up to and with a stop token."""
         written: list[list[int]] = [[] for _ in ends.rows]
         if job.new_tokens:
-            logits = self.language.head(hidden[self._index(ends.rows), self._index(ends.last)])
-            kept = kept if len(ends.rows) == hidden.shape[0] else kept.rows(self._index(ends.rows))
-            own = [job.prompts[number] for number in ends.numbers]
-            after = self._index([[int(p.positions[:, -1].max()) + 1, len(p.codes)] for p in own])
+            logits = self.language.head(hidden[self._index(ends.rows), self._index(ends.last)])  # (ends, V)
+            if len(ends.rows) < hidden.shape[0]:
+                kept = kept.rows(self._index(ends.rows))
+            following = []
+            for number in ends.numbers:
+                prompt = job.prompts[number]
+                following.append([int(prompt.positions[:, -1].max()) + 1, len(prompt.codes)])
+            after = self._index(following)  # (ends, 2)
             if job.beams.count > 1:
-                written = self._search(logits, after, kept, job)
+                written = self._write_by_beams(logits, after, kept, job)
             else:
-                self._go_on(written, logits.argmax(1), after, kept, job)
+                self._write_greedily(written, logits.argmax(1), after, kept, job)
         job.written.update(zip(ends.numbers, map(tuple, written), strict=True))
 
-    def _go_on(self, written: list[list[int]], tokens: Tensor, after: Tensor, kept: Kept, job: _Job) -> None:
-        """Append tokens to every row of `written`; `after` (rows, 2): its next rotary position and place."""
+    def _write_greedily(self, written: list[list[int]], tokens: Tensor, after: Tensor, kept: Kept, job: _Job) -> None:
+        """Append the most probable tokens to every row of `written`; rows that are done leave the batch.
+
+        `tokens` (rows,) are the first ones, `after` (rows, 2) is the next rotary position and place of each row.
+        """
         alive, dims = list(range(len(written))), job.prompts[0].positions.shape[0]
         for step in range(job.new_tokens):
             values = tokens.tolist()
@@ -200,9 +227,10 @@ class Reader:
             logits, kept = self._step(tokens, after + step, dims, kept)
             tokens = logits.argmax(1)
 
-    def _search(self, logits: Tensor, after: Tensor, kept: Kept, job: _Job) -> list[list[int]]:
-        """The best tokens of a beam search after every row; `after` as in `_go_on`."""
-        dims, state = job.prompts[0].positions.shape[0], [kept]
+    def _write_by_beams(self, logits: Tensor, after: Tensor, kept: Kept, job: _Job) -> list[list[int]]:
+        """The best tokens of a beam search after every row; `after` as in `_write_greedily`."""
+        dims = job.prompts[0].positions.shape[0]
+        state = [kept]  # a list, so that `advance` can replace what is kept
 
         def advance(rows: Sequence[int], tokens: Sequence[int], owners: Sequence[int], step: int) -> Tensor:
             at = after[self._index(owners)] + step
@@ -213,10 +241,10 @@ class Reader:
         return [list(tokens) for tokens in found]
 
     def _step(self, tokens: Tensor, after: Tensor, dims: int, kept: Kept) -> tuple[Tensor, Kept]:
-        """Next-token logits (rows, V) after one more token."""
-        branch, places = torch.zeros_like(tokens)[:, None], after[:, 1:]
+        """Next-token logits (rows, V) after one more token (rows,); `after` (rows, 2) as in `_write_greedily`."""
+        branch, places = torch.zeros_like(tokens)[:, None], after[:, 1:]  # (rows, 1) each
         distance = distances(places, kept) if self.language.window else None
-        rotary = after[None, :, :1].expand(dims, -1, -1)
+        rotary = after[None, :, :1].expand(dims, -1, -1)  # (P, rows, 1)
         embedded = self.language.embed_tokens(tokens[:, None])
         hidden, layers = self.language.run(embedded, rotary, visible(branch, kept), distance, kept.layers)
         return self.language.head(hidden[:, 0]), kept.joined(layers, branch == 0, places)

@@ -1,4 +1,4 @@
-"""What connects a processor of transformers with prompts: the marker of a picture, and pictures made into inputs."""
+"""Connects a processor of transformers with prompts: finds the marker of a picture, makes pictures into inputs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import torch
 from PIL import Image
 
 from leverplus.backends.hf.language import Language
-from leverplus.backends.hf.pictures import Pictures, Unfolded, counts_in_three, vision_encoder
-from leverplus.backends.hf.prompts import MARK, Prompts
+from leverplus.backends.hf.pictures import PictureTable, Unfolded, counts_in_three, vision_encoder
+from leverplus.backends.hf.prompts import MARK, ModelPrompts
 from leverplus.errors import DataError
 from leverplus.recipe.model import ModelSection
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
+# What a processor returns for the text; everything else is for the vision side.
 TEXT_INPUTS = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
 
 
 class Sight:
-    """The pictures of a task as a model sees them."""
+    """Gives a model the pictures of a task: each item's picture gets a slot in the model's table of pictures."""
 
     def __init__(self, task: Task, processor: Any, model: Any, section: ModelSection) -> None:
         self.task, self.processor, self.section = task, processor, section
         self.token: str = str(processor.image_token)
         self.token_id = int(processor.tokenizer.convert_tokens_to_ids(self.token))
         self.language = Language(model)
-        self.pictures = Pictures(
+        self.pictures = PictureTable(
             self.token_id,
             vision_encoder(model),
             capacity=section.image_cache,
@@ -54,32 +55,32 @@ class Sight:
         inputs = {key: value for key, value in found.items() if key not in TEXT_INPUTS}
         grid = None
         if "image_grid_thw" in inputs:
-            merge = int(getattr(self.processor.image_processor, "merge_size", 1))
-            _, height, width = (int(value) for value in inputs["image_grid_thw"][0])
+            merge = int(getattr(self.processor.image_processor, "merge_size", 1))  # patches per token, on each side
+            _, height, width = inputs["image_grid_thw"][0].tolist()  # in patches
             grid = (height // merge, width // merge)
-        return Unfolded(tuple(int(token) for token in found["input_ids"][0]), grid, inputs)
+        ids = tuple(int(token) for token in found["input_ids"][0])
+        return Unfolded(ids, grid, inputs)
 
     def probe(self, text: str) -> tuple[dict[str, Any], list[int]]:
         """What the model itself is given for a text with two different pictures, and the pictures' slots."""
         first = Image.linear_gradient("L").resize((96, 64)).convert("RGB")
         pictures = [first, first.transpose(Image.Transpose.ROTATE_90)]
-        slots = [
-            self.pictures.slot(f"probe {number}", partial(self.unfold, picture))
-            for number, picture in enumerate(pictures)
-        ]
+        slots = []
+        for number, picture in enumerate(pictures):
+            slots.append(self.pictures.slot(f"probe {number}", partial(self.unfold, picture)))
         small = [shrink(picture, self.section.image_pixels) for picture in pictures]
         inputs = self.processor(text=[text], images=[small], return_tensors="pt")
         dtype = next(self.language.model.parameters()).dtype
-        moved = {
-            key: value.to(self.language.device, dtype if value.is_floating_point() else None)
-            for key, value in inputs.items()
-            if isinstance(value, torch.Tensor)
-        }
+        moved = {}
+        for key, value in inputs.items():
+            if isinstance(value, torch.Tensor):
+                # Pixels take the model's number format; token ids and grids stay whole numbers.
+                moved[key] = value.to(self.language.device, dtype if value.is_floating_point() else None)
         return moved, slots
 
 
 def shrink(picture: Image.Image, pixels: int) -> Image.Image:
-    """A picture of at most so many pixels, sides in proportion; 0: as it is."""
+    """A picture scaled down to at most so many pixels, sides in proportion; 0 leaves it as it is."""
     if not pixels or picture.width * picture.height <= pixels:
         return picture
     factor = math.sqrt(pixels / (picture.width * picture.height))
@@ -92,16 +93,20 @@ def picture_marker(processor: Any, token: str) -> str:
     if not getattr(processor, "chat_template", None):
         return token
     words = {"type": "text", "text": MARK}
-    bare, shown = (
-        str(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
-        for content in ([words], [{"type": "image"}, words])
-    )
-    start = next((at for at, (a, b) in enumerate(zip(bare, shown, strict=False)) if a != b), len(bare))
+
+    def render(content: list[dict[str, str]]) -> str:
+        return str(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
+
+    # The marker is what a picture adds to a turn: it begins where the two texts first differ.
+    bare, shown = render([words]), render([{"type": "image"}, words])
+    start = 0
+    while start < min(len(bare), len(shown)) and bare[start] == shown[start]:
+        start += 1
     marker = shown[start : start + len(shown) - len(bare)]
     return marker if token in marker else token
 
 
-def prompts_for(tokenizer: Any, processor: Any | None, section: ModelSection) -> Prompts:
-    """How prompts are written for a model with this tokenizer, and this processor if it sees pictures."""
+def prompts_for(tokenizer: Any, processor: Any | None, section: ModelSection) -> ModelPrompts:
+    """The writer of prompts for a model with this tokenizer, and with this processor if it sees pictures."""
     marker = picture_marker(processor, str(processor.image_token)) if processor is not None else ""
-    return Prompts(tokenizer, section, renderer=processor, picture=marker)
+    return ModelPrompts(tokenizer, section, renderer=processor, picture=marker)

@@ -1,4 +1,4 @@
-"""Prompts that begin alike as a tree: what a branch holds is computed once for all prompts below it."""
+"""Arranges prompts that begin alike as a tree: what a branch holds is computed once for all prompts below it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Codes = npt.NDArray[np.int64]
 """What stands at each place of a prompt: a token id, or below 0 a place of a picture (see `picture_codes`)."""
 
 GRAIN = 16
-"""Tokens that must be shared before a branch of its own pays for the pass it costs."""
+"""Tokens that prompts must share before a branch of its own pays for the forward pass it costs."""
 
-PICTURE_PLACES = 1 << 20
+PICTURE_PLACES = 1 << 20  # codes per slot, more than any picture has places
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Prompt:
 
 @dataclass
 class Node:
-    """Places start..stop of the prompts below; a leaf ends exactly one prompt (`prompt` is its number)."""
+    """Places start..stop, which all prompts below share; a leaf ends exactly one prompt (`prompt` is its number).
+
+    `example` is the number of one prompt below, from which the codes of these places are read.
+    """
 
     start: int
     stop: int
@@ -68,11 +71,14 @@ def grow(prompts: Sequence[Prompt], *, share: bool = True, grain: int = GRAIN) -
 
 
 def _branches(prompts: Sequence[Prompt], numbers: Sequence[int], start: int, grain: int) -> list[Node]:
+    """The nodes that begin at `start`, for prompts that are equal before it."""
     groups: dict[bytes, list[int]] = {}
     for number in numbers:
         codes = prompts[number].codes
-        last = max(start, min(start + grain, len(codes) - 1))
+        last = max(start, min(start + grain, len(codes) - 1))  # the last code stays in the leaf
         head = codes[start:last]
+        # A prompt that is too short to share `grain` codes is a group of its own: its number is no head's bytes,
+        # which are 8 per code.
         key = head.tobytes() if len(head) == grain else b"%d" % number
         groups.setdefault(key, []).append(number)
     nodes = []
@@ -81,12 +87,13 @@ def _branches(prompts: Sequence[Prompt], numbers: Sequence[int], start: int, gra
         if len(members) == 1:
             nodes.append(Node(start, len(prompts[first].codes), first, first))
             continue
-        stop = start + _common([prompts[number].codes[start:-1] for number in members])
-        nodes.append(Node(start, stop, first, None, _branches(prompts, members, stop, grain)))
+        stop = start + _common_length([prompts[number].codes[start:-1] for number in members])
+        children = _branches(prompts, members, stop, grain)
+        nodes.append(Node(start, stop, first, None, children))
     return nodes
 
 
-def _common(rows: Sequence[Codes]) -> int:
+def _common_length(rows: Sequence[Codes]) -> int:
     """How many leading codes all rows have in common."""
     length = min(len(row) for row in rows)
     first = rows[0][:length]

@@ -55,7 +55,7 @@ def test_a_section_that_fails_is_recorded_and_the_next_one_runs(benchmark: Modul
 def test_ties_are_told_from_other_differences(benchmark: ModuleType) -> None:
     logits = benchmark.torch.tensor([[0.0, 1.0, 0.99, -2.0]] * 5)
     theirs = [([1] * 5, logits)] * 3
-    ours = [benchmark.Reading((), written, 0.0) for written in ((1,) * 5, (1, 2, 3, 3, 3), (1, 1, 3, 1, 1))]
+    ours = [benchmark.PromptReading((), written, 0.0) for written in ((1,) * 5, (1, 2, 3, 3, 3), (1, 1, 3, 1, 1))]
     found = benchmark.compare(ours, theirs, 0.02)
     assert (found["same"], found["ties"], found["different"]) == (1, 1, 1)
     assert found["logit_gaps_where_different"] == [0.01, 3.0]

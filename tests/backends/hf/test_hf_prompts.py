@@ -8,7 +8,7 @@ import pytest
 from tiny_hf import CHAT, COLOURS, ColourTask, tokenizer
 
 from leverplus.backends.base import Request
-from leverplus.backends.hf.prompts import Prompts, last_line
+from leverplus.backends.hf.prompts import ModelPrompts, last_line
 from leverplus.errors import RecipeError, ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.recipe import build_recipe
@@ -25,7 +25,7 @@ def words():
 
 
 def test_a_plain_prompt_by_hand(words) -> None:
-    prompts = Prompts(words, ModelSection(instruction="Name the colour."))
+    prompts = ModelPrompts(words, ModelSection(instruction="Name the colour."))
     assert prompts.text(REQUEST) == (
         f"Name the colour.\nQuestion: {DEMO.question}\nAnswer: blue\nQuestion: {QUERY.question}\nAnswer:"
     )
@@ -33,7 +33,7 @@ def test_a_plain_prompt_by_hand(words) -> None:
 
 
 def test_a_chat_by_hand(words) -> None:
-    prompts = Prompts(words, ModelSection(prompt="chat", instruction="Name the colour."))
+    prompts = ModelPrompts(words, ModelSection(prompt="chat", instruction="Name the colour."))
     assert prompts.text(REQUEST) == (
         "<|im_start|>system\nName the colour.<|im_end|>\n"
         f"<|im_start|>user\n{DEMO.question}<|im_end|>\n<|im_start|>assistant\nblue<|im_end|>\n"
@@ -43,7 +43,7 @@ def test_a_chat_by_hand(words) -> None:
 
 def test_a_chat_without_a_system_turn_says_the_instruction_first(words) -> None:
     strict = tokenizer("{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHAT)
-    text = Prompts(strict, ModelSection(prompt="chat", instruction="Name it.")).text(REQUEST)
+    text = ModelPrompts(strict, ModelSection(prompt="chat", instruction="Name it.")).text(REQUEST)
     assert text.startswith(f"<|im_start|>user\nName it.\n{DEMO.question}<|im_end|>")
     assert text.count("Name it.") == 1
 
@@ -51,7 +51,7 @@ def test_a_chat_without_a_system_turn_says_the_instruction_first(words) -> None:
 @pytest.mark.parametrize("kind", ["plain", "chat"])
 @pytest.mark.parametrize("reference", [*COLOURS, "3 o'clock", "light-blue and 2 dogs", "naïve"])
 def test_prompt_and_answer_are_the_tokens_of_the_whole_text(words, kind: str, reference: str) -> None:
-    prompts = Prompts(words, ModelSection(prompt=kind))
+    prompts = ModelPrompts(words, ModelSection(prompt=kind))
     text = prompts.text(REQUEST)
     ids = [*prompts.tokens(text), *prompts.answer(text, reference)]
     end = "\n" if kind == "plain" else "<|im_end|>"
@@ -61,16 +61,16 @@ def test_prompt_and_answer_are_the_tokens_of_the_whole_text(words, kind: str, re
 
 
 def test_demonstrations_show_an_answer_in_the_tokens_that_are_weighed(words) -> None:
-    prompts = Prompts(words, ModelSection())
+    prompts = ModelPrompts(words, ModelSection())
     shown = prompts.tokens(prompts.text(REQUEST))
     weighed = list(prompts.answer(prompts.text(REQUEST), DEMO.answer))
     assert any(shown[at : at + len(weighed)] == weighed for at in range(len(shown)))
 
 
 def test_what_was_written_ends_where_the_answer_ends(words) -> None:
-    prompts = Prompts(words, ModelSection())
+    prompts = ModelPrompts(words, ModelSection())
     assert prompts.written(words(" red\nQuestion: and", add_special_tokens=False)["input_ids"]) == " red"
-    chat = Prompts(words, ModelSection(prompt="chat"))
+    chat = ModelPrompts(words, ModelSection(prompt="chat"))
     assert chat.written([*words("red", add_special_tokens=False)["input_ids"], chat.ending.tokens[0]]) == "red"
     assert chat.ending.tokens[0] in chat.stops(None)
     assert words.eos_token_id in chat.stops(None)
@@ -78,17 +78,17 @@ def test_what_was_written_ends_where_the_answer_ends(words) -> None:
 
 def test_braces_of_a_question_stay_braces(words) -> None:
     query = replace(QUERY, question="Is {answer} or {question} right?")
-    text = Prompts(words, ModelSection()).text(Request(query, (), ()))
+    text = ModelPrompts(words, ModelSection()).text(Request(query, (), ()))
     assert text == "Question: Is {answer} or {question} right?\nAnswer:"
 
 
 def test_a_model_without_a_chat_template_says_so() -> None:
     with pytest.raises(ScoringError, match=r'model\.prompt = "plain"'):
-        Prompts(tokenizer(None), ModelSection(prompt="chat"))
+        ModelPrompts(tokenizer(None), ModelSection(prompt="chat"))
 
 
 def test_an_answer_without_tokens_is_refused(words) -> None:
-    prompts = Prompts(words, ModelSection(template="Question: {question}\nAnswer:{answer}\n"))
+    prompts = ModelPrompts(words, ModelSection(template="Question: {question}\nAnswer:{answer}\n"))
     with pytest.raises(ScoringError, match="no tokens"):
         prompts.answer(prompts.text(Request(Item(ItemId("a"), "b", ("c",), "dev"), (), ())), "")
 
