@@ -41,6 +41,7 @@ COMMANDS = {
     "import": "take over files of the earlier Lever-Plus code",
     "record": "the scores of a recipe or run as a recorded table that replays anywhere",
     "export": "write a run or imported files in the formats of the earlier Lever-Plus code",
+    "completion": "a script that lets bash, zsh or fish complete commands and options",
     "world": "the embedded world: its ladder of baselines, and a picture of it",
 }
 """Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
@@ -63,7 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name, line in COMMANDS.items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:
-            _module(name).add_arguments(sub)
+            command_module(name).add_arguments(sub)
     return parser.parse_args(arguments)
 
 
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with ended_by_signals():
             args = parse(arguments)
-            code: int = _module(args.command).run(args)
+            code: int = command_module(args.command).run(args)
     except LeverError as error:
         if debug:
             raise
@@ -133,7 +134,8 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _module(command: str) -> Any:
+def command_module(command: str) -> Any:
+    """The module of a command; only the one that is asked for is imported."""
     name = {"import": "import_"}.get(command, command.replace("-", "_"))  # `import` is a keyword of Python
     return import_module(f"leverplus.cli.{name}")
 

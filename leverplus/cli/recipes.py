@@ -19,10 +19,16 @@ USUAL = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="print this recipe")
     parser.add_argument("--all", action="store_true", help="also the plans of the earlier code and the sick gallery")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of recipes, for editors")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.schema:
+        from leverplus.recipe.jsonschema import recipe_schema
+
+        print(json.dumps(recipe_schema(), indent=1))
+        return 0
     if args.name:
         text = find_recipe(args.name).read_text(encoding="utf-8")
         print(json.dumps(tomllib.loads(text)) if args.json else text, end="" if not args.json else "\n")

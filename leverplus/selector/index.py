@@ -137,7 +137,7 @@ def learn_cells(vectors: NDArray[Any], *, seed: int = 0) -> CellTable | None:
     import faiss
 
     rng = np.random.default_rng(seed)
-    count = max(1, min(int(4 * len(vectors) ** 0.5), len(vectors) // 64))
+    count = max(1, min(int(len(vectors) ** 0.5), len(vectors) // 64))
     sample = np.sort(rng.permutation(len(vectors))[: 64 * count])
     kmeans = faiss.Kmeans(vectors.shape[1], count, niter=10, seed=seed + 1, spherical=True, max_points_per_centroid=64)
     kmeans.train(np.ascontiguousarray(vectors[sample], dtype=np.float32))

@@ -56,6 +56,10 @@ class Selector:
         """From a bundle or a run folder; `checkpoint` names a selector from elsewhere for a run, or RUN:NAME."""
         from leverplus.selector.bundle import MANIFEST, open_bundle
 
+        if isinstance(folder, str) and folder.startswith("hf://"):
+            from leverplus.selector.hub import download_bundle
+
+            folder = download_bundle(folder)
         if (Path(folder) / MANIFEST).is_file():
             if checkpoint is not None:
                 raise LeverError(f"{folder} is a bundle, which holds its own selector; leave --checkpoint out")
@@ -262,6 +266,12 @@ class Selector:
         if self.bundle is None:
             raise LeverError(f"{doing} needs a bundle; type `lever pack {self.run.folder} --out DIR` and load DIR")
         return self.bundle
+
+    def push_to_hub(self, address: str, *, private: bool = True) -> str:
+        """Upload the bundle to a hub, `hf://ORG/NAME`, and return where it lies there."""
+        from leverplus.selector.hub import push_bundle
+
+        return push_bundle(self._bundle_for("uploading").folder, address, private=private)
 
     @property
     def fingerprint(self) -> str:
