@@ -20,9 +20,11 @@ from matrix_tasks import DrawnTask
 from leverplus.cli.main import main
 
 CASES = 100
+FAILED_ONCE = (249, 262)
+"""Seeds beyond those that `benchmarks/matrix.py` found failing: nothing was counted as the answer "A"."""
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", [*range(CASES), *FAILED_ONCE])
 def test_a_drawn_case_is_evaluated_or_refused_with_the_key(
     seed: int, tmp_path: Path, tiny_models: dict[str, str], asked: Asked
 ) -> None:
