@@ -48,7 +48,7 @@ BREAKABLE = {
     "train": "leverplus.evaluation.result.training_accuracy",
     "cost": "leverplus.evaluation.result.call_cost",
     "the cost of a query": "leverplus.evaluation.cost.query_cost",
-    "findings.json": "leverplus.experiment.monitor.examine_run",
+    "findings.json": "leverplus.experiment.whole.examine_run",
     "report.html": "leverplus.report.build.build_report",
 }
 
