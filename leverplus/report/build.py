@@ -20,7 +20,7 @@ from leverplus.report.checkpoints import Pooled, agreement_figure
 from leverplus.report.data import RunFiles, read_run
 from leverplus.report.examples import examples, fates, most_used, picks_table
 from leverplus.report.figures import Figure
-from leverplus.report.pictures import Pictures
+from leverplus.report.pictures import Thumbnails
 from leverplus.report.verdict import advice, headline, notes, verdict
 from leverplus.rundir import replaced
 from leverplus.tasks.base import Task
@@ -46,24 +46,22 @@ class ReportedRun(Pooled, Protocol):
 
 
 def build_report(run: ReportedRun) -> Path:
-    """Write report.html into the run folder, replacing it at once; what the folder lacks is said in a sentence."""
+    """Write report.html into the run folder, atomically; a sentence on the page names each file that is missing."""
     page = render(run, read_run(run.folder))
     path = run.folder / rundir.REPORT
     with replaced(path) as part:
-        # a text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark
+        # A text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark.
         part.write_bytes(page.encode("utf-8", errors="replace"))
     return path
 
 
 def render(run: ReportedRun, files: RunFiles) -> str:
     """The page as text."""
-    import jinja2
-
     try:
-        pictures = Pictures(run.task)
+        pictures = Thumbnails(run.task)
         run.task.items("train")
     except (LeverError, OSError) as error:
-        pictures = Pictures(None)
+        pictures = Thumbnails(None)
         files.missing["task"] = f"The task's items cannot be reached, so they are shown by id without pictures: {error}"
     sections = {
         **results_part(files),
@@ -72,50 +70,88 @@ def render(run: ReportedRun, files: RunFiles) -> str:
         "agreement": agreement_part(run, files),
         **origin_part(run, files),
     }
-    drawn = [figure for value in sections.values() for figure in _figures(value)]
-    scripts = [_asset(name) for name in SCRIPTS]
-    loader = jinja2.FunctionLoader(_asset)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.get_template("report.html.j2").render(
+    drawn: list[Figure] = []
+    for value in sections.values():
+        drawn += _figures(value)
+    return fill_template(
+        "report.html.j2",
+        drawn,
         **sections,
         missing=files.missing,
-        style=_asset("report.css"),
         picture_style=pictures.style_sheet(),
-        figure_json=script_json({f.id: {"data": f.data, "layout": f.layout, "height": f.height} for f in drawn}),
-        scripts=scripts,
-        script_hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         arm_name=arm_name,
         shots_name=shots_name,
+    )
+
+
+def fill_template(name: str, drawn: Sequence[Figure], **values: Any) -> str:
+    """A page from one of our templates, with the charts it draws, their scripts and the style sheet inside."""
+    import jinja2
+
+    scripts = [_asset(script) for script in SCRIPTS]
+    # The page's content security policy lets only scripts with these hashes run.
+    hashes = [f"'sha256-{_digest(script)}'" for script in scripts]
+    specifications = {}
+    for figure in drawn:
+        specifications[figure.id] = {"data": figure.data, "layout": figure.layout, "height": figure.height}
+    loader = jinja2.FunctionLoader(_asset)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.get_template(name).render(
+        **values,
+        style=_asset("report.css"),
+        figure_json=script_json(specifications),
+        scripts=scripts,
+        script_hashes=" ".join(hashes),
     )
 
 
 def results_part(files: RunFiles) -> dict[str, Any]:
     """Verdict, accuracy, differences, help and harm, cost."""
     results, predictions = files.results, files.predictions
-    rows: Sequence[Mapping[str, Any]] = results["comparisons"] if results else []
     part: dict[str, Any] = {
         "results": results,
-        "verdict": verdict(results) if results else files.missing[rundir.EVAL],
-        "advice": advice(results) if results else "",
-        "notes": notes(results) if results else [],
-        "headline": headline(results) if results else None,
-        "forest": figures.forest_figure(rows) if rows else None,
-        "help_harm": tables.help_harm_table(rows) if rows else None,
-        "gap": tables.gap_table(results["gap_closed"]) if results and results.get("gap_closed") else None,
+        "verdict": "",
+        "advice": "",
+        "notes": [],
+        "headline": None,
+        "forest": None,
+        "help_harm": None,
+        "gap": None,
         "regret": None,
         "accuracy": None,
         "zero_shot_table": None,
         "cost": None,
     }
-    regret = (results or {}).get("regret", {}).get("learned")
-    if regret:
-        part["regret"] = figures.regret_figure(regret)
+    if results:
+        part |= _of_results(results)
+    else:
+        part["verdict"] = files.missing[rundir.EVAL]
     if predictions is not None:
         part["accuracy"] = figures.accuracy_figure(figures.estimates(predictions), len(predictions.items))
         part["zero_shot_table"] = tables.against_zero_shot(predictions)
         calls = results.get("model_calls") if results else None
         if isinstance(calls, int):
             part["cost"] = figures.cost_figure(predictions, calls, files.log)
+    return part
+
+
+def _of_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of the page that eval.json alone gives."""
+    part: dict[str, Any] = {
+        "verdict": verdict(results),
+        "advice": advice(results),
+        "notes": notes(results),
+        "headline": headline(results),
+    }
+    rows: Sequence[Mapping[str, Any]] = results["comparisons"]
+    if rows:
+        part["forest"] = figures.forest_figure(rows)
+        part["help_harm"] = tables.help_harm_table(rows)
+    if results.get("gap_closed"):
+        part["gap"] = tables.gap_table(results["gap_closed"])
+    regret = results.get("regret", {}).get("learned")
+    if regret:
+        part["regret"] = figures.regret_figure(regret)
     return part
 
 
@@ -133,29 +169,33 @@ def training_part(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def examples_part(files: RunFiles, pictures: Pictures) -> dict[str, Any]:
+def examples_part(files: RunFiles, pictures: Thumbnails) -> dict[str, Any]:
     """Picks and single queries."""
     predictions = files.predictions
     if predictions is None:
         return {"picks": None, "most_used": [], "examples": [], "fate_counts": {}}
     row = headline(files.results) if files.results else None
     fate = list(fates(predictions, row).values())
+    fate_counts = {}
+    if fate:
+        fate_counts = {kind: fate.count(kind) for kind in ("helped", "harmed", "same")}
     return {
         "picks": picks_table(predictions),
         "most_used": most_used(predictions, pictures),
         "examples": examples(predictions, pictures, row),
-        "fate_counts": {kind: fate.count(kind) for kind in ("helped", "harmed", "same")} if fate else {},
+        "fate_counts": fate_counts,
     }
 
 
 def agreement_part(run: ReportedRun, files: RunFiles) -> Figure | None:
-    """How the picks settled from checkpoint to checkpoint, on evaluated queries; a sentence where it cannot be told."""
+    """How the picks settled from checkpoint to checkpoint, on evaluated queries; None, with a sentence, if unknown."""
     from leverplus.evaluation.sweep import checkpoint_names
 
     if files.predictions is None or files.results is None or "learned" not in files.predictions.draws:
         return None
     folder, stages = run.folder / rundir.CHECKPOINTS, list(run.recipe.stages)
-    chosen = files.results.get("checkpoint") or (stages[-1] if stages else "")
+    last = stages[-1] if stages else ""
+    chosen = files.results.get("checkpoint") or last
     try:
         items = [run.task.item(item) for item in files.predictions.items]
         shots = max(files.predictions.shots("learned"))
@@ -191,10 +231,11 @@ def origin_part(run: ReportedRun, files: RunFiles) -> dict[str, Any]:
 
 
 def command(run: ReportedRun) -> str:
-    """What to type to make the run again: a shipped recipe by name where it is that, else the resolved values."""
+    """What to type to make the run again: the name of a shipped recipe that was not changed, else resolved.toml."""
+    name = run.folder.resolve().name
     shipped = run.recipe.name in recipe_names() and load_recipe(run.recipe.name).hash == run.recipe.hash
-    recipe = run.recipe.name if shipped else shlex.quote(f"{run.folder.resolve().name}/resolved.toml")
-    return f"lever run {recipe} --seed {run.seed} --out {shlex.quote(run.folder.resolve().name + '-again')}"
+    recipe = run.recipe.name if shipped else shlex.quote(f"{name}/resolved.toml")
+    return f"lever run {recipe} --seed {run.seed} --out {shlex.quote(name + '-again')}"
 
 
 def script_json(value: Any) -> str:
@@ -204,9 +245,12 @@ def script_json(value: Any) -> str:
 
 
 def _figures(value: Any) -> list[Figure]:
+    """The charts of a part of the page, which is one chart, a list with charts, or something else."""
     if isinstance(value, Figure):
         return [value]
-    return [entry for entry in value if isinstance(entry, Figure)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [entry for entry in value if isinstance(entry, Figure)]
+    return []
 
 
 def _asset(name: str) -> str:

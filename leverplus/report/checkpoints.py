@@ -1,4 +1,4 @@
-"""How the picks of a selector settled: the agreement of every checkpoint with the one before and the one evaluated."""
+"""Draws how a selector's picks settled: how far each checkpoint agrees with the one before and the one evaluated."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leverplus.report.figures import ACCENT, Figure, plain
 from leverplus.report.tables import Table
 from leverplus.types import Demos, Item, Pool
 
 if TYPE_CHECKING:
+    from leverplus.evaluation.behaviour import Agreement
     from leverplus.policies.items import ItemTable
 
 QUERIES, MOST = 64, 30
@@ -20,13 +21,13 @@ QUERIES, MOST = 64, 30
 
 
 class Pooled(Protocol):
-    """What can tell the pools of queries (`run.Run` does)."""
+    """Gives the pools of queries and the table of their items (`run.Run` does)."""
 
     def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]: ...
 
 
 def compared_queries(items: Sequence[Item]) -> list[Item]:
-    """The same few queries at every call, whatever their order."""
+    """The same few queries at every call, whatever their order: those with the smallest hashes."""
     return sorted(items, key=lambda item: hashlib.sha256(item.id.encode()).digest())[:QUERIES]
 
 
@@ -35,7 +36,8 @@ def epochs_shown(names: Sequence[str]) -> list[str]:
     epochs = [name for name in names if name.rpartition("-epoch")[2].isdigit()]
     if len(epochs) <= MOST:
         return epochs
-    return [epochs[round(place * (len(epochs) - 1) / (MOST - 1))] for place in range(MOST)]
+    step = (len(epochs) - 1) / (MOST - 1)
+    return [epochs[round(place * step)] for place in range(MOST)]
 
 
 def agreement_figure(
@@ -50,33 +52,43 @@ def agreement_figure(
     if len(epochs) < 2 or chosen not in names or not items:
         return None
     pools, table = run.pools(compared_queries(items))
-    picks: dict[str, list[Demos]] = {
-        name: choose_demos(load_checkpoint(folder / name)[0].eval(), table, pools, shots) for name in (*epochs, chosen)
-    }
-    before = [None, *(agreement(picks[old], picks[new]) for old, new in pairwise(epochs))]
+    picks: dict[str, list[Demos]] = {}
+    for name in (*epochs, chosen):
+        policy = load_checkpoint(folder / name)[0].eval()
+        picks[name] = choose_demos(policy, table, pools, shots)
+    before: list[Agreement | None] = [None]  # nothing comes before the first checkpoint
+    for old, new in pairwise(epochs):
+        before.append(agreement(picks[old], picks[new]))
     final = [agreement(picks[name], picks[chosen]) for name in epochs]
-    labels = [f"{stage} {int(epoch)}" for stage, _, epoch in (name.rpartition("-epoch") for name in epochs)]
-    traces = (("with the checkpoint before", before, "#2f7fc1"), ("with the one evaluated", final, ACCENT))
+    labels = []
+    for name in epochs:
+        stage, _, epoch = name.rpartition("-epoch")
+        labels.append(f"{stage} {int(epoch)}")
     data = [
-        {
-            "name": title,
-            "x": [plain(label) for label in labels],
-            "y": [None if one is None else one.jaccard for one in found],
-            "mode": "lines+markers",
-            "line": {"color": colour, "width": 2},
-            "marker": {"size": 4},
-        }
-        for title, found, colour in traces
+        _line("with the checkpoint before", labels, before, "#2f7fc1"),
+        _line("with the one evaluated", labels, final, ACCENT),
     ]
-    rows = [
-        (label, *(cell for one in pair for cell in (("", "") if one is None else _cells(one.identical, one.jaccard))))
-        for label, *pair in zip(labels, before, final, strict=True)
-    ]
+    rows = []
+    for label, with_before, with_final in zip(labels, before, final, strict=True):
+        rows.append((label, *_cells(with_before), *_cells(with_final)))
     head = ("checkpoint", "before: identical", "before: Jaccard", "evaluated: identical", "evaluated: Jaccard")
     title = f"Shared picks (Jaccard) of checkpoints, {shots} shots, {len(pools)} queries"
     layout = {"xaxis": {"type": "category", "nticks": 12, "automargin": True}, "yaxis": {"range": [0, 1.03]}}
     return Figure("agreement", title, data, layout, Table(head, rows), height=300)
 
 
-def _cells(identical: float, jaccard: float) -> tuple[str, str]:
-    return f"{100 * identical:.0f} %", f"{jaccard:.2f}"
+def _line(title: str, labels: Sequence[str], found: Sequence[Agreement | None], colour: str) -> dict[str, Any]:
+    return {
+        "name": title,
+        "x": [plain(label) for label in labels],
+        "y": [None if one is None else one.jaccard for one in found],
+        "mode": "lines+markers",
+        "line": {"color": colour, "width": 2},
+        "marker": {"size": 4},
+    }
+
+
+def _cells(found: Agreement | None) -> tuple[str, str]:
+    if found is None:
+        return "", ""
+    return f"{100 * found.identical:.0f} %", f"{found.jaccard:.2f}"

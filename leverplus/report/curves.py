@@ -11,12 +11,13 @@ from leverplus.report.tables import Table
 
 Line = Mapping[str, Any]
 
+# Name of a chart -> its title, and the metrics of the run log that it draws.
 TRAINING = {
     "loss": ("Loss", ("train/loss/total",)),
     "dev": ("Reward on dev", ("val/reward", *(f"val/reward@{n}" for n in range(9)))),
-    "nll": ("Negative log-likelihood, nats a sequence", ("train/nll",)),
-    "kl": ("KL, nats a sequence", ("train/kl", "train/kl_prox")),
-    "entropy": ("Entropy of a step, nats", ("train/entropy",)),
+    "nll": ("Negative log-likelihood, nats per sequence", ("train/nll",)),
+    "kl": ("KL, nats per sequence", ("train/kl", "train/kl_prox")),
+    "entropy": ("Entropy per step, nats", ("train/entropy",)),
     "changed": ("Share of probe picks that changed in the epoch", ("train/picks/changed_frac",)),
 }
 REWARDS = {
@@ -34,31 +35,35 @@ COLOURS = (ACCENT, "#2f7fc1", "#2a9d8f", "#8f6bc4", "#c79a1b", GREY, *SPARE)
 def curve_figures(
     groups: Mapping[str, tuple[str, Sequence[str]]], log: Sequence[Line], findings: Sequence[Line]
 ) -> list[Figure]:
-    """One chart a group of metrics that the log holds, with their numbers; one that would repeat another is left out.
+    """One chart per group of metrics that the log holds, with their numbers; a curve that repeats another is left out.
 
     A finding is marked by its number in the list of findings, at the epoch it fired.
     """
     figures: list[Figure] = []
     drawn: list[list[float | None]] = []
     for name, (title, keys) in groups.items():
-        columns = {key: [number(line, key) for line in log] for key in keys}
-        columns = {key: column for key, column in columns.items() if any(value is not None for value in column)}
-        columns = {key: column for key, column in columns.items() if column not in drawn}
-        if columns:
-            drawn.extend(columns.values())
-            data = [_curve(place, key, column, log) for place, (key, column) in enumerate(columns.items())]
-            layout = {
-                "xaxis": {
-                    "title": {"text": "epoch"},
-                    "zeroline": False,
-                    "range": [0.5, len(log) + 0.5],
-                    "tick0": 1,
-                    "dtick": -(-len(log) // 10),
-                },
-                "yaxis": {},
-                **_marks(log, findings),
-            }
-            figures.append(Figure(f"curve-{name}", title, data, layout, log_table(list(columns), log), height=290))
+        columns: dict[str, list[float | None]] = {}
+        for key in keys:
+            column = [number(line, key) for line in log]
+            measured = any(value is not None for value in column)
+            if measured and column not in drawn:
+                columns[key] = column
+        if not columns:
+            continue
+        drawn.extend(columns.values())
+        data = [_curve(place, key, column, log) for place, (key, column) in enumerate(columns.items())]
+        layout = {
+            "xaxis": {
+                "title": {"text": "epoch"},
+                "zeroline": False,
+                "range": [0.5, len(log) + 0.5],
+                "tick0": 1,
+                "dtick": -(-len(log) // 10),  # rounded up: about ten ticks
+            },
+            "yaxis": {},
+            **_marks(log, findings),
+        }
+        figures.append(Figure(f"curve-{name}", title, data, layout, log_table(list(columns), log), height=290))
     return figures
 
 
@@ -67,7 +72,7 @@ def _curve(place: int, key: str, column: Sequence[float | None], log: Sequence[L
     x: list[float | None] = []
     y: list[float | None] = []
     for row, value in enumerate(column):
-        if row > 0 and row in starts:  # a gap between stages
+        if row > 0 and row in starts:  # plotly draws a gap, here between stages, where a value is None
             x.append(None)
             y.append(None)
         x.append(row + 1)
@@ -97,12 +102,15 @@ def _marks(log: Sequence[Line], findings: Sequence[Line]) -> dict[str, Any]:
             fired.setdefault(row_fired, []).append(str(place))
     for row, numbers in sorted(fired.items()):
         shapes.append(_upright(row + 1, FIRED, "dash"))
-        badge = {"bgcolor": FIRED, "font": {"color": "#fff"}, "yanchor": "bottom"}  # below, clear of the stages' names
-        notes.append({**_note(row + 1, ", ".join(numbers), "center", 0.0), **badge})
+        note = _note(row + 1, ", ".join(numbers), "center", 0.0)
+        # At the bottom, because the names of the stages stand at the top.
+        note |= {"bgcolor": FIRED, "font": {"color": "#fff"}, "yanchor": "bottom"}
+        notes.append(note)
     return {"shapes": shapes, "annotations": notes}
 
 
 def _upright(x: float, colour: str, dash: str) -> dict[str, Any]:
+    """A vertical line over the whole height of a chart."""
     line = {"color": colour, "width": 1.2, "dash": dash}
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
@@ -123,7 +131,8 @@ def stage_starts(log: Sequence[Line]) -> dict[int, str]:
 def finding_row(finding: Line, log: Sequence[Line]) -> int | None:
     """The row of the log at which a finding fired, from the stage, epoch or step it names; None if it names none."""
     evidence = finding.get("evidence")
-    place: dict[str, Any] = {**(evidence if isinstance(evidence, Mapping) else {}), **finding}
+    place: dict[str, Any] = dict(evidence) if isinstance(evidence, Mapping) else {}
+    place.update(finding)
     stage, epoch, step = place.get("stage"), number(place, "epoch"), number(place, "step")
     if epoch is None and step is None:
         return None
@@ -140,15 +149,19 @@ def finding_row(finding: Line, log: Sequence[Line]) -> int | None:
 def fired_at(finding: Line, log: Sequence[Line]) -> str:
     """Where a finding fired, in words; "" if it names no epoch of the log."""
     row = finding_row(finding, log)
-    return "" if row is None else f"{log[row].get('stage', '')}, epoch {log[row].get('epoch', row + 1)}"
+    if row is None:
+        return ""
+    return f"{log[row].get('stage', '')}, epoch {log[row].get('epoch', row + 1)}"
 
 
 def log_table(keys: Sequence[str], log: Sequence[Line]) -> Table:
-    """The numbers behind curves, an epoch a row; empty where there is none."""
+    """The numbers behind curves, one row per epoch; a cell is empty where the log has no number."""
     rows = []
     for line in log:
-        values = (number(line, key) for key in keys)
-        rows.append(
-            (f"{line.get('stage', '')} {line.get('epoch', '')}", *("" if v is None else f"{v:.4g}" for v in values))
-        )
-    return Table(("epoch", *(key.removeprefix("train/") for key in keys)), rows)
+        cells = [f"{line.get('stage', '')} {line.get('epoch', '')}"]
+        for key in keys:
+            value = number(line, key)
+            cells.append("" if value is None else f"{value:.4g}")
+        rows.append(tuple(cells))
+    head = ["epoch"] + [key.removeprefix("train/") for key in keys]
+    return Table(head, rows)

@@ -1,4 +1,4 @@
-"""What a run folder holds, read back; a file that is missing or damaged becomes a sentence, never a stack trace."""
+"""Reads a run folder back; a file that is missing or damaged becomes a sentence for the page, never a stack trace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from leverplus.parsing import parse_own_json
 from leverplus.report.form import is_number, is_results
 from leverplus.rundir import read_log
 
-UNSAID = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
-"""What a finding may leave out."""
+FINDING_DEFAULTS = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
+"""Fields that a finding may leave out, and what stands for them."""
 
 
 @dataclass
@@ -45,27 +45,35 @@ def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
             "different evaluations; `lever eval` makes both again."
         )
         predictions = None
-    findings = _read_json(folder / rundir.FINDINGS, missing, "`lever doctor` makes it")
-    listed = findings.get("findings") if findings is not None else None
-    if findings is not None and not isinstance(listed, list):
-        missing[rundir.FINDINGS] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
     resolved = folder / rundir.RESOLVED
     log = _read_log(folder / rundir.LOG, missing)
+    stages = list(dict.fromkeys(str(line.get("stage", "")) for line in log))  # each once, in the order of the log
     return RunFiles(
         manifest=_read_json(folder / rundir.MANIFEST, missing, "`lever run` makes it") or {},
         resolved=resolved.read_text(encoding="utf-8") if resolved.is_file() else "",
         results=results,
         predictions=predictions,
         log=log,
-        groups=_read_groups(folder, list(dict.fromkeys(str(line.get("stage", "")) for line in log)), missing),
-        findings=[{**UNSAID, **entry} for entry in listed if isinstance(entry, dict)]
-        if isinstance(listed, list)
-        else None,
+        groups=_read_groups(folder, stages, missing),
+        findings=_read_findings(folder / rundir.FINDINGS, missing),
         missing=missing,
     )
 
 
+def _read_findings(path: Path, missing: dict[str, str]) -> list[dict[str, Any]] | None:
+    """The doctor's findings, with every field that a page shows."""
+    value = _read_json(path, missing, "`lever doctor` makes it")
+    if value is None:
+        return None
+    listed = value.get("findings")
+    if not isinstance(listed, list):
+        missing[path.name] = "findings.json is not of a form this version knows; `lever doctor` makes it again."
+        return None
+    return [{**FINDING_DEFAULTS, **entry} for entry in listed if isinstance(entry, dict)]
+
+
 def _read_json(path: Path, missing: dict[str, str], maker: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None, with a sentence in `missing`, where there is none that can be read."""
     if not path.is_file():
         missing[path.name] = f"There is no {path.name} in this run folder; {maker}."
         return None
@@ -109,14 +117,20 @@ def _read_groups(folder: Path, stages: Sequence[str], missing: dict[str, str]) -
             missing[path.name] = f"{path.name} is not of a form this version knows."
         elif value is not None:
             found[path.stem.removeprefix("groups-")] = value
-    return {stage: found[stage] for stage in sorted(found, key=lambda s: stages.index(s) if s in stages else -1)}
+
+    def order(stage: str) -> int:
+        return stages.index(stage) if stage in stages else -1  # a stage that the log lacks comes first
+
+    return {stage: found[stage] for stage in sorted(found, key=order)}
 
 
 def _is_histogram(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     edges, counts = value.get("edges"), value.get("counts")
-    return isinstance(edges, list) and isinstance(counts, list) and len(edges) == len(counts) + 1 > 1
+    if not isinstance(edges, list) or not isinstance(counts, list) or not counts:
+        return False
+    return len(edges) == len(counts) + 1
 
 
 def _read_predictions(path: Path, missing: dict[str, str]) -> Results | None:
@@ -149,11 +163,13 @@ def require_manifest(folder: Path) -> None:
     known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
     if not known or not isinstance(manifest.get("seed"), int):
         raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")
-    if sentence := newer(manifest):
+    sentence = newer(manifest)
+    if sentence:
         raise DataError(sentence)
 
 
 def _version(text: str) -> tuple[int, ...]:
+    """The first three numbers of a version, to compare by; 0.2.0+local -> (0, 2, 0)."""
     parts = text.split("+", maxsplit=1)[0].split(".")[:3]
     return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
 

@@ -1,4 +1,4 @@
-"""The charts of a result as plotly specifications, each with the table of the numbers it draws."""
+"""Makes the charts of a result: plotly specifications, each with the table of the numbers it draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ STYLES = {
 HIDDEN = ("majority", "label_vote", "oracle_any", "oracle_exhaustive")
 """Arms of the accuracy chart that appear when their name is clicked; their numbers are in its table."""
 LABEL = 30
-"""Characters of a name beside a chart."""
+"""Most characters of a name beside a chart."""
+# Colours of the other arms, in order.
 SPARE = ("#c05780", "#5b8c3a", "#a0664a", "#4a6fa5", "#7a9a01", "#b07aa1", "#6c757d")
 
 
@@ -73,7 +74,9 @@ class Estimate:
 
     @classmethod
     def of(cls, scores: ArrayLike, clusters: Sequence[Hashable]) -> Estimate:
-        return cls(float(np.asarray(scores, dtype=np.float64).mean()), known_interval(scores, clusters=clusters))
+        """The mean of scores (N,); items with the same cluster, a picture, are drawn together for the interval."""
+        mean = float(np.asarray(scores, dtype=np.float64).mean())
+        return cls(mean, known_interval(scores, clusters=clusters))
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -87,57 +90,47 @@ Estimates = Mapping[str, Mapping[int, Estimate]]
 
 def estimates(results: Results) -> Estimates:
     """Accuracy of every arm at every number of shots, with an interval over images."""
-    return {
-        arm: {n: Estimate.of(results.accuracy(arm, n), results.images) for n in results.shots(arm)}
-        for arm in results.draws
-    }
+    found: dict[str, dict[int, Estimate]] = {}
+    for arm in results.draws:
+        found[arm] = {}
+        for shots in results.shots(arm):
+            found[arm][shots] = Estimate.of(results.accuracy(arm, shots), results.images)
+    return found
 
 
 def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
     """Plotly error bars in points, from the value to the ends of its interval."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [0.0 if e.interval is None else 100 * (e.interval[1] - e.value) for e in values],
-        "arrayminus": [0.0 if e.interval is None else 100 * (e.value - e.interval[0]) for e in values],
-        "thickness": 1.2,
-        "width": 3,
-    }
+    above, below = [], []
+    for estimate in values:
+        low, high = estimate.interval or (estimate.value, estimate.value)
+        above.append(100 * (high - estimate.value))
+        below.append(100 * (estimate.value - low))
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2, "width": 3}
 
 
 def accuracy_figure(measured: Estimates, n: int) -> Figure:
     """Accuracy by shots for all arms; zero-shot is a level line."""
     arms = list(measured)
-    most = max((shots for by_shots in measured.values() for shots in by_shots), default=1)
+    columns = sorted({shots for by_shots in measured.values() for shots in by_shots})
+    most = max(columns, default=1)
     side_by_side = [arm for arm in arms if arm not in HIDDEN and set(measured[arm]) != {0}]
     data = []
     for arm in arms:
-        colour, dash = style(arm, arms)
         place = side_by_side.index(arm) if arm in side_by_side else 0
-        shots = sorted(measured[arm])
-        values = [measured[arm][s] for s in shots]
-        shift = 0.05 * (place - (len(side_by_side) - 1) / 2)  # error bars beside each other
-        trace: dict[str, Any] = {
-            "name": arm_name(arm),
-            "x": [s + shift if s else 0 for s in shots],
-            "y": [100 * e.value for e in values],
-            "text": [f"{plain(arm_name(arm))}, {shots_name(s)}<br>{e}" for s, e in zip(shots, values, strict=True)],
-            "hoverinfo": "text",
-            "mode": "lines+markers",
-            "line": {"color": colour, "dash": dash, "width": 3 if arm == "learned" else 1.6},
-            "marker": {"size": 8 if arm == "learned" else 6},
-            "error_y": {**error_bars(values), "color": colour},
-            "visible": arm not in HIDDEN,
-        }
+        shift = 0.05 * (place - (len(side_by_side) - 1) / 2)  # so that error bars stand beside each other
+        trace = _accuracy_trace(arm, measured[arm], style(arm, arms), shift)
         data.append(trace)
-        if shots == [0] and arm not in HIDDEN:
-            level: dict[str, Any] = {
-                "x": [0, most + 0.25],
-                "y": [100 * values[0].value] * 2,
-                "mode": "lines",
-                "line": trace["line"],
-            }
-            data.append({**level, "showlegend": False, "hoverinfo": "skip"})
+        if set(measured[arm]) == {0} and arm not in HIDDEN:
+            data.append(
+                {
+                    "x": [0, most + 0.25],
+                    "y": [100 * measured[arm][0].value] * 2,
+                    "mode": "lines",
+                    "line": trace["line"],
+                    "showlegend": False,
+                    "hoverinfo": "skip",
+                }
+            )
     layout = {
         "xaxis": {
             "title": {"text": "demonstrations shown"},
@@ -147,11 +140,37 @@ def accuracy_figure(measured: Estimates, n: int) -> Figure:
         },
         "yaxis": {"title": {"text": "accuracy, %"}, "rangemode": "tozero"},
     }
-    head = ("who chooses", *(shots_name(s) for s in range(most + 1) if any(s in m for m in measured.values())))
-    columns = [s for s in range(most + 1) if any(s in m for m in measured.values())]
-    rows = [(arm_name(arm), *(str(measured[arm].get(s, "")) for s in columns)) for arm in arms]
+    head = ["who chooses", *(shots_name(shots) for shots in columns)]
+    rows = []
+    for arm in arms:
+        rows.append([arm_name(arm), *(str(measured[arm].get(shots, "")) for shots in columns)])
     title = f"Accuracy by shots, % with 95 % intervals, n = {n}"
     return Figure("accuracy", title, data, layout, Table(head, rows), height=460)
+
+
+def _accuracy_trace(
+    arm: str, by_shots: Mapping[int, Estimate], colour_and_dash: tuple[str, str], shift: float
+) -> dict[str, Any]:
+    """The line of one arm; its points are moved by `shift` along the axis of shots, but for the one at 0."""
+    colour, dash = colour_and_dash
+    x, y, texts, values = [], [], [], []
+    for shots, estimate in sorted(by_shots.items()):
+        x.append(shots + shift if shots else 0)
+        y.append(100 * estimate.value)
+        texts.append(f"{plain(arm_name(arm))}, {shots_name(shots)}<br>{estimate}")
+        values.append(estimate)
+    return {
+        "name": arm_name(arm),
+        "x": x,
+        "y": y,
+        "text": texts,
+        "hoverinfo": "text",
+        "mode": "lines+markers",
+        "line": {"color": colour, "dash": dash, "width": 3 if arm == "learned" else 1.6},
+        "marker": {"size": 8 if arm == "learned" else 6},
+        "error_y": {**error_bars(values), "color": colour},
+        "visible": arm not in HIDDEN,
+    }
 
 
 FOREST = "Learned minus baseline, points with 95 % intervals (baseline · shots)"
@@ -164,58 +183,30 @@ def forest_figure(
 
     `compared` are the names of the rows, by default whom the learned arm is compared with.
     """
-    compared = [rival(r) for r in comparisons] if compared is None else compared
-    names = [f"{name} · {r['shots']}" for name, r in zip(compared, comparisons, strict=True)]
+    if compared is None:
+        compared = [rival(row) for row in comparisons]
+    names = [f"{name} · {row['shots']}" for name, row in zip(compared, comparisons, strict=True)]
     labels = [plain(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
-    data = []
-    for name, colour, noise in (("clear", ACCENT, False), ("inside the noise", GREY, True)):
-        picked = [k for k, row in enumerate(comparisons) if within_noise(row) is noise]
-        rows = [comparisons[k] for k in picked]
-        data.append(
-            {
-                "name": name,
-                "x": [100 * r["diff"] for r in rows],
-                "y": picked,
-                "text": [f"{plain(names[k])}<br>{difference(comparisons[k])}" for k in picked],
-                "hoverinfo": "text",
-                "mode": "markers",
-                "marker": {"color": colour, "size": 8, "symbol": "circle-open" if noise else "circle"},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [100 * (r["ci95"][1] - r["diff"]) for r in rows],
-                    "arrayminus": [100 * (r["diff"] - r["ci95"][0]) for r in rows],
-                    "color": colour,
-                    "thickness": 1.6,
-                    "width": 0,
-                },
-            }
-        )
+    noisy = frozenset(place for place, row in enumerate(comparisons) if within_noise(row))
+    clear = [place for place in range(len(comparisons)) if place not in noisy]
+    data = [
+        _forest_trace("clear", clear, names, comparisons, colour=ACCENT, symbol="circle"),
+        _forest_trace("inside the noise", sorted(noisy), names, comparisons, colour=GREY, symbol="circle-open"),
+    ]
     layout = {
         "xaxis": {"rangemode": "tozero", "zeroline": True, "zerolinewidth": 2},
         "yaxis": {
             "tickvals": list(range(len(labels))),
             "ticktext": labels,
-            "range": [len(labels) - 0.3, -0.7],
+            "range": [len(labels) - 0.3, -0.7],  # reversed: the first comparison stands at the top
             "zeroline": False,
             "automargin": False,
         },
-        # a margin that is found by drawing again and again does not settle beside long names on a narrow screen
+        # About 7 pixels per character. Plotly's own margin, found by drawing again and again, does not settle beside
+        # long names on a narrow screen.
         "margin": {"l": 12 + 7 * max(map(len, labels), default=0), "r": 12, "t": 10, "b": 36},
     }
-    rows_shown = [
-        (
-            name,
-            str(r["n"]),
-            f"{100 * r['diff']:+.1f}",
-            f"{100 * r['ci95'][0]:+.1f} to {100 * r['ci95'][1]:+.1f}",
-            f"{r['p_adjusted']:.2g}",
-            f"{100 * r['mde80']:.1f}",
-            f"{100 * r['mde80_adjusted']:.1f}" if "mde80_adjusted" in r else "not known",
-            "inside the noise" if within_noise(r) else "above" if r["diff"] > 0 else "below",
-        )
-        for name, r in zip(names, comparisons, strict=True)
-    ]
+    rows = [_forest_row(name, row) for name, row in zip(names, comparisons, strict=True)]
     head = (
         "compared · shots",
         "n",
@@ -226,11 +217,67 @@ def forest_figure(
         "corrected",
         "outcome",
     )
-    muted = frozenset(k for k, row in enumerate(comparisons) if within_noise(row))
-    return Figure("forest", title, data, layout, Table(head, rows_shown, muted), height=120 + 22 * len(comparisons))
+    return Figure("forest", title, data, layout, Table(head, rows, noisy), height=120 + 22 * len(comparisons))
+
+
+def _forest_trace(
+    name: str,
+    picked: Sequence[int],
+    names: Sequence[str],
+    comparisons: Sequence[Mapping[str, Any]],
+    *,
+    colour: str,
+    symbol: str,
+) -> dict[str, Any]:
+    """The picked comparisons as points with error bars, each at the height of its place in the list."""
+    x, texts, above, below = [], [], [], []
+    for place in picked:
+        row = comparisons[place]
+        low, high = row["ci95"]
+        x.append(100 * row["diff"])
+        above.append(100 * (high - row["diff"]))
+        below.append(100 * (row["diff"] - low))
+        texts.append(f"{plain(names[place])}<br>{difference(row)}")
+    return {
+        "name": name,
+        "x": x,
+        "y": list(picked),
+        "text": texts,
+        "hoverinfo": "text",
+        "mode": "markers",
+        "marker": {"color": colour, "size": 8, "symbol": symbol},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": above,
+            "arrayminus": below,
+            "color": colour,
+            "thickness": 1.6,
+            "width": 0,
+        },
+    }
+
+
+def _forest_row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = row["ci95"]
+    detectable = f"{100 * row['mde80_adjusted']:.1f}" if "mde80_adjusted" in row else "not known"
+    outcome = "above" if row["diff"] > 0 else "below"
+    if within_noise(row):
+        outcome = "inside the noise"
+    return (
+        name,
+        str(row["n"]),
+        f"{100 * row['diff']:+.1f}",
+        f"{100 * low:+.1f} to {100 * high:+.1f}",
+        f"{row['p_adjusted']:.2g}",
+        f"{100 * row['mde80']:.1f}",
+        detectable,
+        outcome,
+    )
 
 
 def difference(row: Mapping[str, Any]) -> str:
+    """A difference in points with its interval, n and p-value."""
     low, high = row["ci95"]
     return (
         f"{100 * row['diff']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}], n = {row['n']}, p = {row['p_adjusted']:.2g}"
@@ -240,30 +287,24 @@ def difference(row: Mapping[str, Any]) -> str:
 def cost_figure(results: Results, model_calls: int, log: Sequence[Mapping[str, Any]]) -> Figure:
     """Mean accuracy against the calls spent on training; arms that need none are level lines."""
     arms = list(results.draws)
-    means = {arm: mean for arm in arms if (mean := mean_over_shots(results, arm)) is not None}
-    untrained = {arm: e.value for arm, e in means.items() if not arm.startswith(("learned", "oracle"))}
-    best = max(untrained, key=lambda arm: untrained[arm], default=None)
-    chooser = max((arm for arm in untrained if arm not in HIDDEN), key=lambda arm: untrained[arm], default=None)
-    said = {chooser: ", the best that chooses without training", best: ", the best without training"}
-    data: list[dict[str, Any]] = []
-    for arm in dict.fromkeys(("zero_shot", "random", chooser, best, "oracle")):
-        if arm in means:
-            colour, dash = style(arm, arms)
-            name = arm_name(arm) + said.get(arm, "")
-            line = {"color": colour, "dash": dash, "width": 1.6}
-            level = {"x": [0, 1.08 * model_calls], "y": [100 * means[arm].value] * 2, "mode": "lines", "line": line}
-            data.append({**level, "name": name, "hovertemplate": f"{plain(name)}: {means[arm]}<extra></extra>"})
-    steps = [
-        (calls, value)
-        for line in log
-        if (calls := number(line, "lvlm_calls")) is not None and (value := number(line, "val/reward")) is not None
-    ]
-    if steps:
+    means = {}
+    for arm in arms:
+        mean = mean_over_shots(results, arm)
+        if mean is not None:
+            means[arm] = mean
+    data = _level_lines(means, arms, 1.08 * model_calls)
+    dev_calls, dev_values = [], []
+    for line in log:
+        calls, value = number(line, "lvlm_calls"), number(line, "val/reward")
+        if calls is not None and value is not None:
+            dev_calls.append(calls)
+            dev_values.append(100 * value)
+    if dev_calls:
         data.append(
             {
                 "name": "learned on dev, epoch by epoch",
-                "x": [calls for calls, _ in steps],
-                "y": [100 * value for _, value in steps],
+                "x": dev_calls,
+                "y": dev_values,
                 "mode": "markers",
                 "marker": {"size": 5, "color": ACCENT, "symbol": "circle-open"},
                 "hovertemplate": "%{x:,} calls: %{y:.1f}<extra>dev</extra>",
@@ -283,9 +324,37 @@ def cost_figure(results: Results, model_calls: int, log: Sequence[Mapping[str, A
         )
     calls_axis = {"title": {"text": "training calls"}, "rangemode": "tozero"}
     layout = {"xaxis": {**calls_axis, "tickformat": ","}, "yaxis": {"title": {"text": "mean accuracy, %"}}}
-    rows = [(arm_name(a), f"{model_calls if a.startswith('learned') else 0:,}", str(e)) for a, e in means.items()]
+    rows = []
+    for arm, mean in means.items():
+        spent = model_calls if arm.startswith("learned") else 0
+        rows.append((arm_name(arm), f"{spent:,}", str(mean)))
     table = Table(("who chooses", "training calls", "mean accuracy, %"), rows)
     return Figure("cost", "Mean accuracy over shots against training calls", data, layout, table, height=400)
+
+
+def _level_lines(means: Mapping[str, Estimate], arms: Sequence[str], end: float) -> list[dict[str, Any]]:
+    """Level lines from 0 to `end` calls: zero-shot, random, the best arms without training, and the oracle."""
+    untrained = {arm: mean.value for arm, mean in means.items() if not arm.startswith(("learned", "oracle"))}
+    choosers = [arm for arm in untrained if arm not in HIDDEN]
+    best = max(untrained, key=lambda arm: untrained[arm], default="")
+    chooser = max(choosers, key=lambda arm: untrained[arm], default="")
+    additions = {chooser: ", the best that chooses without training", best: ", the best without training"}
+    lines = []
+    for arm in dict.fromkeys(("zero_shot", "random", chooser, best, "oracle")):  # each once
+        if arm in means:
+            colour, dash = style(arm, arms)
+            name = arm_name(arm) + additions.get(arm, "")
+            lines.append(
+                {
+                    "x": [0, end],
+                    "y": [100 * means[arm].value] * 2,
+                    "mode": "lines",
+                    "line": {"color": colour, "dash": dash, "width": 1.6},
+                    "name": name,
+                    "hovertemplate": f"{plain(name)}: {means[arm]}<extra></extra>",
+                }
+            )
+    return lines
 
 
 def mean_over_shots(results: Results, arm: str) -> Estimate | None:
@@ -293,38 +362,47 @@ def mean_over_shots(results: Results, arm: str) -> Estimate | None:
 
     An arm that shows nothing has one value at any number of shots.
     """
-    evaluated = {n for other in results.draws for n in results.shots(other) if 1 <= n <= 4}
+    evaluated: set[int] = set()
+    for other in results.draws:
+        evaluated.update(n for n in results.shots(other) if 1 <= n <= 4)
     shots = sorted(evaluated) if results.shots(arm) != [0] else [0]
     if not shots or not set(shots) <= set(results.shots(arm)):
         return None
-    return Estimate.of(np.mean([results.accuracy(arm, n) for n in shots], axis=0), results.images)
+    by_shots = [results.accuracy(arm, n) for n in shots]  # (items,) each
+    return Estimate.of(np.mean(by_shots, axis=0), results.images)
 
 
+# Where accuracy is lost, in the order of the choice, and its colour; docs/evaluation.md says how each is measured.
 REGRET = {"pool": "#8f6bc4", "count": "#c79a1b", "choice": ACCENT, "order": "#2f7fc1"}
 
 
 def regret_figure(regret: Mapping[str, Mapping[str, float]]) -> Figure:
     """What the learned selector loses by shots, in points, split by where it loses it."""
     shots = sorted(regret, key=int)
-    data = [
-        {
-            "type": "bar",
-            "name": kind,
-            "x": [shots_name(int(n)) for n in shots],
-            "y": [100 * regret[n].get(kind, 0.0) for n in shots],
-            "marker": {"color": colour},
-            "hovertemplate": f"{kind}: %{{y:.1f}}<extra></extra>",
-        }
-        for kind, colour in REGRET.items()
-        if any(kind in regret[n] for n in shots)
-    ]
+    data = []
+    for kind, colour in REGRET.items():
+        if not any(kind in regret[n] for n in shots):
+            continue
+        data.append(
+            {
+                "type": "bar",
+                "name": kind,
+                "x": [shots_name(int(n)) for n in shots],
+                "y": [100 * regret[n].get(kind, 0.0) for n in shots],
+                "marker": {"color": colour},
+                "hovertemplate": f"{kind}: %{{y:.1f}}<extra></extra>",
+            }
+        )
     layout = {"barmode": "relative", "bargap": 0.5, "yaxis": {"title": {"text": "points lost"}}, "xaxis": {}}
     keys = [*REGRET, "total"]
     counts = [str(regret[n].get("n", "")) for n in shots]  # it is measured on some of the items only
-    rows = [
-        (shots_name(int(n)), count, *(percent(regret[n].get(key)) for key in keys))
-        for n, count in zip(shots, counts, strict=True)
-    ]
-    items = f", n = {' and '.join(dict.fromkeys(counts))}" if all(counts) else ""
+    rows = []
+    for n, count in zip(shots, counts, strict=True):
+        losses = [percent(regret[n].get(key)) for key in keys]
+        rows.append((shots_name(int(n)), count, *losses))
+    items = ""
+    if all(counts):
+        distinct = list(dict.fromkeys(counts))
+        items = f", n = {' and '.join(distinct)}"
     table = Table(("shots", "n", *keys), rows)
     return Figure("regret", f"Points lost, by where{items}", data, layout, table, height=340)

@@ -1,4 +1,4 @@
-"""What the stages learnt from: histograms of rewards, spreads and advantages, and how many groups are flat."""
+"""Shows what the stages learnt from: histograms of rewards, spreads and advantages, and how many groups are flat."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from leverplus.report.tables import Table
 
 Groups = Mapping[str, Mapping[str, Any]]
 
+# A histogram of groups-STAGE.json -> title, name of the horizontal axis, what is counted.
 KINDS = {
     "rewards": ("{stage}: rewards of the {sequences} sequences it learnt from", "reward", "sequences"),
     "spread": ("{stage}: best minus worst reward of the {groups} groups", "best minus worst reward", "groups"),
@@ -20,17 +21,14 @@ KINDS = {
 
 
 def group_figures(groups: Groups) -> list[Figure]:
-    """Up to three histograms a stage."""
-    return [
-        _histogram(f"{kind}-{stage}", title.format(stage=stage, **_counts(own)), own[kind], axis, of)
-        for stage, own in groups.items()
-        for kind, (title, axis, of) in KINDS.items()
-        if isinstance(own.get(kind), Mapping)
-    ]
-
-
-def _counts(own: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _count(own, key) for key in ("groups", "sequences")}
+    """Up to three histograms per stage."""
+    figures = []
+    for stage, own in groups.items():
+        for kind, (title, axis, counted) in KINDS.items():
+            if isinstance(own.get(kind), Mapping):
+                filled = title.format(stage=stage, groups=_count(own, "groups"), sequences=_count(own, "sequences"))
+                figures.append(_histogram(f"{kind}-{stage}", filled, own[kind], axis, counted))
+    return figures
 
 
 def _count(own: Mapping[str, Any], key: str) -> str:
@@ -38,22 +36,25 @@ def _count(own: Mapping[str, Any], key: str) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
-def _histogram(name: str, title: str, found: Mapping[str, Any], axis: str, of: str) -> Figure:
-    edges, counts = found["edges"], found["counts"]
-    pairs = list(pairwise(edges))
+def _histogram(name: str, title: str, found: Mapping[str, Any], axis: str, counted: str) -> Figure:
+    middles, widths, texts, rows = [], [], [], []
+    for (low, high), count in zip(pairwise(found["edges"]), found["counts"], strict=True):
+        middles.append((low + high) / 2)
+        widths.append(high - low)
+        texts.append(f"{low:.3g} to {high:.3g}: {count:,}")
+        rows.append((f"{low:.3g} to {high:.3g}", f"{count:,}"))
     bars = {
         "type": "bar",
-        "x": [(low + high) / 2 for low, high in pairs],
-        "y": counts,
-        "width": [high - low for low, high in pairs],
-        "text": [f"{low:.3g} to {high:.3g}: {count:,}" for (low, high), count in zip(pairs, counts, strict=True)],
-        "textposition": "none",
+        "x": middles,
+        "y": found["counts"],
+        "width": widths,
+        "text": texts,
+        "textposition": "none",  # the text is shown on hovering only
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": ACCENT},
     }
-    rows = [(f"{low:.3g} to {high:.3g}", f"{count:,}") for (low, high), count in zip(pairs, counts, strict=True)]
-    layout = {"xaxis": {"title": {"text": axis}}, "yaxis": {"title": {"text": of}}, "bargap": 0.05}
-    return Figure(name, plain(title), [bars], layout, Table((axis, of), rows), height=260)
+    layout = {"xaxis": {"title": {"text": axis}}, "yaxis": {"title": {"text": counted}}, "bargap": 0.05}
+    return Figure(name, plain(title), [bars], layout, Table((axis, counted), rows), height=260)
 
 
 def group_table(groups: Groups) -> Table:

@@ -1,4 +1,4 @@
-"""Small pictures for a page: every distinct picture is embedded once, as a class of the style sheet."""
+"""Makes small pictures for a page: every distinct picture is embedded once, as a class of the style sheet."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from leverplus.errors import LeverError
 from leverplus.tasks.base import Task
 from leverplus.types import Item, ItemId
 
-SIDE = 96
-QUALITY = 80
+SIDE = 96  # pixels of the longer side
+QUALITY = 80  # of WebP, from 0 to 100
 
 
 @dataclass
-class Pictures:
+class Thumbnails:
     """Items and their thumbnails; `task` is None where the task's data cannot be reached."""
 
     task: Task | None
-    _classes: dict[str, str] = field(default_factory=dict)
-    _images: dict[bytes, str] = field(default_factory=dict)
+    _classes: dict[str, str] = field(default_factory=dict)  # picture's path -> class
+    _images: dict[bytes, str] = field(default_factory=dict)  # content of a thumbnail -> class
 
     def item(self, item_id: str) -> Item | None:
         """The item, None where the task is out of reach or does not know it."""
@@ -40,7 +40,9 @@ class Pictures:
                 content = self._thumbnail(self.task, item)
             except (LeverError, OSError):
                 content = None
-            name = "" if content is None else self._images.setdefault(content, f"p{len(self._images)}")
+            name = ""
+            if content is not None:  # equal pictures under two paths get one class
+                name = self._images.setdefault(content, f"p{len(self._images)}")
             self._classes[item.image] = name
         return self._classes[item.image]
 
@@ -56,8 +58,9 @@ class Pictures:
         return out.getvalue()
 
     def style_sheet(self) -> str:
-        """One rule a picture."""
-        return "\n".join(
-            f".{name}{{background-image:url(data:image/webp;base64,{base64.b64encode(content).decode()})}}"
-            for content, name in self._images.items()
-        )
+        """One rule per picture."""
+        rules = []
+        for content, name in self._images.items():
+            data = base64.b64encode(content).decode()
+            rules.append(f".{name}{{background-image:url(data:image/webp;base64,{data})}}")
+        return "\n".join(rules)

@@ -1,22 +1,20 @@
-"""Data quality of a store, an RL file or a run as a page of charts, in one file that opens anywhere."""
+"""Writes the data quality of a store, an RL file or a run as a page of charts, in one file that opens anywhere."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.doctor.findings import Finding
 from leverplus.doctor.records import GroupStats, Record
 from leverplus.doctor.tables import quality_rows, source_rows
-from leverplus.report.build import ASSETS, SCRIPTS, script_json
+from leverplus.report.build import fill_template
 from leverplus.report.figures import ACCENT, GREY, Figure, percent
 from leverplus.report.tables import Table
 
 
 def quality_figures(groups: GroupStats) -> list[Figure]:
-    """One chart for everything that was measured: accuracies, tiers, positives, members, lengths, origins, gt_prob."""
+    """Charts of what was measured: accuracies, tiers, right members, members, lengths, origins, calibration."""
     figures = []
     if groups.scale == "accuracy":
         figures += [
@@ -32,7 +30,7 @@ def quality_figures(groups: GroupStats) -> list[Figure]:
         figures.append(_origins(groups))
     if groups.calibration and groups.scale == "accuracy":
         figures.append(_calibration(groups.calibration))
-    return [figure for figure in figures if figure.data[0]["x"]]
+    return [figure for figure in figures if figure.data[0]["x"]]  # without those that have nothing to show
 
 
 def _bars(name: str, title: str, axis: str, counts: Mapping[Any, int]) -> Figure:
@@ -48,27 +46,29 @@ def _bars(name: str, title: str, axis: str, counts: Mapping[Any, int]) -> Figure
 def _origins(groups: GroupStats) -> Figure:
     names = list(groups.sources)
     head, rows = source_rows(groups)
-    own = groups.sources.values()
-    shown = {
-        "right": (ACCENT, [100 * source.positive for source in own]),
-        "mean accuracy": (GREY, [100 * source.accuracy for source in own]),
-    }
+    right = [100 * source.positive for source in groups.sources.values()]
+    accuracy = [100 * source.accuracy for source in groups.sources.values()]
     data = [
-        {"type": "bar", "name": name, "x": names, "y": values, "marker": {"color": colour}}
-        for name, (colour, values) in shown.items()
+        {"type": "bar", "name": "right", "x": names, "y": right, "marker": {"color": ACCENT}},
+        {"type": "bar", "name": "mean accuracy", "x": names, "y": accuracy, "marker": {"color": GREY}},
     ]
     layout = {"barmode": "group", "xaxis": {"type": "category"}, "yaxis": {"title": {"text": "%"}}}
     return Figure("quality-origins", "Right members by origin", data, layout, Table(head, rows), height=300)
 
 
 def _calibration(tenths: Mapping[int, tuple[int, float]]) -> Figure:
-    """Mean accuracy for every tenth of gt_prob: does the probability of the truth say what accuracy says?"""
-    named = {f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}": pair for tenth, pair in tenths.items()}
+    """Mean accuracy for every tenth of gt_prob: does a higher probability of the reference mean a better answer?"""
+    names, percents, texts, rows = [], [], [], []
+    for tenth, (members, accuracy) in tenths.items():
+        names.append(f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}")
+        percents.append(100 * accuracy)
+        texts.append(f"{members:,} members")
+        rows.append((names[-1], f"{members:,}", percent(accuracy)))
     data = [
         {
-            "x": list(named),
-            "y": [100 * accuracy for _, accuracy in named.values()],
-            "text": [f"{members:,} members" for members, _ in named.values()],
+            "x": names,
+            "y": percents,
+            "text": texts,
             "mode": "lines+markers",
             "line": {"color": ACCENT, "width": 2},
         }
@@ -77,36 +77,25 @@ def _calibration(tenths: Mapping[int, tuple[int, float]]) -> Figure:
         "xaxis": {"title": {"text": "gt_prob"}, "type": "category"},
         "yaxis": {"title": {"text": "mean accuracy, %"}, "range": [0, 100]},
     }
-    rows = [(name, f"{members:,}", percent(accuracy)) for name, (members, accuracy) in named.items()]
     table = Table(("gt_prob", "members", "mean accuracy, %"), rows)
     return Figure("quality-calibration", "Accuracy by gt_prob", data, layout, table, height=300)
 
 
 def quality_page(record: Record, groups: GroupStats, findings: Sequence[Finding]) -> str:
     """The page as text: findings, charts with their numbers, and the whole table."""
-    import jinja2
-
     figures = quality_figures(groups)
-    scripts = [asset(name) for name in SCRIPTS]
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    loader = jinja2.FunctionLoader(asset)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    measures = Table(("measure", "value"), [(name, _shown(value)) for name, value in quality_rows(groups)])
-    return environment.get_template("quality.html.j2").render(
+    measures = Table(("measure", "value"), [(name, _formatted(value)) for name, value in quality_rows(groups)])
+    return fill_template(
+        "quality.html.j2",
+        figures,
         title=record.source,
         findings=[finding.as_json() for finding in findings],
         figures=figures,
         measures=measures,
-        style=asset("report.css"),
-        figure_json=script_json({f.id: {"data": f.data, "layout": f.layout, "height": f.height} for f in figures}),
-        scripts=scripts,
-        script_hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
     )
 
 
-def asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def _shown(value: float | int | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+def _formatted(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else value

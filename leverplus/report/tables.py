@@ -1,4 +1,4 @@
-"""The tables of a report: cells as text, made from the numbers of an evaluation."""
+"""Makes the tables of a report: cells as text, from the numbers of an evaluation."""
 
 from __future__ import annotations
 
@@ -20,38 +20,50 @@ class Table:
 
 
 def rival(row: Mapping[str, Any]) -> str:
-    """Whom the learned arm is compared with; another arm that is compared is named before it."""
+    """The baseline of a comparison; where the arm is another than the learned one, both are named."""
     baseline = arm_name(row["baseline"])
-    return baseline if row["arm"] == "learned" else f"{arm_name(row['arm'])} against {baseline}"
+    if row["arm"] == "learned":
+        return baseline
+    return f"{arm_name(row['arm'])} against {baseline}"
 
 
 def gap_table(closed: Mapping[str, Mapping[str, float]]) -> Table:
     """Share of the way from random to the greedy oracle that each arm goes, by shots."""
-    keys = sorted({key for values in closed.values() for key in values}, key=lambda key: (key == "mean", key))
-    rows = [
-        (arm_name(arm), *(f"{100 * values[key]:.0f} %" if key in values else "" for key in keys))
-        for arm, values in closed.items()
-        if values
-    ]
-    return Table(("who chooses", *(key if key == "mean" else shots_name(int(key)) for key in keys)), rows)
+    found: set[str] = set()
+    for values in closed.values():
+        found.update(values)
+    keys = sorted(found, key=lambda key: (key == "mean", key))  # the mean last
+    rows = []
+    for arm, values in closed.items():
+        if values:
+            cells = [f"{100 * values[key]:.0f} %" if key in values else "" for key in keys]
+            rows.append((arm_name(arm), *cells))
+    names = [key if key == "mean" else shots_name(int(key)) for key in keys]
+    return Table(("who chooses", *names), rows)
 
 
 def help_harm_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
-    """Items the learned arm scores above and below each baseline, by shots."""
-    shots = sorted({r["shots"] for r in comparisons})
-    cells = {(rival(r), r["shots"]): f"{r['helped']} / {r['harmed']}" for r in comparisons}
-    head = ("learned against", *(shots_name(s) for s in shots))
-    return Table(
-        head, [(name, *(cells.get((name, s), "") for s in shots)) for name in dict.fromkeys(map(rival, comparisons))]
-    )
+    """How many items the learned arm scores above and below each baseline, by shots."""
+    shots = sorted({row["shots"] for row in comparisons})
+    by_rival: dict[str, dict[int, str]] = {}
+    for row in comparisons:
+        cells = by_rival.setdefault(rival(row), {})
+        cells[row["shots"]] = f"{row['helped']} / {row['harmed']}"
+    rows = []
+    for name, cells in by_rival.items():
+        rows.append((name, *(cells.get(n, "") for n in shots)))
+    return Table(("learned against", *(shots_name(n) for n in shots)), rows)
 
 
 def against_zero_shot(results: Results) -> Table | None:
-    """Items every arm scores above and below zero-shot, by shots; an arm with draws counts by its mean."""
+    """How many items every arm scores above and below zero-shot, by shots; an arm with draws counts by its mean."""
     if "zero_shot" not in results.draws:
         return None
-    base = results.accuracy("zero_shot", 0)
-    shots = sorted({n for arm in results.draws for n in results.shots(arm)} - {0})
+    base = results.accuracy("zero_shot", 0)  # (items,)
+    evaluated: set[int] = set()
+    for arm in results.draws:
+        evaluated.update(results.shots(arm))
+    shots = sorted(evaluated - {0})
     rows = []
     for arm in results.draws:
         cells = []
@@ -59,8 +71,9 @@ def against_zero_shot(results: Results) -> Table | None:
             if n not in results.shots(arm):
                 cells.append("")
                 continue
-            gain = results.accuracy(arm, n) - base
-            cells.append(f"{int((gain > 1e-6).sum())} / {int((gain < -1e-6).sum())}")
+            gain = results.accuracy(arm, n) - base  # (items,)
+            above, below = int((gain > 1e-6).sum()), int((gain < -1e-6).sum())
+            cells.append(f"{above} / {below}")
         if any(cells):
             rows.append((arm_name(arm), *cells))
     return Table(("against zero-shot", *(shots_name(n) for n in shots)), rows)

@@ -1,4 +1,4 @@
-"""What a result says, in a few sentences that claim no more than the numbers."""
+"""Says in a few sentences what a result shows, and claims no more than the numbers do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.stats.comparison import LEVEL
 
 MODEL_FREE = ("majority", "label_vote")
-"""Rivals that answer without the model; the same as `evaluation.arms.MODEL_FREE`, which would import torch."""
+"""Arms that answer without the model; the same as `evaluation.arms.MODEL_FREE`, whose import would load torch."""
 
 
 def within_noise(row: Mapping[str, Any]) -> bool:
@@ -29,9 +29,11 @@ def strongest(report: Mapping[str, Any], *, prompts_only: bool = False) -> str |
 
 
 def mean_of(arm: Mapping[str, Any]) -> float:
-    """An arm's mean accuracy; over all its shots where it lacks some of those that `mean` is over."""
+    """An arm's mean accuracy over 1 to 4 shots, or over the shots it has where it lacks some of these."""
+    if arm.get("mean") is not None:
+        return float(arm["mean"])
     values = list(arm["shots"].values())
-    return float(arm["mean"]) if arm.get("mean") is not None else sum(values) / max(len(values), 1)
+    return sum(values) / max(len(values), 1)
 
 
 def headline(report: Mapping[str, Any], shots: int | None = None) -> Mapping[str, Any] | None:
@@ -40,9 +42,16 @@ def headline(report: Mapping[str, Any], shots: int | None = None) -> Mapping[str
     `shots` defaults to the fewest that were compared.
     """
     rival = strongest(report, prompts_only=True)
-    rows = [row for row in report["comparisons"] if row["arm"] == "learned" and row["baseline"] == rival]
-    wanted = min((row["shots"] for row in rows), default=0) if shots is None else shots
-    return next((row for row in rows if row["shots"] == wanted), None)
+    rows: list[Mapping[str, Any]] = []
+    for row in report["comparisons"]:
+        if row["arm"] == "learned" and row["baseline"] == rival:
+            rows.append(row)
+    if shots is None:
+        shots = min((row["shots"] for row in rows), default=0)
+    for row in rows:
+        if row["shots"] == shots:
+            return row
+    return None
 
 
 def verdict(report: Mapping[str, Any]) -> str:
@@ -53,27 +62,32 @@ def verdict(report: Mapping[str, Any]) -> str:
     arms = report["arms"]
     rows = [row for row in report["comparisons"] if row["arm"] == "learned"]
     shots = sorted({row["shots"] for row in rows})
-    own = f"On average over {_listed(shots)} shots " if len(shots) > 1 else f"At {shots_name(shots[0])} "
-    own += f"the learned selector has {_percent(mean_of(arms['learned']))}" if "learned" in arms else "it is compared"
-    lines = [f"{own} on {rows[0]['n']} items."]
-    for rival in dict.fromkeys(arm for arm in (overall, prompt) if arm is not None):
+    where = f"On average over {_listed(shots)} shots" if len(shots) > 1 else f"At {shots_name(shots[0])}"
+    own = "it is compared"
+    if "learned" in arms:
+        own = f"the learned selector has {_percent(mean_of(arms['learned']))}"
+    lines = [f"{where} {own} on {rows[0]['n']} items."]
+    rivals = [overall]
+    if prompt is not None and prompt != overall:
+        rivals.append(prompt)
+    for rival in rivals:
         kind = "Its strongest rival" if rival == overall else "The strongest prompt without training"
-        name = f"{kind}, {arm_name(rival)}{' (no model)' if rival in MODEL_FREE else ''},"
+        without_model = " (no model)" if rival in MODEL_FREE else ""
+        name = f"{kind}, {arm_name(rival)}{without_model},"
         said = _by_claim([row for row in rows if row["baseline"] == rival])
         lines.append(f"{name} has {_percent(mean_of(arms[rival]))}: against it the learned selector {said}.")
     return " ".join(lines)
 
 
 def _by_claim(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What may be said of the comparisons with one rival, shots of one claim together."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    """What may be said of the comparisons with one rival; shots of which the same is said stand together."""
+    by_claim: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: int(row["shots"])):
-        claim = "cannot be told from it" if within_noise(row) else "is above" if row["diff"] > 0 else "is below"
-        groups.setdefault(claim, []).append(row)
-    return " and ".join(
-        f"{claim} at " + ", ".join(f"{shots_name(row['shots'])} ({_difference(row)})" for row in own)
-        for claim, own in groups.items()
-    )
+        claim = "is above" if row["diff"] > 0 else "is below"
+        if within_noise(row):
+            claim = "cannot be told from it"
+        by_claim.setdefault(claim, []).append(f"{shots_name(row['shots'])} ({_difference(row)})")
+    return " and ".join(f"{claim} at {', '.join(shots)}" for claim, shots in by_claim.items())
 
 
 def _difference(row: Mapping[str, Any]) -> str:

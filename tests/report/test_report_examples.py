@@ -16,7 +16,7 @@ from leverplus.report.examples import (
     picks_table,
     shorten,
 )
-from leverplus.report.pictures import SIDE, Pictures
+from leverplus.report.pictures import SIDE, Thumbnails
 
 HEADLINE = {"baseline": "nearest_both", "shots": 1}
 
@@ -48,7 +48,7 @@ def test_the_fate_of_an_item_is_its_difference_at_the_headline(results) -> None:
 
 def test_an_example_shows_each_arm_with_its_own_demonstrations_in_order(results, task) -> None:
     row = 5
-    shown = {entry.arm: entry for entry in arm_rows(results, Pictures(task), row, 2)}
+    shown = {entry.arm: entry for entry in arm_rows(results, Thumbnails(task), row, 2)}
     assert set(shown) == set(results.draws)
     assert shown["zero_shot"].demos == []
     prediction = results.draws["learned"][2][0][row]
@@ -57,7 +57,7 @@ def test_an_example_shows_each_arm_with_its_own_demonstrations_in_order(results,
 
 
 def test_every_example_has_a_card_for_its_query(results, task) -> None:
-    found = examples(results, Pictures(task), HEADLINE)
+    found = examples(results, Thumbnails(task), HEADLINE)
     assert len(found) == 30
     assert all(example.query.picture and example.fate for example in found)
 
@@ -71,7 +71,7 @@ def test_picks_are_counted_over_items_and_draws(results) -> None:
 
 
 def test_the_most_used_come_first(results, task) -> None:
-    cards = most_used(results, Pictures(task))
+    cards = most_used(results, Thumbnails(task))
     used = Counter(demo for p in results.draws["learned"][2][0] for demo in p.demos)
     assert [int(c.note[:-1]) for c in cards] == [n for _, n in used.most_common(12)]
 
@@ -82,7 +82,7 @@ def test_long_texts_are_cut_with_their_length() -> None:
 
 
 def test_each_distinct_picture_is_embedded_once_and_small(task) -> None:
-    pictures = Pictures(task)
+    pictures = Thumbnails(task)
     one, same, other = (card(pictures, name) for name in ("train-0", "train-1", "train-2"))
     assert one.picture == same.picture != other.picture
     rules = pictures.style_sheet().splitlines()
@@ -93,6 +93,6 @@ def test_each_distinct_picture_is_embedded_once_and_small(task) -> None:
 
 
 def test_an_item_out_of_reach_is_shown_by_its_id(task) -> None:
-    for pictures in (Pictures(None), Pictures(task)):
+    for pictures in (Thumbnails(None), Thumbnails(task)):
         shown = card(pictures, "gone")
         assert (shown.question, shown.picture, shown.answer) == ("gone", "", "")
