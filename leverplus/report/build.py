@@ -91,15 +91,12 @@ def fill_template(name: str, drawn: Sequence[Figure], **values: Any) -> str:
     scripts = [_asset(script) for script in SCRIPTS]
     # The page's content security policy lets only scripts with these hashes run.
     hashes = [f"'sha256-{_digest(script)}'" for script in scripts]
-    specifications = {}
-    for figure in drawn:
-        specifications[figure.id] = {"data": figure.data, "layout": figure.layout, "height": figure.height}
     loader = jinja2.FunctionLoader(_asset)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     return environment.get_template(name).render(
         **values,
         style=_asset("report.css"),
-        figure_json=script_json(specifications),
+        figure_json=script_json(figures.figure_values(drawn)),
         scripts=scripts,
         script_hashes=" ".join(hashes),
     )

@@ -48,6 +48,14 @@ class Figure:
     height: int = field(default=380)
 
 
+def figure_values(figures: Sequence[Figure]) -> dict[str, Any]:
+    """Charts by id, as assets/report.js draws them."""
+    found = {}
+    for figure in figures:
+        found[figure.id] = {"data": figure.data, "layout": figure.layout, "height": figure.height}
+    return found
+
+
 def plain(text: str) -> str:
     """Text for a chart, where plotly would otherwise read a few tags as markup."""
     return html.escape(str(text), quote=False)

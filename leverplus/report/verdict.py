@@ -32,7 +32,7 @@ def mean_of(arm: Mapping[str, Any]) -> float:
     """An arm's mean accuracy over 1 to 4 shots, or over the shots it has where it lacks some of these."""
     if arm.get("mean") is not None:
         return float(arm["mean"])
-    values = list(arm["shots"].values())
+    values = [float(value) for value in arm["shots"].values()]
     return sum(values) / max(len(values), 1)
 
 

@@ -1,4 +1,4 @@
-"""The page's addresses: one function each, over a folder of runs."""
+"""The web page over a folder of runs: one function per address."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from leverplus.report.data import RunFiles, newer
 from leverplus.report.verdict import advice, headline, verdict
 from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
-from leverplus.view.choice import Choice, explain, step_figures
+from leverplus.view.choice import ExplainedChoice, explain, step_figures
 from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
-from leverplus.view.loaded import Card, Labels, Loaded, webp
-from leverplus.view.pages import asset, figure_values, render
+from leverplus.view.loaded import Labels, LoadedRuns, ShownItem, webp
+from leverplus.view.pages import asset, render
 from leverplus.view.queries import FATES, Indexes, QueryIndex, Wanted
 from leverplus.view.runs import RunsFolder, read_files
 
@@ -37,16 +37,16 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 )
 """A report is a file of the run folder: it may draw its charts and nothing else."""
-SUGGESTED = 50
+SUGGESTED = 50  # queries of the task that "Try it" offers
 
 
 class View:
-    """What the pages share: the folder, the indexes of predictions, and what was loaded."""
+    """State that the pages share: the folder of runs, the indexes of predictions, the runs that were loaded."""
 
     def __init__(self, root: Path) -> None:
         self.runs = RunsFolder(root)
         self.indexes = Indexes()
-        self.loaded = Loaded()
+        self.loaded = LoadedRuns()
         self.turns = Turns()
         self._labels: WeakKeyDictionary[QueryIndex, Labels] = WeakKeyDictionary()
 
@@ -66,7 +66,8 @@ class View:
 
 def create_app(root: Path, host: str = "127.0.0.1") -> FastAPI:
     """The page over a folder of runs, for a server that is bound to `host`."""
-    for name in ("torch", "pyarrow.dataset", "scipy.stats"):  # seconds to import, which no visitor should wait for
+    # They take seconds to import: better before the page is open than while its first visitor waits.
+    for name in ("torch", "pyarrow.dataset", "scipy.stats"):
         import_module(name)
     view = View(root)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -91,7 +92,7 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Whatever goes wrong is one sentence on a page; a stack trace goes to the terminal only."""
+    """Show every error as one sentence on a page; a stack trace goes to the terminal only."""
 
     @app.exception_handler(LeverError)
     def mendable(_: Request, error: LeverError) -> HTMLResponse:
@@ -126,7 +127,13 @@ def _add_runs(app: FastAPI, view: View) -> None:
         files = read_files(folder)
         results = files.results
         drawn = _curves(files)
-        forest = figures.forest_figure(results["comparisons"]) if results and results["comparisons"] else None
+        forest = None
+        shots: set[str] = set()
+        if results:
+            if results["comparisons"]:
+                forest = figures.forest_figure(results["comparisons"])
+            for arm in results["arms"].values():
+                shots.update(arm["shots"])
         return page(
             "run",
             title=name,
@@ -136,10 +143,10 @@ def _add_runs(app: FastAPI, view: View) -> None:
             advice=advice(results) if results else "",
             notes=[note for note in (newer(files.manifest), *files.missing.values()) if note],
             results=results,
-            shots=sorted({n for arm in results["arms"].values() for n in arm["shots"]}, key=int) if results else [],
+            shots=sorted(shots, key=int),
             forest=forest,
             curves=drawn,
-            figures=[*drawn, *([forest] if forest else [])],
+            figures=[*drawn, forest] if forest else drawn,
             findings=files.findings,
             fired=[curves.fired_at(finding, files.log) for finding in files.findings or ()],
             epochs=len(files.log),
@@ -157,7 +164,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
                 "epochs": len(files.log),
                 "latest": _latest(files),
                 "findings": len(files.findings or ()),
-                "figures": figure_values(drawn),
+                "figures": figures.figure_values(drawn),
                 "tables": {figure.id: figure.table.rows for figure in drawn if figure.table},
             }
         )
@@ -180,29 +187,34 @@ def _add_runs(app: FastAPI, view: View) -> None:
             said = "Choose two runs or more, or one run and a way of choosing as the baseline."
             return page("compare", **shared, message=said, found=None)
         try:
-            needed = _needed(view, names, baseline, arms)
-            folders = map(view.runs.folder, names)
-            read = [read_evaluated(folder, _known(view, folder), arms=needed) for folder in folders]
-            found = compare_runs(read, baseline or _usual(read))
+            needed = _needed_arms(view, names, baseline, arms)
+            read = []
+            for name in names:
+                folder = view.runs.folder(name)
+                read.append(read_evaluated(folder, _known_items(view, folder), arms=needed))
+            found = compare_runs(read, baseline or _default_baseline(read))
         except LeverError as error:
             return page("compare", 422, **shared, message=str(error), found=None)
         rows = found["comparisons"]
         title = f"Difference from {found['baseline']}, points with 95 % intervals (method · shots)"
-        forest = replace(figures.forest_figure(rows, [row["arm"] for row in rows], title), table=None)  # the page's own
+        forest = figures.forest_figure(rows, [row["arm"] for row in rows], title)
+        forest = replace(forest, table=None)  # the page has a table of its own
         shown = {"found": found, "rows": rows, "forest": forest, "figures": [forest]}
         return page("compare", **shared, message="", **shown)
 
 
 def _rivals(view: View, names: Sequence[str]) -> list[str]:
     """The arms that may be a baseline: those of the first run, none where it has no predictions."""
+    if not names:
+        return []
     try:
-        return [arm for arm in view.index(names[0]).arms if arm != "learned"] if names else []
+        return [arm for arm in view.index(names[0]).arms if arm != "learned"]
     except LeverError:
         return []
 
 
-def _needed(view: View, names: Sequence[str], baseline: str, arms: Sequence[str]) -> set[str] | None:
-    """The arms a comparison reads; None, all of them, where the baseline is not known and the refusal names them."""
+def _needed_arms(view: View, names: Sequence[str], baseline: str, arms: Sequence[str]) -> set[str] | None:
+    """The arms that a comparison reads; None (all of them) for an unknown baseline, so that the error can list them."""
     if baseline in names:
         return {"learned"}
     if baseline:
@@ -212,15 +224,16 @@ def _needed(view: View, names: Sequence[str], baseline: str, arms: Sequence[str]
     return {"learned", str(row["baseline"])} if row else {"learned"}
 
 
-def _usual(read: Sequence[EvaluatedRun]) -> str | None:
-    """What to compare with unless told: the first run; seeds of one recipe alone, the baseline of their verdict."""
+def _default_baseline(read: Sequence[EvaluatedRun]) -> str | None:
+    """The baseline where none was chosen: None, which means the first run; for seeds of one recipe their verdict's."""
     require_same([run.name for run in read], [run.report["conditions"] for run in read])
     row = headline(read[0].report)
-    return str(row["baseline"]) if row and len(methods_of(read)) == 1 else None
+    one_recipe = len(methods_of(read)) == 1
+    return str(row["baseline"]) if row and one_recipe else None
 
 
-def _known(view: View, folder: Path) -> Callable[[str], Collection[ItemId]]:
-    """The items of a run's task by split, loaded only when predictions do not fit their results."""
+def _known_items(view: View, folder: Path) -> Callable[[str], Collection[ItemId]]:
+    """A function from a split to the ids of its items; the task is loaded only when it is called."""
     return lambda split: {item.id for item in view.loaded.run(folder).task.items(split)}
 
 
@@ -230,7 +243,7 @@ def _curves(files: RunFiles) -> list[figures.Figure]:
 
 
 def _latest(files: RunFiles) -> str:
-    """Where a training stands, in a line."""
+    """How far a training has come, in one line."""
     if not files.log:
         return "no epoch yet"
     line = files.log[-1]
@@ -253,19 +266,22 @@ def _add_queries(app: FastAPI, view: View) -> None:
         found = index.find(wanted, lambda: labels.texts, lambda: labels.traits)
         fates = index.fate(wanted)
         ids = index.ids(found.rows)
-        answers: dict[tuple[str, str], Any] = {}
-        for row in index.predictions(ids, [wanted.arm, wanted.baseline], wanted.shots) if ids else []:
-            answers.setdefault((row["item"], row["arm"]), row)
-        own, other = index.scores(wanted.arm, wanted.shots), index.scores(wanted.baseline, wanted.shots)
-        rows = [
-            {
-                "card": labels.card(row),
-                "own": (answers[item_id, wanted.arm]["answer"], float(own[row])),
-                "other": (answers[item_id, wanted.baseline]["answer"], float(other[row])),
-                "fate": next((kind for kind in ("helped", "harmed") if fates[kind][row]), "same"),
-            }
-            for item_id, row in zip(ids, found.rows, strict=True)
-        ]
+        answers: dict[tuple[str, str], str] = {}
+        if ids:
+            for prediction in index.predictions(ids, [wanted.arm, wanted.baseline], wanted.shots):
+                answers.setdefault((prediction["item"], prediction["arm"]), prediction["answer"])
+        own, other = index.scores(wanted.arm, wanted.shots), index.scores(wanted.baseline, wanted.shots)  # (items,)
+        rows = []
+        for item_id, row in zip(ids, found.rows, strict=True):
+            kind = "helped" if fates["helped"][row] else "harmed" if fates["harmed"][row] else "same"
+            rows.append(
+                {
+                    "card": labels.card(row),
+                    "own": (answers[item_id, wanted.arm], float(own[row])),
+                    "other": (answers[item_id, wanted.baseline], float(other[row])),
+                    "fate": kind,
+                }
+            )
         return page(
             "queries", title=f"Queries of {name}", name=name, index=index, wanted=wanted, found=found, rows=rows,
             note=note, counts={kind: int(mask.sum()) for kind, mask in fates.items()}, choices=labels.choices(),
@@ -277,7 +293,10 @@ def _add_queries(app: FastAPI, view: View) -> None:
         folder = view.runs.folder(name)
         index = view.index(name)
         run, note = view.loaded.reachable(folder)
-        known = sorted({n for arm in index.arms for n in index.shots(arm)} - {0}) or [0]
+        measured: set[int] = set()
+        for arm in index.arms:
+            measured.update(index.shots(arm))
+        known = sorted(measured - {0}) or [0]
         chosen = shots if shots in known else known[0]
         arms = [arm for arm in index.arms if chosen in index.shots(arm) or index.shots(arm) == [0]]
         rows = index.predictions([item], arms, chosen)
@@ -298,20 +317,25 @@ def _add_queries(app: FastAPI, view: View) -> None:
 
 
 def _wanted(index: QueryIndex, files: RunFiles, asked: Wanted) -> Wanted:
-    """What is shown where the address leaves it open: the learned arm against the verdict's baseline."""
-    arm = asked.arm or ("learned" if "learned" in index.arms else index.arms[-1])
+    """What an address asks for, with what it leaves open filled in: the learned arm against the verdict's baseline."""
+    usual_arm = "learned" if "learned" in index.arms else index.arms[-1]
+    arm = asked.arm or usual_arm
     rivals = [other for other in index.arms if other != arm and index.shared_shots(arm, other)]
     row = headline(files.results) if files.results else None
-    usual = str(row["baseline"]) if row else ""
-    baseline = asked.baseline or (usual if usual in rivals else rivals[-1] if rivals else arm)
+    usual_baseline = rivals[-1] if rivals else arm
+    if row and str(row["baseline"]) in rivals:
+        usual_baseline = str(row["baseline"])
+    baseline = asked.baseline or usual_baseline
     shared = index.shared_shots(arm, baseline)
     if not shared:
         raise EvaluationError(f"{arm_name(arm)} and {arm_name(baseline)} have no number of shots in common")
-    shots = asked.shots if asked.shots in shared else next((n for n in shared if n > 0), shared[0])
+    shots = asked.shots
+    if shots not in shared:
+        shots = next((n for n in shared if n > 0), shared[0])  # the fewest that show something
     return Wanted(arm, baseline, shots, asked.fate, asked.text, asked.trait, asked.page)
 
 
-def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[Choice | None, str]:
+def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[ExplainedChoice | None, str]:
     """The selector's choice for a query, or why it cannot be shown."""
     if shots < 1:
         return None, "No demonstrations are shown at 0 shots."
@@ -323,38 +347,38 @@ def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[Choice | N
         return None, f"The selector's choice cannot be shown: {error}"
 
 
-def _cards(view: View, run: Any, choice: Choice | None) -> dict[str, Any] | None:
-    """A choice with its items to show."""
+def _cards(view: View, run: Any, choice: ExplainedChoice | None) -> dict[str, Any] | None:
+    """A choice as its template takes it: items to show in place of ids."""
     if choice is None:
         return None
-    steps = [
-        {
-            "entropy": step.entropy,
-            "best": [
-                (view.loaded.card(run, choice.pool[place]), step.probabilities[place], place == step.taken)
-                for place in step.best()
-            ],
-        }
-        for step in choice.steps
-    ]
-    beams = [
-        ([view.loaded.card(run, demo) for demo in beam.demos], beam.probability, beam.demos == choice.demos)
-        for beam in choice.beams
-    ]
+    steps = []
+    for step in choice.steps:
+        best = []
+        for place in step.best():
+            card = view.loaded.card(run, choice.pool[place])
+            best.append((card, step.probabilities[place], place == step.taken))
+        steps.append({"entropy": step.entropy, "best": best})
+    beams = []
+    for beam in choice.beams:
+        cards = [view.loaded.card(run, demo) for demo in beam.demos]
+        beams.append((cards, beam.probability, beam.demos == choice.demos))
     return {"steps": steps, "beams": beams, "size": len(choice.pool)}
 
 
 def _add_try(app: FastAPI, view: View) -> None:
     def form(name: str, status: int = 200, **values: Any) -> HTMLResponse:
         run = view.loaded.run(view.runs.folder(name))
-        items = [Card.of(item) for item in run.task.items("test")[:SUGGESTED]]
+        items = [ShownItem.of(item) for item in run.task.items("test")[:SUGGESTED]]
         most = min(run.recipe.select.max_shots, run.recipe.pool.size)
         shared = {"title": "Try it", "name": name, "items": items, "most": most, "message": "", "made": None}
         return page("try", status, **{**shared, **values})
 
     @app.get("/run/{name}/try")
     def ask(name: str, item: str = "") -> HTMLResponse:
-        question = view.loaded.run(view.runs.folder(name)).task.item(ItemId(item)).question if item else ""
+        question = ""
+        if item:
+            run = view.loaded.run(view.runs.folder(name))
+            question = run.task.item(ItemId(item)).question
         return form(name, item=item, question=question, shots=2)
 
     @app.post("/run/{name}/try")
@@ -367,14 +391,19 @@ def _add_try(app: FastAPI, view: View) -> None:
     ) -> HTMLResponse:
         shared: dict[str, Any] = {"item": item, "question": question, "shots": shots}
         try:
+            # One byte more than allowed, by which `read_upload` knows that a picture is too large.
             content = image.file.read(UPLOAD_BYTES + 1) if image is not None else b""
             with view.turns.turn():
                 selector = view.loaded.selector(view.runs.folder(name))
-                own = selector.run.task.item(ItemId(item.strip())) if item.strip() and not content else None
-                uploaded = read_upload(content) if content else None  # decoded here and nowhere kept
+                own, seen = None, None
+                if content:
+                    seen = read_upload(content)  # decoded here and nowhere kept
+                elif item.strip():
+                    own = selector.run.task.item(ItemId(item.strip()))
                 with view.loaded.lock:
                     made = attempt(selector, question=question, shots=shots, item=own, picture=content or None)
-                    seen = uploaded if uploaded is not None else selector.run.task.image(own) if own else None
+                    if own is not None:
+                        seen = selector.run.task.image(own)
                 shown = b"" if seen is None else webp(seen)
         except Busy as error:
             return form(name, 503, **shared, message=str(error))

@@ -1,4 +1,4 @@
-"""Try it: a question and a picture in; the demonstrations a selector picks and what its frozen model answers out."""
+"""Answers "Try it": for a question and a picture, the demonstrations a selector picks and what its model answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from leverplus.errors import LeverError
 from leverplus.selector.query import query_item
 from leverplus.types import Item
-from leverplus.view.choice import Choice, explain, explain_served
+from leverplus.view.choice import ExplainedChoice, explain, explain_served
 
 if TYPE_CHECKING:
     from leverplus.selector.selector import Selector
 
-MOST_WORDS = 2_000
-"""Characters of a question."""
+MOST_CHARACTERS = 2_000
+"""The longest question."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Attempt:
     """What was asked, what was picked, and the answers with the picks and with none."""
 
     query: Item
-    choice: Choice
+    choice: ExplainedChoice
     chosen: Answer
     alone: Answer
 
@@ -45,8 +45,8 @@ def attempt(
     The file is read as `lever select --image` reads it, so that the same picture gives the same demonstrations.
     """
     asked = " ".join(question.split())
-    if len(asked) > MOST_WORDS:
-        raise LeverError(f"the question has {len(asked):,} characters; at most {MOST_WORDS:,} are taken")
+    if len(asked) > MOST_CHARACTERS:
+        raise LeverError(f"the question has {len(asked):,} characters; at most {MOST_CHARACTERS:,} are taken")
     if item is None and picture is None:
         raise LeverError("choose a query of the task or a picture of your own")
     with tempfile.TemporaryDirectory() as folder:
@@ -57,22 +57,28 @@ def attempt(
         else:
             image = picture if picture is not None or item is None else selector.run.task.image(item)
             query = query_item(asked, image, Path(folder))
-        # a query of the task as it is: shown as it was evaluated; any other: as `lever select` serves it
-        choice = (explain if query is item else explain_served)(selector, query, shots)
+        # A query of the task as it is gets the pool it was evaluated with, any other what `lever select` gives it.
+        explain_query = explain if query is item else explain_served
+        choice = explain_query(selector, query, shots)
         chosen, alone = _ask(selector, query, choice)
     return Attempt(query, choice, chosen, alone)
 
 
-def _ask(selector: Selector, query: Item, choice: Choice) -> tuple[Answer, Answer]:
+def _ask(selector: Selector, query: Item, choice: ExplainedChoice) -> tuple[Answer, Answer]:
+    """The model's answers with the chosen demonstrations and with none."""
     from leverplus.backends.base import Request
     from leverplus.metrics import metric_named, postprocess_named
 
     task = selector.run.task
     demos = tuple(task.item(demo) for demo in choice.demos)
-    # a backend weighs references with every prompt; without any of its own a query lends those of its demonstrations
-    references = tuple(dict.fromkeys(query.answers or tuple(demo.answer for demo in demos)))
-    replies = selector.run.backend.answer([Request(query, demos, references), Request(query, (), references)])
-    texts = [postprocess_named(task.postprocess)(reply.raw) for reply in replies]
-    metric = metric_named(task.metric)
-    first, second = (Answer(text, metric(text, list(query.answers)) if query.answers else None) for text in texts)
-    return first, second
+    # A backend weighs references with every prompt; a query without any borrows the answers of its demonstrations.
+    answers = query.answers or tuple(demo.answer for demo in demos)
+    references = tuple(dict.fromkeys(answers))  # each once
+    with_demos, alone = selector.run.backend.answer([Request(query, demos, references), Request(query, (), references)])
+    postprocess, metric = postprocess_named(task.postprocess), metric_named(task.metric)
+
+    def judged(raw: str) -> Answer:
+        text = postprocess(raw)
+        return Answer(text, metric(text, list(query.answers)) if query.answers else None)
+
+    return judged(with_demos.raw), judged(alone.raw)

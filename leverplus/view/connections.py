@@ -1,4 +1,4 @@
-"""How long and how often somebody may be connected to the page: a request is sent within seconds, or ended."""
+"""Limits connections to the page: how many there are at once, and how many seconds a request may take to arrive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ REQUEST_SECONDS = 20.0
 """In this time a whole request, headers and picture, must have come; uvicorn itself waits for ever."""
 KEEP_ALIVE_SECONDS = 5
 MOST_CONNECTIONS = 200
+# States of the client in which nothing more of its request is to come.
 _ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
 
@@ -30,23 +31,23 @@ class PatientProtocol(H11Protocol):
         if len(self.connections) > self.most:
             transport.close()
             return
-        self._start()
+        self._start_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state in _ARRIVED:
-            self._stop()
-        elif self._deadline is None:
-            self._start()
+            self._cancel_deadline()
+        elif self._deadline is None:  # the next request on a connection that was kept alive
+            self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
-    def _start(self) -> None:
+    def _start_deadline(self) -> None:
         self._deadline = self.loop.call_later(self.seconds, self.transport.close)
 
-    def _stop(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -1,4 +1,4 @@
-"""What the page lets in: requests from this page only, small bodies, and uploads that really are pictures."""
+"""Protects the page: lets in requests from the page itself only, small bodies, and uploads that really are pictures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 UPLOAD_BYTES = 2_000_000
 FORM_BYTES = 64_000
 """What a form may hold besides its picture."""
-MAX_PIXELS = 16_000_000
+MAX_PIXELS = 16_000_000  # 48 MB decoded, see `Turns`
 MOST_WAITING = 8
-"""Pictures that wait to be looked at; 2 MB each while they wait, one at a time is decoded."""
+"""Uploads that may wait for their turn; each takes 2 MB while it waits, and one at a time is decoded."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -34,7 +34,7 @@ POLICY = (
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
-    # not no-referrer: with that a browser sends `Origin: null` with the page's own forms
+    # Not "no-referrer": with that a browser sends `Origin: null` with the page's own forms.
     "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -51,20 +51,26 @@ class Guard:
     def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
         self.app = app
         self.local = host in LOOPBACK
-        self.names = LOOPBACK | ({host} if self.local else {host, socket.gethostname(), socket.getfqdn()})
+        names = {*LOOPBACK, host}
+        if not self.local:
+            names |= {socket.gethostname(), socket.getfqdn()}
+        self.names = frozenset(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
+            if scope["type"] == "lifespan":  # start and end of the server; websockets are not answered
                 await self.app(scope, receive, send)
             return
         status, reason = self.refusal(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message["headers"]}
-                extra = [(key.encode(), value.encode()) for key, value in HEADERS.items() if key.encode() not in own]
-                message = {**message, "headers": [*message["headers"], *extra]}
+                headers = list(message["headers"])
+                own = {name for name, _ in headers}
+                for key, value in HEADERS.items():
+                    if key.encode() not in own:  # an answer may state its own, as the report does
+                        headers.append((key.encode(), value.encode()))
+                message = {**message, "headers": headers}
             await send(message)
 
         if status:
@@ -75,7 +81,7 @@ class Guard:
         await self.app(scope, receive, send_with_headers)
 
     def refusal(self, scope: Scope) -> tuple[int, str]:
-        """A status and a sentence for what is not let in; (0, "") for what is."""
+        """The HTTP status and a sentence for a request that is refused; (0, "") for one that is let in."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self.knows(host):
@@ -95,11 +101,12 @@ class Guard:
         return 0, ""
 
     def knows(self, host: str) -> bool:
+        """Whether a Host header names this page."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             return False
-        if name in {known.lower() for known in self.names}:
+        if name in self.names:
             return True
         return not self.local and _is_address(name)
 
@@ -113,14 +120,14 @@ def _is_address(name: str) -> bool:
 
 
 class Busy(LeverError):
-    """More pictures wait to be looked at than the page takes."""
+    """More uploads wait for their turn than the page takes."""
 
 
 class Turns:
-    """Lets in one upload at a time: what is decoded takes a thousand times the memory of what was sent.
+    """Lets in one upload at a time: a decoded picture takes a thousand times the memory of its file.
 
     A picture of 62 KB may have 16 million pixels, which are 48 MB decoded and about twice that while they are worked
-    on. Forty at once took gigabytes; one at a time takes what one takes, and those that wait are bounded in number.
+    on. Forty at once took gigabytes; so one at a time is worked on, and the number of those that wait is bounded.
     """
 
     def __init__(self, most_waiting: int | None = None) -> None:
@@ -155,7 +162,7 @@ def read_upload(content: bytes) -> Image.Image:
                 width, height = image.size
                 if width * height > MAX_PIXELS:
                     raise DataError(f"the picture has {width} x {height} pixels; at most {MAX_PIXELS:,} are taken")
-                image.verify()
+                image.verify()  # checks the file without decoding it, after which it must be opened again
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 return image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -1,8 +1,9 @@
-"""Runs, tasks and selectors the page has loaded; one request at a time works with them."""
+"""Keeps the runs, tasks and selectors that the page has loaded; one request at a time works with them."""
 
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from leverplus.experiment.run import Run
     from leverplus.selector.selector import Selector
 
-PICTURE_SIDE = 512
+PICTURE_SIDE = 512  # pixels
 MOST_VALUES = 40
 """A trait of items with more values than this is a text, nothing to filter by."""
 
 
 @dataclass(frozen=True)
-class Card:
-    """An item where it is shown; `question` is "" where the task is out of reach."""
+class ShownItem:
+    """An item as a page shows it; `answers` with their counts, `question` "" where the task cannot be reached."""
 
     id: str
     question: str = ""
@@ -35,9 +36,8 @@ class Card:
     meta: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, item: Item) -> Card:
-        counted = {answer: item.answers.count(answer) for answer in dict.fromkeys(item.answers)}
-        ranked = tuple(sorted(counted.items(), key=lambda pair: -pair[1]))
+    def of(cls, item: Item) -> ShownItem:
+        ranked = tuple(Counter(item.answers).most_common())  # of equal counts the first given stands first
         return cls(item.id, item.question, ranked, item.image is not None, tuple(item.meta.items()))
 
     @property
@@ -46,7 +46,7 @@ class Card:
 
 
 class Labels:
-    """What the task says of the items of a predictions file: their questions, and traits to filter by."""
+    """The questions of the items of a predictions file, and traits to filter by, one value per item."""
 
     def __init__(self, index: QueryIndex, run: Run | None) -> None:
         known: dict[str, Item] = {}
@@ -56,14 +56,21 @@ class Labels:
         items = [known.get(item_id) for item_id in ids]
         self._ids, self._items = ids, items
         self.texts: Sequence[str] = [item.question if item else "" for item in items]
-        names = dict.fromkeys(name for item in items if item for name in item.meta)
-        values = {name: [str(item.meta.get(name, "")) if item else "" for item in items] for name in names}
-        self.traits: Traits = {name: own for name, own in values.items() if 2 <= len(set(own)) <= MOST_VALUES}
+        names: dict[str, None] = {}  # a dict as an ordered set
+        for item in items:
+            if item:
+                names.update(dict.fromkeys(item.meta))
+        traits: dict[str, list[str]] = {}
+        for name in names:
+            values = [str(item.meta.get(name, "")) if item else "" for item in items]
+            if 2 <= len(set(values)) <= MOST_VALUES:
+                traits[name] = values
+        self.traits: Traits = traits
 
-    def card(self, row: int) -> Card:
+    def card(self, row: int) -> ShownItem:
         """The item at a place of the index; by its id alone where the task does not know it."""
         item = self._items[row]
-        return Card(self._ids[row]) if item is None else Card.of(item)
+        return ShownItem(self._ids[row]) if item is None else ShownItem.of(item)
 
     def choices(self) -> dict[str, list[str]]:
         """The values of every trait; the relation a question asks about comes first."""
@@ -71,16 +78,17 @@ class Labels:
         return {name: sorted(set(self.traits[name])) for name in names}
 
 
-class Loaded:
+class LoadedRuns:
     """Keeps what was loaded for the run folders last used, until they change."""
 
-    KEPT = 3
+    KEPT = 3  # folders, of each the run and the selector
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}
+        self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}  # least recently used first
 
-    def _keep(self, kind: str, folder: Path, make: Any) -> Any:
+    def _load_once(self, kind: str, folder: Path, make: Any) -> Any:
+        """What `make` gives for a folder, kept until the times of the folder's files change."""
         stamp = tuple(_mtime(folder / name) for name in (rundir.MANIFEST, rundir.RESOLVED, rundir.CHECKPOINTS))
         with self.lock:
             kept = self._kept.pop((kind, folder), None)
@@ -102,10 +110,10 @@ class Loaded:
         def make() -> Run:
             require_manifest(folder)
             run = load_run(folder)
-            run.task.items("test")
+            run.task.items("test")  # fails here rather than later where the task's data cannot be reached
             return run
 
-        found: Run = self._keep("run", folder, make)
+        found: Run = self._load_once("run", folder, make)
         return found
 
     def selector(self, folder: Path) -> Selector:
@@ -116,7 +124,7 @@ class Loaded:
             require_manifest(folder)
             return Selector.load(folder)
 
-        found: Selector = self._keep("selector", folder, make)
+        found: Selector = self._load_once("selector", folder, make)
         return found
 
     def reachable(self, folder: Path) -> tuple[Run | None, str]:
@@ -126,12 +134,12 @@ class Loaded:
         except LeverError as error:
             return None, f"The task's items cannot be reached, so they are shown by id without pictures: {error}"
 
-    def card(self, run: Run | None, item_id: str) -> Card:
+    def card(self, run: Run | None, item_id: str) -> ShownItem:
         """An item to show; by its id alone where the task is out of reach or does not know it."""
         try:
-            return Card(item_id) if run is None else Card.of(run.task.item(ItemId(item_id)))
+            return ShownItem(item_id) if run is None else ShownItem.of(run.task.item(ItemId(item_id)))
         except LeverError:
-            return Card(item_id)
+            return ShownItem(item_id)
 
     def picture(self, folder: Path, item_id: str) -> bytes:
         """An item's picture as WebP."""

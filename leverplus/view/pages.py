@@ -1,4 +1,4 @@
-"""The pages as text: Jinja templates that escape whatever comes from data, and the assets they ask for."""
+"""Renders the pages from Jinja templates, which escape whatever comes from data, and serves the assets they ask for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.report.build import script_json
-from leverplus.report.figures import Figure
+from leverplus.report.figures import Figure, figure_values
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,15 +47,11 @@ def environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> bytes:
-    """A page; a text that is no valid Unicode is shown with question marks."""
+    """A page as bytes; a text that is no valid Unicode is shown with question marks."""
     figures: Sequence[Figure] = values.get("figures", ())
     values["figure_json"] = script_json(figure_values(figures)) if figures else ""
-    return environment().get_template(f"{template}.html.j2").render(**values).encode("utf-8", errors="replace")
-
-
-def figure_values(figures: Sequence[Figure]) -> dict[str, Any]:
-    """Charts as the page's script draws them."""
-    return {figure.id: {"data": figure.data, "layout": figure.layout, "height": figure.height} for figure in figures}
+    text = environment().get_template(f"{template}.html.j2").render(**values)
+    return text.encode("utf-8", errors="replace")
 
 
 def percent(value: float | None) -> str:
@@ -68,5 +64,7 @@ def points(value: float) -> str:
 
 
 def mark(score: float) -> str:
-    """right, partly or wrong, as the style sheet calls them."""
-    return "right" if score >= 1.0 else "partly" if score > 0.0 else "wrong"
+    """The class of the style sheet for an accuracy: right (1), wrong (0) or partly."""
+    if score >= 1.0:
+        return "right"
+    return "partly" if score > 0.0 else "wrong"

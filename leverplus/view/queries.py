@@ -1,6 +1,6 @@
-"""The queries of a run, paged from predictions.parquet: small arrays are kept, texts are read for the page shown.
+"""Pages through the queries of a run: small arrays of predictions.parquet are kept, texts are read for one page.
 
-The index of a file is a few numpy arrays (item, arm, shots and score of every row), made once a version of the file.
+The index of a file is a few numpy arrays (item, arm, shots and score of every row), made once per version of the file.
 Answers and demonstrations stay on disk and are read by pyarrow's filters for the rows on a page.
 """
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from leverplus.errors import DataError, EvaluationError, MissingFile
 
-PAGE = 25
-NEEDED = ("item", "arm", "shots", "draw", "demos", "answer", "score")
+PAGE = 25  # queries
+NEEDED = ("item", "arm", "shots", "draw", "demos", "answer", "score")  # columns of predictions.parquet
 FATES = ("helped", "harmed", "flipped")
-EQUAL = 1e-9
+EQUAL = 1e-9  # means over draws differ by rounding
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Traits = Mapping[str, Sequence[str]]
-"""By name, one value an item, such as the relation it asks about."""
+"""By name, one value per item, such as the relation it asks about."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,12 @@ class QueryIndex:
         arms = pc.dictionary_encode(pc.cast(table["arm"], pa.string())).combine_chunks()
         self.items = items.dictionary
         self.arms: list[str] = arms.dictionary.to_pylist()
+        # One entry per row of the file, (rows,); items and arms as their numbers in the lists above.
         self._item, self._arm = items.indices.to_numpy(), arms.indices.to_numpy()
         self._shots = table["shots"].to_numpy()
         self._score = table["score"].to_numpy()
-        self._known: dict[str, list[int]] = {}
-        self._means: dict[tuple[str, int], NDArray[np.float64]] = {}
+        self._known: dict[str, list[int]] = {}  # shots by arm
+        self._means: dict[tuple[str, int], NDArray[np.float64]] = {}  # (items,) by arm and shots
 
     def __len__(self) -> int:
         return len(self.items)
@@ -93,7 +94,8 @@ class QueryIndex:
         if arm not in self.arms:
             raise EvaluationError(f"there is no arm '{arm[:80]}' in this run; known: {', '.join(self.arms)}")
         if arm not in self._known:
-            self._known[arm] = [int(n) for n in np.unique(self._shots[self._arm == self.arms.index(arm)])]
+            own = self._shots[self._arm == self.arms.index(arm)]
+            self._known[arm] = [int(n) for n in np.unique(own)]
         return self._known[arm]
 
     def shared_shots(self, arm: str, other: str) -> list[int]:
@@ -110,8 +112,8 @@ class QueryIndex:
         if shots not in known:
             raise EvaluationError(f"arm '{arm}' was not run at {shots} shots; known: {', '.join(map(str, known))}")
         if (arm, shots) not in self._means:
-            inside = (self._arm == self.arms.index(arm)) & (self._shots == shots)
-            count = np.bincount(self._item[inside], minlength=len(self))
+            inside = (self._arm == self.arms.index(arm)) & (self._shots == shots)  # (rows,)
+            count = np.bincount(self._item[inside], minlength=len(self))  # (items,), one per draw
             if not count.all():
                 raise EvaluationError(
                     f"arm '{arm}' at {shots} shots did not answer every item; `lever eval` asks again"
@@ -121,8 +123,8 @@ class QueryIndex:
         return self._means[arm, shots]
 
     def fate(self, wanted: Wanted) -> dict[str, Mask]:
-        """Which items score higher and lower than with the baseline, and which go from wrong to right or back."""
-        own, other = self.scores(wanted.arm, wanted.shots), self.scores(wanted.baseline, wanted.shots)
+        """Masks (items,): which score higher or lower than with the baseline, which go from wrong to right or back."""
+        own, other = self.scores(wanted.arm, wanted.shots), self.scores(wanted.baseline, wanted.shots)  # (items,)
         return {
             "helped": own > other + EQUAL,
             "harmed": own < other - EQUAL,
@@ -130,7 +132,10 @@ class QueryIndex:
         }
 
     def find(self, wanted: Wanted, texts: Callable[[], Sequence[str]], traits: Callable[[], Traits]) -> Found:
-        """One page of the items that fit, in the order of the file."""
+        """One page of the items that fit, in the order of the file.
+
+        `texts` and `traits` are functions, because they load the task, which most addresses do not need.
+        """
         inside = np.ones(len(self), dtype=np.bool_)
         if wanted.fate:
             if wanted.fate not in FATES:
@@ -138,13 +143,15 @@ class QueryIndex:
             inside &= self.fate(wanted)[wanted.fate]
         if wanted.trait:
             name, _, value = wanted.trait.partition("=")
-            inside &= np.array([own == value for own in traits().get(name, [""] * len(self))], dtype=np.bool_)
+            values = traits().get(name, [""] * len(self))
+            inside &= np.array([own == value for own in values], dtype=np.bool_)
         if wanted.text.strip():
             inside &= self._containing(wanted, texts())
         rows = np.flatnonzero(inside)
-        pages = max(1, -(-len(rows) // PAGE))
+        pages = max(1, -(-len(rows) // PAGE))  # rounded up
         page = min(max(1, wanted.page), pages)
-        return Found([int(row) for row in rows[(page - 1) * PAGE : page * PAGE]], len(rows), page, pages)
+        on_page = rows[(page - 1) * PAGE : page * PAGE]
+        return Found([int(row) for row in on_page], len(rows), page, pages)
 
     def _containing(self, wanted: Wanted, texts: Sequence[str]) -> Mask:
         """Items with the text in their id, their question or the arm's answer."""
@@ -159,11 +166,13 @@ class QueryIndex:
         inside = holds(self.items) | holds(pa.array(texts, type=pa.string()))
         own = (ds.field("arm") == wanted.arm) & (ds.field("shots") == self._own_shots(wanted.arm, wanted.shots))
         answers = self._read(("item", "answer"), own & (ds.field("draw") == 0))
-        places = pc.index_in(answers["item"].filter(pa.array(holds(answers["answer"].combine_chunks()))), self.items)
+        matching = pa.array(holds(answers["answer"].combine_chunks()))
+        places = pc.index_in(answers["item"].filter(matching), self.items)
         inside[places.to_numpy()] = True
         return inside
 
     def _own_shots(self, arm: str, shots: int) -> int:
+        """Under how many shots an arm is in the file: 0 for one that shows nothing, whatever the page shows."""
         return 0 if self.shots(arm) == [0] else shots
 
     def predictions(self, items: Sequence[str], arms: Sequence[str], shots: int) -> list[dict[str, Any]]:
@@ -171,7 +180,8 @@ class QueryIndex:
         import pyarrow.dataset as ds
 
         counts = sorted({self._own_shots(arm, shots) for arm in arms})
-        wanted = ds.field("item").isin(list(items)) & ds.field("arm").isin(list(arms)) & ds.field("shots").isin(counts)
+        wanted = ds.field("item").isin(list(items)) & ds.field("arm").isin(list(arms))
+        wanted &= ds.field("shots").isin(counts)
         found = self._read(NEEDED, wanted & (ds.field("draw") == 0)).to_pylist()
         return [row for row in found if row["shots"] == self._own_shots(row["arm"], shots)]
 
@@ -191,6 +201,7 @@ class Indexes:
     KEPT = 4
 
     def __init__(self) -> None:
+        # By path: time and size of the file when it was read, and its index; least recently used first.
         self._kept: dict[Path, tuple[tuple[int, int], QueryIndex]] = {}
 
     def of(self, path: Path) -> QueryIndex:

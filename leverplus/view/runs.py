@@ -1,11 +1,11 @@
-"""A folder of runs as the page sees it: which there are, what each says of itself, and in which state it is."""
+"""Lists a folder of runs: which there are, a summary of each, and in which state it is."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from leverplus.report.data import RunFiles, newer, read_run
 from leverplus.report.verdict import headline, verdict, within_noise
 
 LIVE_SECONDS = 300
-"""A run without results whose files changed in this time is called training; after it, stopped, unless it is slow."""
+"""A run without results whose files changed in this time is shown as training, else as stopped, unless it is slow."""
 
 MARKS = (rundir.MANIFEST, rundir.RESOLVED, rundir.EVAL, rundir.PREDICTIONS, rundir.LOG)
 """A folder with one of these is a run, perhaps a half-written one."""
@@ -39,8 +39,10 @@ class Summary:
 
     def matches(self, text: str, state: str) -> bool:
         """Whether every word of `text` is somewhere in the line, and the state is the one wanted ("": any)."""
+        if state and self.state != state:
+            return False
         line = f"{self.name} {self.recipe} seed {self.seed} {self.verdict} {self.state}".lower()
-        return (not state or self.state == state) and all(word in line for word in text.lower().split())
+        return all(word in line for word in text.lower().split())
 
 
 class RunsFolder:
@@ -56,7 +58,8 @@ class RunsFolder:
     def names(self) -> list[str]:
         if self.single:
             return [self.root.name]
-        return sorted(entry.name for entry in self.root.iterdir() if not entry.name.startswith(".") and _is_run(entry))
+        entries = [entry for entry in self.root.iterdir() if not entry.name.startswith(".")]
+        return sorted(entry.name for entry in entries if _is_run(entry))
 
     def folder(self, name: str) -> Path:
         """The folder of a run in the list; any other name, a path among them, is refused."""
@@ -68,7 +71,7 @@ class RunsFolder:
         return [self.summary(name) for name in self.names()]
 
     def summary(self, name: str) -> Summary:
-        """The line of a run, read again only when its files have changed."""
+        """The summary of a run, read again only when its files have changed."""
         folder = self.folder(name)
         stamp = tuple(_mtime(folder / mark) for mark in MARKS)
         known = self._summaries.get(name)
@@ -77,18 +80,18 @@ class RunsFolder:
         found = known[1]
         if found.state == "damaged":
             return found
-        return Summary(**{**vars(found), "state": state_of(folder, finished=found.n is not None)})
+        return replace(found, state=state_of(folder, finished=found.n is not None))  # it changes with the clock too
 
 
 def read_files(folder: Path) -> RunFiles:
-    """What a run folder holds besides its predictions; whatever cannot be read of it is one sentence."""
+    """What a run folder holds besides its predictions; DataError with one sentence where it cannot be read."""
     with _damage_as_sentence(folder):
         return read_run(folder, with_predictions=False)
 
 
 @contextmanager
 def _damage_as_sentence(folder: Path) -> Iterator[None]:
-    """Files of a run may hold anything; no error over one of them may reach the pages of the others."""
+    """Turn any error over a run's files, which may hold anything, into a sentence: other runs must still be listed."""
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError) as e:
@@ -99,7 +102,7 @@ def _damage_as_sentence(folder: Path) -> Iterator[None]:
 
 
 def _summary(name: str, folder: Path) -> Summary:
-    """The line of a run; that of a damaged one says so and why."""
+    """The summary of a run; that of a damaged one says why in place of its verdict."""
     try:
         with _damage_as_sentence(folder):
             return summarise(name, read_files(folder))
@@ -108,13 +111,15 @@ def _summary(name: str, folder: Path) -> Summary:
 
 
 def summarise(name: str, files: RunFiles) -> Summary:
-    """What the list says of a run; its state is for `state_of` to say."""
+    """The summary of a run from its files, without its state, which `state_of` gives."""
     results, manifest = files.results, files.manifest
     row = headline(results) if results else None
     nearest = str(row["baseline"]) if row else ""
     claim = ""
     if row is not None and not newer(manifest):
-        claim = "within noise" if within_noise(row) else "above" if row["diff"] > 0 else "below"
+        claim = "above" if row["diff"] > 0 else "below"
+        if within_noise(row):
+            claim = "within noise"
     return Summary(
         name=name,
         recipe=str(manifest.get("recipe", "")),
@@ -142,7 +147,7 @@ def state_of(folder: Path, *, finished: bool) -> str:
 
 
 def _pace(path: Path) -> float:
-    """Seconds the last piece of work took; 0 where the run does not say."""
+    """Seconds that the last piece of work took; 0 where the run does not say."""
     try:
         seconds = parse_own_json(path.read_bytes())["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
