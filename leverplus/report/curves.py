@@ -163,5 +163,5 @@ def log_table(keys: Sequence[str], log: Sequence[Line]) -> Table:
             value = number(line, key)
             cells.append("" if value is None else f"{value:.4g}")
         rows.append(tuple(cells))
-    head = ["epoch"] + [key.removeprefix("train/") for key in keys]
-    return Table(head, rows)
+    names = [key.removeprefix("train/") for key in keys]
+    return Table(("epoch", *names), rows)

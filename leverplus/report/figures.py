@@ -119,7 +119,10 @@ def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
 def accuracy_figure(measured: Estimates, n: int) -> Figure:
     """Accuracy by shots for all arms; zero-shot is a level line."""
     arms = list(measured)
-    columns = sorted({shots for by_shots in measured.values() for shots in by_shots})
+    evaluated: set[int] = set()
+    for by_shots in measured.values():
+        evaluated.update(by_shots)
+    columns = sorted(evaluated)
     most = max(columns, default=1)
     side_by_side = [arm for arm in arms if arm not in HIDDEN and set(measured[arm]) != {0}]
     data = []
@@ -148,10 +151,11 @@ def accuracy_figure(measured: Estimates, n: int) -> Figure:
         },
         "yaxis": {"title": {"text": "accuracy, %"}, "rangemode": "tozero"},
     }
-    head = ["who chooses", *(shots_name(shots) for shots in columns)]
+    head = ("who chooses", *(shots_name(shots) for shots in columns))
     rows = []
     for arm in arms:
-        rows.append([arm_name(arm), *(str(measured[arm].get(shots, "")) for shots in columns)])
+        cells = [str(measured[arm].get(shots, "")) for shots in columns]
+        rows.append((arm_name(arm), *cells))
     title = f"Accuracy by shots, % with 95 % intervals, n = {n}"
     return Figure("accuracy", title, data, layout, Table(head, rows), height=460)
 

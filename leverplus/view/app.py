@@ -273,7 +273,9 @@ def _add_queries(app: FastAPI, view: View) -> None:
         own, other = index.scores(wanted.arm, wanted.shots), index.scores(wanted.baseline, wanted.shots)  # (items,)
         rows = []
         for item_id, row in zip(ids, found.rows, strict=True):
-            kind = "helped" if fates["helped"][row] else "harmed" if fates["harmed"][row] else "same"
+            kind = "same"
+            if fates["helped"][row] or fates["harmed"][row]:
+                kind = "helped" if fates["helped"][row] else "harmed"
             rows.append(
                 {
                     "card": labels.card(row),
@@ -302,7 +304,10 @@ def _add_queries(app: FastAPI, view: View) -> None:
         rows = index.predictions([item], arms, chosen)
         if not rows:
             raise MissingFile(f"there is no query '{item[:80]}' in {name}")
-        shown = [{**row, "demos": [view.loaded.card(run, demo) for demo in row["demos"]]} for row in rows]
+        shown = []
+        for row in rows:
+            demos = [view.loaded.card(run, demo) for demo in row["demos"]]
+            shown.append({**row, "demos": demos})
         choice, refused = _choice(view, folder, item, chosen)
         return page(
             "query", title=f"Query {item}", name=name, card=view.loaded.card(run, item), rows=shown, note=note,
