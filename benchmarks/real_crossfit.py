@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class Crossfit:
         self.likeness = {name: own[table.queries[:, None], table.candidates] for name, own in task.likeness.items()}
         vectors = task.vectors["question"].astype(np.float64)
         self.cross = cross_features(vectors[table.queries], vectors, table.candidates)
+        self.known: tuple[bytes, Found] = (b"", {})
 
     def mixes(self) -> Found:
         """Similarities that a rival may use: fields alone, together, and the question with some of the caption."""
@@ -82,12 +83,26 @@ class Crossfit:
         if "interaction" in names:
             features |= self.cross
         if "effects" in names:
-            for name, own in (("accuracy", table.accuracy), ("probability", table.probability)):
-                found, _ = effect_features(name, table.candidates, own, used, len(self.task.items))
-                features[f"effect on {name}"] = found
+            features |= self.effects(used)
         return fit_ranker(features, table.accuracy, used, self.task.group[table.queries]).score(features)
 
-    def run(self, asked: Mask | None = None, combinations: tuple[tuple[str, ...], ...] = COMBINATIONS) -> Found:
+    def effects(self, used: Mask) -> Found:
+        """Effects on accuracy and probability from the used rows; kept for the next combination with the same rows."""
+        key = used.tobytes()
+        if self.known[0] != key:
+            table, found = self.table, {}
+            for name, own in (("accuracy", table.accuracy), ("probability", table.probability)):
+                feature, _ = effect_features(name, table.candidates, own, used, len(self.task.items))
+                found[f"effect on {name}"] = feature
+            self.known = key, found
+        return self.known[1]
+
+    def run(
+        self,
+        folds: Sequence[int] = range(FOLDS),
+        asked: Mask | None = None,
+        combinations: tuple[tuple[str, ...], ...] = COMBINATIONS,
+    ) -> Found:
         """Accuracy (Q,) of every arm; `asked` are the rows that were paid for (all of them unless told)."""
         table, everyone = self.table, np.arange(len(self.table.queries))
         found: dict[str, Floats] = {}
@@ -95,7 +110,7 @@ class Crossfit:
         def put(name: str, tested: Mask, places: Ints) -> None:
             found.setdefault(name, np.full(len(everyone), np.nan))[tested] = table.accuracy[everyone, places][tested]
 
-        for fold in range(FOLDS):
+        for fold in folds:
             tested, inner = self.fold == fold, self.fold == (fold + 1) % FOLDS
             allowed = (self.demo_fold != fold) | tested[:, None]
             outside = self.task.fold != fold
@@ -109,10 +124,9 @@ class Crossfit:
             inner_used = used & ~inner[:, None] & (self.demo_fold != (fold + 1) % FOLDS)
             tries: Found = {}
             for names in combinations:
-                key = " + ".join(names)
-                put(key, tested, first(self.score(names, used, votes), allowed))
-                if len(combinations) > 1:
-                    tries[key] = self.score(names, inner_used, votes)
+                put(" + ".join(names), tested, first(self.score(names, used, votes), allowed))
+            for names in combinations if len(combinations) > 1 else ():
+                tries[" + ".join(names)] = self.score(names, inner_used, votes)
             if tries:
                 put(
                     "effects, parts chosen",
@@ -189,28 +203,61 @@ def show(found: Mapping[str, Floats], table: ModelTable, title: str) -> None:
         print(f"| {name} | {100 * own.mean():.2f} | {cells[0]} | {cells[1]} |", flush=True)
 
 
+CURVE = (("similarity", "effects", "labels"),)
+
+
+def curve(own: Crossfit, folds: Sequence[int]) -> Found:
+    """The same with fewer calls, asked by chance and by Thompson sampling."""
+    found = {}
+    for calls in BUDGETS:
+        for name, ask in (("by chance", own.by_chance), ("by Thompson sampling", own.by_thompson)):
+            asked = ask(calls, np.random.default_rng(calls))
+            found[f"{calls:,} calls, {name}"] = own.run(folds, asked, CURVE)[" + ".join(CURVE[0])]
+    return found
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """Every fold's accuracies in one array; an arm that a part lacks is left out."""
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: np.nansum([part[name] for part in parts], axis=0) for name in names}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=Path("vectors"))
     parser.add_argument("--task", choices=("okvqa", "aokvqa"), default="okvqa")
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--folds", type=int, nargs="+", default=list(range(FOLDS)))
+    parser.add_argument("--parts", type=Path, help="folder that keeps what each fold gave; folds may run apart")
     parser.add_argument("--out", type=Path, help="file of the accuracies item by item")
     parser.add_argument("--curve", action="store_true")
     args = parser.parse_args()
     started = time.perf_counter()
     own = Crossfit(ModelTable.read(TaskData(args.task, args.data, embedder(args.cache).of_texts), args.model))
-    found = own.run()
-    show(found, own.table, f"{args.task}, {args.model}, n = {len(own.fold):,}, {time.perf_counter() - started:.0f} s")
-    if args.curve:
-        best = (("similarity", "effects", "labels"),)
-        for calls in BUDGETS:
-            for name, ask in (("by chance", own.by_chance), ("Thompson", own.by_thompson)):
-                asked = ask(calls, np.random.default_rng(calls))
-                key = f"{calls:,} calls {name}"
-                found[key] = own.run(asked, best)[" + ".join(best[0])]
-                print(f"{key}: {100 * found[key].mean():.2f}, {time.perf_counter() - started:.0f} s", flush=True)
-        show(found, own.table, "all of it")
+    parts = []
+    for fold in args.folds:
+        kept = (
+            args.parts / f"{args.task}-{args.model}-{fold}{'-curve' if args.curve else ''}.npz" if args.parts else None
+        )
+        if kept is None or not kept.is_file():
+            found = curve(own, [fold]) if args.curve else own.run([fold])
+            print(f"fold {fold}: {time.perf_counter() - started:.0f} s", flush=True)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                np.savez(kept, **found)
+        else:
+            with np.load(kept) as file:
+                found = {name: file[name] for name in file.files}
+        parts.append(found)
+    if len(args.folds) < FOLDS:
+        return
+    found = joined(parts)
+    if not args.curve:
+        show(found, own.table, f"{args.task}, {args.model}, n = {len(own.fold):,}")
+    else:
+        for name, values in found.items():
+            print(f"| {name} | {100 * values.mean():.2f} |")
     if args.out:
         items = [str(own.task.items[query].id) for query in own.table.queries]
         groups = own.task.group[own.table.queries].tolist()

@@ -29,6 +29,7 @@ COMMANDS = {
     "diff": "the settings in which two runs differ, and how far two checkpoints lie apart",
     "sweep": "a grid of settings on one store: chosen on dev, test once for the chosen",
     "bench": "the benchmark tables",
+    "plan": "from some hundred recorded calls, what choosing by measured effects could gain",
     "plan-n": "how many items a claim needs",
     "doctor": "why did this training not work? findings on a run, a store, RL data or a training log",
     "report": "one self-contained HTML file that shows a run",

@@ -12,7 +12,6 @@ that nothing is tuned. A demonstration that was never measured has u_d = 0: it s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +25,8 @@ RIDGES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Penalties tried for the prediction from features; the best by cross-validation is kept."""
 PARTS = 5
 """Parts of the demonstrations in that cross-validation."""
+PROBES = 64
+"""Random signs that estimate sums of squares; up to so many demonstrations they are computed one by one."""
 SMALLEST = 1e-9
 """Share of the noise below which the spread of effects counts as zero."""
 
@@ -128,18 +129,29 @@ class _Design:
     """Which demonstration was measured with which query, query means taken out."""
 
     def __init__(self, data: Measured) -> None:
-        from scipy import sparse
-
         _, self.query = np.unique(data.queries, return_inverse=True)
         self.demo, self.size = data.demos, data.demonstrations
         self.per_query = np.bincount(self.query).astype(np.float64)
         self.counts = np.bincount(self.demo, minlength=self.size)
-        shape = (len(self.per_query), self.size)
-        incidence = sparse.csr_matrix((np.ones(len(self.demo)), (self.query, self.demo)), shape=shape)
-        # N' N within queries: how often demonstrations were measured, less what the queries' means take away
-        shared = incidence.T @ sparse.diags(1.0 / self.per_query) @ incidence
-        self.within: Any = (sparse.diags(self.counts.astype(np.float64)) - shared).tocsr()
-        self.information = np.maximum(self.within.diagonal(), 0.0)
+        # what is known of a demonstration: its rows, less what the queries' means take away
+        taken = np.bincount(self.demo, 1.0 / self.per_query[self.query], minlength=self.size)
+        self.information = np.maximum(self.counts - taken, 0.0)
+
+    def times(self, values: Floats) -> Floats:
+        """(N'N within queries) @ values: each demonstration's rows, less the means of the queries they belong to."""
+        taken = np.bincount(self.query, values[self.demo]) / self.per_query
+        return np.asarray(self.counts * values - np.bincount(self.demo, taken[self.query], minlength=self.size))
+
+    def squared_rows(self) -> Floats:
+        """The sum of squares of every row of that matrix; by random signs where there are many demonstrations.
+
+        For random signs z the expectation of (M z)_d squared is the sum over e of M_de squared (Hutchinson 1989).
+        """
+        if self.size <= PROBES:
+            columns = [self.times(column) for column in np.eye(self.size)]
+            return np.asarray((np.array(columns) ** 2).sum(axis=0))
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(PROBES, self.size))
+        return np.asarray(np.mean([self.times(row) ** 2 for row in signs], axis=0))
 
     def centred(self, scores: Floats) -> Floats:
         """Scores less the mean of their query."""
@@ -160,7 +172,7 @@ class _Design:
         seen = self.information > SMALLEST
         sums = np.bincount(self.demo, rest, minlength=self.size)
         between = float((sums[seen] ** 2 / self.information[seen]).sum())
-        squares = np.asarray(self.within.multiply(self.within).sum(axis=1)).ravel()
+        squares = self.squared_rows()
         a = np.array(
             [
                 [rows - queries, self.information.sum()],
@@ -176,14 +188,15 @@ class _Design:
 
     def shrunk(self, scores: Floats, noise: float, spread: float) -> Floats:
         """(N'N within queries + noise / spread) u = sums, the mixed-model equations with free query means."""
-        from scipy import sparse
-        from scipy.sparse.linalg import cg
+        from scipy.sparse.linalg import LinearOperator, cg
 
         if spread == 0.0:
             return np.zeros(self.size)
-        matrix = self.within + sparse.diags(np.full(self.size, noise / spread))
-        preconditioner = sparse.diags(1.0 / matrix.diagonal())
-        found, missed = cg(matrix, self.sums(scores), rtol=1e-10, maxiter=2000, M=preconditioner)
+        penalty = noise / spread
+        shape = (self.size, self.size)
+        matrix = LinearOperator(shape, matvec=lambda v: self.times(v.ravel()) + penalty * v.ravel(), dtype=np.float64)
+        scaled = LinearOperator(shape, matvec=lambda v: v.ravel() / (self.information + penalty), dtype=np.float64)
+        found, missed = cg(matrix, self.sums(scores), rtol=1e-10, maxiter=2000, M=scaled)
         if missed:
             raise DataError("the effects of these demonstrations cannot be solved for; are all scores numbers?")
         return np.asarray(found, np.float64)
