@@ -1,6 +1,8 @@
 """OK-VQA by captions over all 5,045 questions: every question is tested once, by what the four other folds teach.
 
-    python benchmarks/real_crossfit.py --data DATA --cache vectors [--model NAME] [--out FILE] [--curve]
+    python benchmarks/real_crossfit.py prepare FILE --data DATA --cache vectors [--task okvqa] [--model NAME]
+    python benchmarks/real_crossfit.py fold FILE F [--curve]          one fold, in some seconds
+    python benchmarks/real_crossfit.py table FILE [--out RECORDS]     of all folds
 
 To test fold f, only rows whose query and whose demonstration are both outside f are learnt from, labels of f are not
 voted with, and settings (fields of similarity, parts of the score) are chosen on one of the other folds. One
@@ -11,18 +13,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real_arms import COMBINATIONS, MIXES, first
 from real_data import ANCHORS, CHANCE, Floats, Ints, ModelTable, TaskData, embedder
-from real_labels import vote
 
 from leverplus.effects.estimate import Measured, estimate_effects
 from leverplus.effects.ranker import bends, cross_features, effect_features, fit_ranker
@@ -38,21 +40,77 @@ Mask = NDArray[np.bool_]
 Found = dict[str, Floats]
 
 
-@dataclass
+NEIGHBOURS = 400
+"""Nearest items kept of every item, of which 64 outside a fold vote."""
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Everything that folds share, in one file: rows, similarities, votes by fold."""
+    task = TaskData(args.task, args.data, embedder(args.cache).of_texts)
+    table = ModelTable.read(task, args.model)
+    shown = task.shown[table.candidates]
+    rows: dict[str, Any] = {name: own[table.queries[:, None], table.candidates] for name, own in task.likeness.items()}
+    for name in ("question", "both"):
+        near = task.likeness[name].astype(np.float32)
+        near[task.group[:, None] == task.group] = -np.inf
+        best = np.argpartition(-near, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
+        best = np.take_along_axis(best, np.argsort(-np.take_along_axis(near, best, axis=1), axis=1), axis=1)
+        for fold in range(FOLDS):
+            expected = _vote(task, near, best, fold)
+            rows[f"vote{fold} by {name}"] = np.take_along_axis(expected[table.queries], shown, axis=1)
+    np.savez(
+        args.file,
+        candidates=table.candidates,
+        accuracy=table.accuracy,
+        probability=table.probability,
+        fold=task.fold,
+        queries=table.queries,
+        group=task.group,
+        ids=np.array([str(item.id) for item in task.items]),
+        about=np.array([args.task, args.model]),
+        vectors=task.vectors["question"],
+        **{name: own.astype(np.float32) for name, own in rows.items()},
+    )
+
+
+def _vote(task: TaskData, near: NDArray[np.float32], best: Ints, fold: int) -> Floats:
+    """What every answer may expect (N, A), by the 64 nearest outside a fold, weighed by exp(similarity / warmth)."""
+    outside = task.fold[best] != fold
+    order = np.argsort(~outside, axis=1, kind="stable")[:, :VOTERS]
+    voters = np.take_along_axis(best, order, axis=1)
+    value = np.take_along_axis(near, voters, axis=1)
+    weight = np.exp((value - value.max(axis=1, keepdims=True)) / WARMTH) * np.take_along_axis(outside, order, axis=1)
+    weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
+    starts = np.arange(0, voters.size + 1, VOTERS)
+    votes = sparse.csr_matrix((weight.ravel(), voters.ravel(), starts), shape=near.shape)
+    return np.asarray((votes @ sparse.csr_matrix(task.worth)).todense())
+
+
 class Crossfit:
-    """A crossed task with one model's table."""
+    """A crossed task with one model's table, from what `prepare` wrote."""
 
-    table: ModelTable
-
-    def __post_init__(self) -> None:
-        task, table = self.table.task, self.table
-        self.task = task
-        self.fold = task.fold[table.queries]
-        self.demo_fold = task.fold[table.candidates]
-        self.likeness = {name: own[table.queries[:, None], table.candidates] for name, own in task.likeness.items()}
-        vectors = task.vectors["question"].astype(np.float64)
-        self.cross = cross_features(vectors[table.queries], vectors, table.candidates)
+    def __init__(self, file: Path) -> None:
+        with np.load(file) as kept:
+            self.kept = {name: kept[name] for name in kept.files}
+        self.candidates: Ints = self.kept["candidates"]
+        self.accuracy: Floats = self.kept["accuracy"]
+        self.items = len(self.kept["fold"])
+        self.fold = self.kept["fold"][self.kept["queries"]]
+        self.demo_fold = self.kept["fold"][self.candidates]
+        self.groups = self.kept["group"][self.kept["queries"]]
+        self.likeness = {name: self.kept[name].astype(np.float64) for name in ("question", "both", "caption")}
         self.known: tuple[bytes, Found] = (b"", {})
+
+    @cached_property
+    def cross(self) -> Found:
+        vectors = self.kept["vectors"].astype(np.float64)
+        return cross_features(vectors[self.kept["queries"]], vectors, self.candidates)
+
+    def votes(self, fold: int) -> Found:
+        """What the answer of each candidate may expect to score, by a vote of items outside the tested fold."""
+        return {
+            f"vote by {name}": self.kept[f"vote{fold} by {name}"].astype(np.float64) for name in ("question", "both")
+        }
 
     def mixes(self) -> Found:
         """Similarities that a rival may use: fields alone, together, and the question with some of the caption."""
@@ -62,18 +120,8 @@ class Crossfit:
             found[f"question + {weight:g} caption"] = mixed
         return found
 
-    def votes(self, outside: Mask) -> Found:
-        """What the answer of each candidate may expect to score, by a vote of items outside the tested fold."""
-        shown = self.task.shown[self.table.candidates]
-        found = {}
-        for name in ("question", "both"):
-            expected = vote(self.task, name, outside, VOTERS, WARMTH)
-            found[f"vote by {name}"] = np.take_along_axis(expected[self.table.queries], shown, axis=1)
-        return found
-
     def score(self, names: tuple[str, ...], used: Mask, votes: Found) -> Floats:
         """The fitted score of all rows; effects and weights from the used ones."""
-        table = self.table
         features: Found = {}
         if "similarity" in names:
             for name, own in self.likeness.items():
@@ -84,15 +132,15 @@ class Crossfit:
             features |= self.cross
         if "effects" in names:
             features |= self.effects(used)
-        return fit_ranker(features, table.accuracy, used, self.task.group[table.queries]).score(features)
+        return fit_ranker(features, self.accuracy, used, self.groups).score(features)
 
     def effects(self, used: Mask) -> Found:
         """Effects on accuracy and probability from the used rows; kept for the next combination with the same rows."""
         key = used.tobytes()
         if self.known[0] != key:
-            table, found = self.table, {}
-            for name, own in (("accuracy", table.accuracy), ("probability", table.probability)):
-                feature, _ = effect_features(name, table.candidates, own, used, len(self.task.items))
+            found = {}
+            for name in ("accuracy", "probability"):
+                feature, _ = effect_features(name, self.candidates, self.kept[name], used, self.items)
                 found[f"effect on {name}"] = feature
             self.known = key, found
         return self.known[1]
@@ -104,17 +152,16 @@ class Crossfit:
         combinations: tuple[tuple[str, ...], ...] = COMBINATIONS,
     ) -> Found:
         """Accuracy (Q,) of every arm; `asked` are the rows that were paid for (all of them unless told)."""
-        table, everyone = self.table, np.arange(len(self.table.queries))
+        everyone = np.arange(len(self.fold))
         found: dict[str, Floats] = {}
 
         def put(name: str, tested: Mask, places: Ints) -> None:
-            found.setdefault(name, np.full(len(everyone), np.nan))[tested] = table.accuracy[everyone, places][tested]
+            found.setdefault(name, np.full(len(everyone), np.nan))[tested] = self.accuracy[everyone, places][tested]
 
         for fold in folds:
             tested, inner = self.fold == fold, self.fold == (fold + 1) % FOLDS
             allowed = (self.demo_fold != fold) | tested[:, None]
-            outside = self.task.fold != fold
-            votes = self.votes(outside)
+            votes = self.votes(fold)
             used = allowed & ~tested[:, None] & (True if asked is None else asked)
             for name, own in self.mixes().items():
                 put(f"nearest by {name}", tested, first(own, allowed))
@@ -140,7 +187,7 @@ class Crossfit:
         everyone = np.arange(len(learn))
 
         def right(own: Floats) -> float:
-            return float(self.table.accuracy[everyone, first(own, allowed)][learn].mean())
+            return float(self.accuracy[everyone, first(own, allowed)][learn].mean())
 
         return max(values.values(), key=right)
 
@@ -149,17 +196,17 @@ class Crossfit:
 
         def right(own: Floats) -> float:
             order = np.argsort(-np.where(allowed, own, -np.inf)[inner], axis=1)[:, :3]
-            return float(np.take_along_axis(self.table.accuracy[inner], order, axis=1).mean())
+            return float(np.take_along_axis(self.accuracy[inner], order, axis=1).mean())
 
         best = max(tries, key=lambda name: right(tries[name]))
         return self.score(tuple(best.split(" + ")), used, votes)
 
     def _fixed(self, learn: Mask, allowed: Mask) -> Ints:
         """The anchor that gained most over the random candidates of the same training queries, for every query."""
-        table = self.table
-        gain = table.accuracy - table.accuracy[:, CHANCE].mean(axis=1, keepdims=True)
-        anchors = np.unique(table.candidates[learn][:, ANCHORS])
-        there = {anchor: (table.candidates == anchor) & allowed for anchor in anchors.tolist()}
+        gain = self.accuracy - self.accuracy[:, CHANCE].mean(axis=1, keepdims=True)
+        anchors, counts = np.unique(self.candidates[learn][:, ANCHORS], return_counts=True)
+        anchors = anchors[counts > len(learn) // 4]
+        there = {anchor: (self.candidates == anchor) & allowed for anchor in anchors.tolist()}
         common = {anchor: own for anchor, own in there.items() if own[~learn].any(axis=1).mean() > 0.9}
         best = max(common, key=lambda anchor: gain[common[anchor] & learn[:, None]].mean())
         nearest = first(self.likeness["question"], allowed)
@@ -167,38 +214,36 @@ class Crossfit:
 
     def by_chance(self, calls: int, rng: np.random.Generator) -> Mask:
         """Rows asked at random: some queries, sixteen of their candidates each."""
-        asked = np.zeros(self.table.candidates.shape, bool)
+        asked = np.zeros(self.candidates.shape, bool)
         for query in rng.permutation(len(asked))[: calls // EACH]:
             asked[query, rng.permutation(asked.shape[1])[:EACH]] = True
         return asked
 
     def by_thompson(self, calls: int, rng: np.random.Generator) -> Mask:
         """Rows asked in rounds: of new queries those candidates whose effect, drawn from what is known, is largest."""
-        table = self.table
-        asked = np.zeros(table.candidates.shape, bool)
+        asked = np.zeros(self.candidates.shape, bool)
         order = rng.permutation(len(asked))[: calls // EACH]
-        mean, error = np.zeros(len(self.task.items)), np.ones(len(self.task.items))
+        mean, error = np.zeros(self.items), np.ones(self.items)
         queries = np.broadcast_to(np.arange(len(asked))[:, None], asked.shape)
         for part in np.array_split(order, ROUNDS):
             drawn = mean + error * rng.normal(size=len(mean))
-            best = np.argsort(-drawn[table.candidates[part]], axis=1)[:, :EACH]
+            best = np.argsort(-drawn[self.candidates[part]], axis=1)[:, :EACH]
             asked[part[:, None], best] = True
-            data = Measured.of(queries[asked], table.candidates[asked], table.accuracy[asked], len(mean))
+            data = Measured.of(queries[asked], self.candidates[asked], self.accuracy[asked], len(mean))
             known = estimate_effects(data)
             if known.spread > 0.0:
                 mean, error = known.effect, known.error
         return asked
 
 
-def show(found: Mapping[str, Floats], table: ModelTable, title: str) -> None:
+def show(found: Mapping[str, Floats], groups: Ints) -> None:
     from leverplus.stats import compare
 
-    groups = table.task.group[table.queries].tolist()
-    print(f"\n{title}\n\n| chooser | accuracy | less nearest by question | less nearest by both |\n|---|---|---|---|")
+    print("| chooser | accuracy | less nearest by question | less nearest by both |\n|---|---|---|---|")
     for name, own in found.items():
         cells = []
         for rival in ("nearest by question", "nearest by both"):
-            c = compare(own, found[rival], clusters=groups, resamples=2000)
+            c = compare(own, found[rival], clusters=groups.tolist(), resamples=2000)
             cells.append(f"{100 * c.diff:+.2f} ({100 * c.ci95[0]:+.2f} to {100 * c.ci95[1]:+.2f})")
         print(f"| {name} | {100 * own.mean():.2f} | {cells[0]} | {cells[1]} |", flush=True)
 
@@ -216,58 +261,57 @@ def curve(own: Crossfit, folds: Sequence[int]) -> Found:
     return found
 
 
-def joined(parts: Sequence[Found]) -> Found:
-    """Every fold's accuracies in one array; an arm that a part lacks is left out."""
-    names = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: np.nansum([part[name] for part in parts], axis=0) for name in names}
+def part_of(file: Path, fold: int, kind: str) -> Path:
+    return file.with_name(f"{file.stem}-{fold}{kind}.npz")
+
+
+def one_fold(args: argparse.Namespace) -> None:
+    own = Crossfit(args.file)
+    found = curve(own, [args.fold]) if args.curve else own.run([args.fold])
+    np.savez(part_of(args.file, args.fold, "-curve" if args.curve else ""), **found)
+
+
+def table(args: argparse.Namespace) -> None:
+    own, found = Crossfit(args.file), {}
+    for kind in ("", "-curve"):
+        files = [part_of(args.file, fold, kind) for fold in range(FOLDS)]
+        if all(file.is_file() for file in files):
+            parts = [dict(np.load(file)) for file in files]
+            # a fold's file holds its own questions and no number for the others
+            found |= {name: np.nansum([part[name] for part in parts], axis=0) for name in parts[0]}
+    task, model = own.kept["about"].tolist()
+    print(f"{task}, {model}, n = {len(own.fold):,}, one demonstration\n")
+    show(found, own.groups)
+    if args.out:
+        items = own.kept["ids"][own.kept["queries"]].tolist()
+        records = [
+            Record(task, model, name, "calls", "1", name, 1, float("nan"), items, own.groups.tolist(), values)
+            for name, values in found.items()
+        ]
+        write_records(args.out, records)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, default=Path("vectors"))
-    parser.add_argument("--task", choices=("okvqa", "aokvqa"), default="okvqa")
-    parser.add_argument("--model", default="qwen2.5-coder-1.5b")
-    parser.add_argument("--folds", type=int, nargs="+", default=list(range(FOLDS)))
-    parser.add_argument("--parts", type=Path, help="folder that keeps what each fold gave; folds may run apart")
-    parser.add_argument("--out", type=Path, help="file of the accuracies item by item")
-    parser.add_argument("--curve", action="store_true")
+    commands = parser.add_subparsers(dest="command", required=True)
+    sub = commands.add_parser("prepare")
+    sub.add_argument("file", type=Path)
+    sub.add_argument("--data", type=Path, required=True)
+    sub.add_argument("--cache", type=Path, default=Path("vectors"))
+    sub.add_argument("--task", choices=("okvqa", "aokvqa"), default="okvqa")
+    sub.add_argument("--model", default="qwen2.5-coder-1.5b")
+    sub.set_defaults(run=prepare)
+    sub = commands.add_parser("fold")
+    sub.add_argument("file", type=Path)
+    sub.add_argument("fold", type=int)
+    sub.add_argument("--curve", action="store_true")
+    sub.set_defaults(run=one_fold)
+    sub = commands.add_parser("table")
+    sub.add_argument("file", type=Path)
+    sub.add_argument("--out", type=Path, help="file of the accuracies item by item")
+    sub.set_defaults(run=table)
     args = parser.parse_args()
-    started = time.perf_counter()
-    own = Crossfit(ModelTable.read(TaskData(args.task, args.data, embedder(args.cache).of_texts), args.model))
-    parts = []
-    for fold in args.folds:
-        kept = (
-            args.parts / f"{args.task}-{args.model}-{fold}{'-curve' if args.curve else ''}.npz" if args.parts else None
-        )
-        if kept is None or not kept.is_file():
-            found = curve(own, [fold]) if args.curve else own.run([fold])
-            print(f"fold {fold}: {time.perf_counter() - started:.0f} s", flush=True)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                np.savez(kept, **found)
-        else:
-            with np.load(kept) as file:
-                found = {name: file[name] for name in file.files}
-        parts.append(found)
-    if len(args.folds) < FOLDS:
-        return
-    found = joined(parts)
-    if not args.curve:
-        show(found, own.table, f"{args.task}, {args.model}, n = {len(own.fold):,}")
-    else:
-        for name, values in found.items():
-            print(f"| {name} | {100 * values.mean():.2f} |")
-    if args.out:
-        items = [str(own.task.items[query].id) for query in own.table.queries]
-        groups = own.task.group[own.table.queries].tolist()
-        write_records(
-            args.out,
-            [
-                Record(args.task, args.model, name, "calls", "1", name, 1, float("nan"), items, groups, values)
-                for name, values in found.items()
-            ],
-        )
+    args.run(args)
 
 
 if __name__ == "__main__":
