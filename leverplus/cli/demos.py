@@ -1,4 +1,4 @@
-"""`lever demos`: the demonstrations of a bundle, added, deleted and listed without training."""
+"""`lever demos`: the demonstrations of a bundle, added, deleted and listed without training; and audited."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from leverplus.cli import demos_audit
 from leverplus.cli.select import read_ids
 from leverplus.errors import LeverError, WrongUsage, plain
 
@@ -30,12 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("list", help="list the demonstrations")
     listing.add_argument("bundle", type=Path, metavar="BUNDLE")
     listing.add_argument("--limit", type=int, default=0, metavar="N", help="so many at most; 0: all")
-    for verb in (add, delete, listing):
+    audited = verbs.add_parser("audit", help="the most useful and the most harmful ones, from recorded answers")
+    demos_audit.add_arguments(audited)
+    for verb in (add, delete, listing, audited):
         verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    found = {"add": _add, "delete": _delete, "list": _list}[args.verb](args)
+    found = {"add": _add, "delete": _delete, "list": _list, "audit": demos_audit.audit_table}[args.verb](args)
     if args.json:
         print(json.dumps(found))
     return 0
