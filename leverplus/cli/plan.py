@@ -61,11 +61,11 @@ def planned(args: argparse.Namespace) -> dict[str, Any]:
     pilot = pilot_table(data, args.queries, args.demos, args.seed)
     shares = variance_shares(pilot)
     corpus = args.corpus or len(np.unique(demos))
-    gains = []
+    gains: list[dict[str, Any]] = []
     for calls in BUDGETS:
         own = predicted_gain(shares, corpus=corpus, candidates=args.candidates, calls=calls, seed=args.seed)
         gains.append({"calls": calls, "gain": own.gain, "ci95": list(own.ci95), "reliability": own.reliability})
-    most = gains[-1]["ci95"][1]
+    most = float(gains[-1]["ci95"][1])
     advice = (
         f"even {BUDGETS[-1]:,} calls promise less than {100 * WORTH:g} points: do not train effects here"
         if most < WORTH

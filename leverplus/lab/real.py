@@ -79,39 +79,42 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
 
 def read_records(folder: Path) -> list[Record]:
     """The records of all files of a folder."""
+    paths = sorted(folder.glob("*.parquet"))
+    if not paths:
+        raise MissingFile(f"{folder} holds no records of recorded tables; name their folder with --records DIR")
+    return [record for path in paths for record in read_file(path)]
+
+
+def read_file(path: Path) -> list[Record]:
+    """The records of one task and model."""
     import json
 
     import pyarrow.parquet as pq
 
-    paths = sorted(folder.glob("*.parquet"))
-    if not paths:
-        raise MissingFile(f"{folder} holds no records of recorded tables; type `lever bench real --records DIR`")
+    table = pq.read_table(path)
+    meta = (table.schema.metadata or {}).get(b"leverplus.real")
+    if meta is None:
+        raise DataError(f"{path} holds no records of recorded tables; benchmarks/real_measure.py writes them")
+    about = json.loads(meta)
+    items, groups = table.column("item").to_pylist(), table.column("group").to_pylist()
     found = []
-    for path in paths:
-        table = pq.read_table(path)
-        meta = (table.schema.metadata or {}).get(b"leverplus.real")
-        if meta is None:
-            raise DataError(f"{path} holds no records of recorded tables; benchmarks/real_measure.py writes them")
-        about = json.loads(meta)
-        items, groups = table.column("item").to_pylist(), table.column("group").to_pylist()
-        for name, known in about["arms"].items():
-            arm, _, shots = name.rpartition("@")
-            values = table.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
-            found.append(
-                Record(
-                    task=about["task"],
-                    model=about["model"],
-                    arm=arm,
-                    shots=shots,
-                    kind=known["kind"],
-                    setting=known["setting"],
-                    tries=known["tries"],
-                    dev=known.get("dev", float("nan")),
-                    items=items,
-                    groups=groups,
-                    accuracy=values,
-                )
+    for name, known in about["arms"].items():
+        arm, _, shots = name.rpartition("@")
+        found.append(
+            Record(
+                task=about["task"],
+                model=about["model"],
+                arm=arm,
+                shots=shots,
+                kind=known["kind"],
+                setting=known["setting"],
+                tries=known["tries"],
+                dev=known.get("dev", float("nan")),
+                items=items,
+                groups=groups,
+                accuracy=table.column(name).to_numpy(zero_copy_only=False).astype(np.float64),
             )
+        )
     return found
 
 
