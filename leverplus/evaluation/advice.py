@@ -1,9 +1,9 @@
 """Advice: which arm to deploy at which number of shots, by accuracy on dev, and whether training helped.
 
-Every arm that can be deployed is a candidate at every number of shots; oracles look at the answers and are none. The
-highest accuracy on dev wins, so that what is advised is never what dev shows worse; among equals the cheaper one. The
-best of many is high by luck, and the selector's checkpoint was itself chosen on some dev items: what test says of the
-same pair stands beside it and takes no part in the choice.
+Every arm that can be deployed is a candidate at every number of shots; oracles look at the answers and cannot be
+deployed. The candidate with the highest accuracy on dev is advised, the cheaper one among equals. The best of many is
+high by luck, and the selector's checkpoint was itself chosen on some dev items: so the accuracies of the same pair on
+test are reported beside it, and take no part in the choice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Candidate:
 
     @property
     def cost(self) -> tuple[bool, bool, int, bool]:
-        """What it takes to use it, dearer ones larger: training, asking the model, demonstrations, calibration."""
+        """A key that sorts cheaper ones first: by training, then model calls, demonstrations, calibration."""
         return self.trained, self.arm not in MODEL_FREE, self.shots, self.arm.endswith(CALIBRATED)
 
     @property
     def name(self) -> str:
-        """What a reader calls it: "nearest by text with 4 shots"."""
+        """Its name in a sentence: "nearest by text with 4 shots"."""
         plain = self.arm.removesuffix(CALIBRATED)
         if plain == "learned":
             name = "the learned selector"
@@ -50,10 +50,10 @@ class Candidate:
         else:
             name = arm_name(plain)
         calibrated = " (calibrated)" if self.arm != plain else ""
+        if not self.shots:
+            return name.rstrip(",") + calibrated
         most = "at most " if plain == "learned_auto" else ""
-        return (
-            f"{name}{calibrated} with {most}{shots_name(self.shots)}" if self.shots else name.rstrip(",") + calibrated
-        )
+        return f"{name}{calibrated} with {most}{shots_name(self.shots)}"
 
     def as_json(self) -> dict[str, Any]:
         return {"arm": self.arm, "shots": self.shots, "dev": self.dev}
@@ -67,14 +67,15 @@ def candidates(dev: Results) -> list[Candidate]:
         if not arm.startswith("oracle")
         for shots in dev.shots(arm)
     ]
+    # rounded to multiples of TIE, so that means that differ in the last bit only count as equal
     return sorted(found, key=lambda own: (-round(own.dev / TIE), own.cost))
 
 
 def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     """The `advice` entry of eval.json: what to use, why, and the figures behind it.
 
-    `rival` is what it is set against: the best choice without training where a trained one is advised, else the best
-    trained one; the runner-up where nothing was trained.
+    `rival` is what the advised one is compared with: the best without training where a trained one is advised, else the
+    best trained one; the runner-up where nothing was trained.
     """
     if not dev.items:
         return {"arm": None, "shots": None, "dev": None, "n": 0, "training_helped": None, "why": NO_DEV}
@@ -111,8 +112,9 @@ def _helped(best: Candidate, on_dev: Comparison) -> str:
 
 
 def _compare(results: Results, first: Candidate, second: Candidate) -> Comparison:
-    """The pair on the same items."""
-    one, other = (results.accuracy(own.arm, own.shots) for own in (first, second))
+    """The paired comparison of both on the same items."""
+    one = results.accuracy(first.arm, first.shots)
+    other = results.accuracy(second.arm, second.shots)
     return compare(one, other, ids=results.items, clusters=results.images)
 
 
@@ -121,7 +123,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
 
 
 def _against(best: Candidate, rival: Candidate, found: Comparison) -> str:
-    """How far the rival is behind on dev, and what that says of training."""
+    """A sentence: how far the rival is behind on dev, and whether training helped."""
     lead = f"{_points(found.diff)} points, 95 % interval {_ends(found)}"
     if best.trained and not rival.trained:
         luck = "" if found.ci95[0] > 0.0 else "; the gain of training may be luck"
@@ -133,8 +135,9 @@ def _against(best: Candidate, rival: Candidate, found: Comparison) -> str:
 
 
 def _tested(test: Results, best: Candidate, rival: Candidate, found: Comparison) -> str:
-    """What test, which took no part in the choice, says of the same two."""
-    one, other = (_percent(float(test.accuracy(own.arm, own.shots).mean())) for own in (best, rival))
+    """A sentence with the accuracies of both on test, which took no part in the choice."""
+    one = _percent(float(test.accuracy(best.arm, best.shots).mean()))
+    other = _percent(float(test.accuracy(rival.arm, rival.shots).mean()))
     return f"On {found.n} test items: {one} against {other} ({_points(found.diff)}, {_ends(found)})."
 
 

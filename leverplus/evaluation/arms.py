@@ -1,4 +1,4 @@
-"""Arms: who chooses the demonstrations. Each gives, for every query, an ordered list for every number of shots."""
+"""Arms: the ways of choosing demonstrations. Each gives, for every query and number of shots, an ordered list."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 import torch
@@ -37,9 +38,9 @@ MODEL_FREE = ("majority", "label_vote")
 """Arms that answer without asking the model."""
 
 CALIBRATED = "_calibrated"
-"""What the name of an arm ends in whose answers were calibrated after the model was asked."""
+"""The ending of the name of an arm whose answers were calibrated after the model was asked."""
 
-POOLS_AT_ONCE = 128
+POOLS_AT_ONCE = 128  # queries compared with the whole labelled set at a time, which bounds the memory
 
 
 def asks_model(arm: str) -> bool:
@@ -91,14 +92,16 @@ def suffixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
 def nearest_arm(bench: Bench, text_weight: float, shots: Sequence[int]) -> Choices:
     """The candidates most similar to the query, by question with this weight and by picture with the rest."""
     near = bench.similarities
-    return suffixes(demos_at(bench.pools, rank_nearest(near.image, near.text, text_weight, max(shots))), shots)
+    positions = rank_nearest(near.image, near.text, text_weight, max(shots))  # (B, most shots), nearest last
+    return suffixes(demos_at(bench.pools, positions), shots)
 
 
 def two_stage_arm(bench: Bench, shots: Sequence[int]) -> Choices:
     """The half of the pool with the most similar pictures, of those the most similar questions."""
     near = bench.similarities
     assert near.image is not None
-    return suffixes(demos_at(bench.pools, rank_two_stage(near.image, near.text, max(shots))), shots)
+    positions = rank_two_stage(near.image, near.text, max(shots))
+    return suffixes(demos_at(bench.pools, positions), shots)
 
 
 def mmr_arm(bench: Bench, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
@@ -106,7 +109,8 @@ def mmr_arm(bench: Bench, text_weight: float, mmr_lambda: float, shots: Sequence
     near = bench.similarities
     relevance = combine(near.image, near.text, text_weight)
     likeness = pool_likeness(bench.pools, bench.demonstrations, bench.vectors, text_weight)
-    return suffixes(demos_at(bench.pools, rank_mmr(relevance, likeness, mmr_lambda, max(shots))), shots)
+    positions = rank_mmr(relevance, likeness, mmr_lambda, max(shots))
+    return suffixes(demos_at(bench.pools, positions), shots)
 
 
 def learned(
@@ -117,12 +121,12 @@ def learned(
 
 
 def vote(answers: Sequence[str]) -> str:
-    """The most common answer, equal ones by what comes last (nearest to the query); spellings are normalised."""
-    kinds = [normalise_answer(answer) for answer in answers]
-    counts = Counter(kinds)
+    """The most common answer after normalising; among equally common ones the last, which is nearest to the query."""
+    normalised = [normalise_answer(answer) for answer in answers]
+    counts = Counter(normalised)
     most = max(counts.values())
-    place = max(place for place, kind in enumerate(kinds) if counts[kind] == most)
-    return answers[place]
+    last = max(place for place, answer in enumerate(normalised) if counts[answer] == most)
+    return answers[last]
 
 
 def majority_arm(task: Task, queries: Sequence[Item], lists: Sequence[Demos]) -> list[Prediction]:
@@ -136,15 +140,16 @@ def majority_arm(task: Task, queries: Sequence[Item], lists: Sequence[Demos]) ->
 
 
 def label_vote_arm(bench: Bench, text_weight: float, neighbours: int) -> list[Prediction]:
-    """The most common answer of the nearest items of the whole labelled set: what the labels give without a model."""
+    """The most common answer among the nearest items of the whole labelled set; asks no model."""
     forbidden = forbidden_positions(bench.queries, bench.demonstrations)
     lists: list[Demos] = []
     for start in range(0, len(bench.queries), POOLS_AT_ONCE):
         part = slice(start, start + POOLS_AT_ONCE)
         found, value = nearest(rows(bench.query_vectors, part), bench.vectors, forbidden[part], text_weight, neighbours)
-        for places, similar in zip(found.tolist(), value.tolist(), strict=True):
-            allowed = [place for place, near in zip(places, similar, strict=True) if near > -np.inf]
-            lists.append(tuple(bench.demonstrations[place].id for place in reversed(allowed)))
+        for places, similarities in zip(found, value, strict=True):
+            allowed = places[similarities > -np.inf]  # -inf fills up where a query has too few allowed items
+            nearest_last = [bench.demonstrations[place].id for place in allowed[::-1].tolist()]
+            lists.append(tuple(nearest_last))
     voted = majority_arm(bench.task, bench.queries, lists)
     return [Prediction(own.item, (), own.answer, own.accuracy) for own in voted]
 
@@ -152,17 +157,19 @@ def label_vote_arm(bench: Bench, text_weight: float, neighbours: int) -> list[Pr
 def oracle_any(zero: Sequence[Prediction], greedy: Sequence[Sequence[Prediction]], shots: int) -> list[Prediction]:
     """The best of no demonstration and the greedy oracle at 1..shots, the shortest among equals; costs no call.
 
-    `greedy[b][m]` is what the greedy oracle got for query b with m + 1 demonstrations.
+    `greedy[b][m]` is the greedy oracle's prediction for query b with m + 1 demonstrations.
     """
-    return [
-        max([none, *steps[:shots]], key=lambda own: (own.accuracy, -len(own.demos)))
-        for none, steps in zip(zero, greedy, strict=True)
-    ]
+    best = []
+    for none, steps in zip(zero, greedy, strict=True):
+        tried = [none, *steps[:shots]]
+        best.append(max(tried, key=lambda own: (own.accuracy, -len(own.demos))))
+    return best
 
 
 def best_pairs(bench: Bench) -> list[Prediction]:
-    """The best of all ordered pairs of every pool: K (K - 1) calls a query."""
-    prompts = [(pool.query, (a, b)) for pool in bench.pools for a in pool.candidates for b in pool.candidates if a != b]
+    """The best of all ordered pairs of every pool: K (K - 1) calls per query."""
+    prompts = [(pool.query, pair) for pool in bench.pools for pair in permutations(pool.candidates, 2)]
+    # all pools are asked in one batch; the scores come back in the order of the prompts
     scores = iter(bench.scorer.score(prompts, EVALUATION, "all ordered pairs"))
     best = []
     for pool in bench.pools:

@@ -1,4 +1,4 @@
-"""What an accuracy hides, read off the predictions alone: help and harm, copying, which demonstrations are used."""
+"""Diagnostics from the predictions alone: help and harm, copied answers, which demonstrations are used."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ def harm_table(results: Results) -> list[dict[str, Any]]:
     `helped` and `harmed` count items scored higher and lower; of these `mended` were wrong (accuracy 0) and are not
     any more, `broken` were not and are wrong now. Several draws of an arm count by their mean.
     """
-    known = [baseline for baseline in baselines(results) if baseline != "zero_shot"]
-    pairs = [(arm, "zero_shot") for arm in results.draws if arm != "zero_shot" and "zero_shot" in results.draws]
-    pairs += [(arm, baseline) for arm in ("learned", "learned_auto") if arm in results.draws for baseline in known]
+    pairs = []
+    if "zero_shot" in results.draws:
+        pairs += [(arm, "zero_shot") for arm in results.draws if arm != "zero_shot"]
+    others = [baseline for baseline in baselines(results) if baseline != "zero_shot"]
+    for arm in ("learned", "learned_auto"):
+        if arm in results.draws:
+            pairs += [(arm, baseline) for baseline in others]
     rows = []
     for arm, baseline in pairs:
         for shots in results.shots(arm):
             against = results.against(baseline, shots)
             if against is not None:
-                counts = help_and_harm(results.accuracy(arm, shots), results.accuracy(baseline, against))
+                own, base = results.accuracy(arm, shots), results.accuracy(baseline, against)
+                counts = help_and_harm(own, base)
                 rows.append({"arm": arm, "baseline": baseline, "shots": shots, **counts})
     return rows
 
@@ -56,15 +61,22 @@ def help_and_harm(own: np.typing.NDArray[np.float64], base: np.typing.NDArray[np
 
 def copied_table(results: Results, shown: Shown) -> dict[str, dict[str, Any]]:
     """By arm and shots: the share of answers equal to one a demonstration shows, for arms that ask the model."""
-    return {
-        arm: {
-            str(shots): copied([own for draw in draws for own in draw], shown)
-            for shots, draws in by_shots.items()
-            if shots > 0
-        }
-        for arm, by_shots in results.draws.items()
-        if asks_model(arm) and any(by_shots)
-    }
+    return _by_arm_and_shots(results, lambda predictions: copied(predictions, shown))
+
+
+def _by_arm_and_shots(
+    results: Results, measure: Callable[[Sequence[Prediction]], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """A measure of the predictions of all draws, for every arm that asks the model with demonstrations."""
+    table: dict[str, dict[str, Any]] = {}
+    for arm, by_shots in results.draws.items():
+        if not asks_model(arm):
+            continue
+        for shots, draws in by_shots.items():
+            if shots > 0:
+                predictions = [prediction for draw in draws for prediction in draw]
+                table.setdefault(arm, {})[str(shots)] = measure(predictions)
+    return table
 
 
 def copied(predictions: Sequence[Prediction], shown: Shown) -> dict[str, Any]:
@@ -76,7 +88,8 @@ def copied(predictions: Sequence[Prediction], shown: Shown) -> dict[str, Any]:
     total = len(predictions)
     if total == 0:
         raise EvaluationError("there are no predictions to look for copies in")
-    kinds: dict[ItemId, str] = {}
+    shown_answers: dict[ItemId, str] = {}  # normalised, each demonstration once
+    # counts of copies by whether the answer is right
     whole = {True: 0, False: 0}
     by_position: dict[int, dict[bool, int]] = {}
     for own in predictions:
@@ -84,10 +97,10 @@ def copied(predictions: Sequence[Prediction], shown: Shown) -> dict[str, Any]:
         right = own.accuracy > 0
         hits = []
         for place, demo in enumerate(own.demos, start=1):
-            if demo not in kinds:
-                kinds[demo] = normalise_answer(shown(demo))
+            if demo not in shown_answers:
+                shown_answers[demo] = normalise_answer(shown(demo))
             count = by_position.setdefault(place, {True: 0, False: 0})
-            if kinds[demo] == answer:
+            if shown_answers[demo] == answer:
                 hits.append(place)
                 count[right] += 1
         whole[right] += bool(hits)
@@ -107,33 +120,29 @@ def _shares(counts: Mapping[bool, int], total: int) -> dict[str, float]:
 
 def picks_table(results: Results) -> dict[str, dict[str, Any]]:
     """By arm and shots: how many different demonstrations are used, and how evenly."""
-    return {
-        arm: {
-            str(shots): usage([own.demos for draw in draws for own in draw])
-            for shots, draws in by_shots.items()
-            if shots > 0
-        }
-        for arm, by_shots in results.draws.items()
-        if asks_model(arm) and any(by_shots)
-    }
+    return _by_arm_and_shots(results, lambda predictions: usage([own.demos for own in predictions]))
 
 
 def usage(lists: Sequence[Demos]) -> dict[str, Any]:
-    """How the demonstrations of all lists are spread.
+    """How many different demonstrations all lists use, and how evenly.
 
-    `distinct` demonstrations were used; `top_share` of the lists hold the most used one; `effective` is the exponential
-    of the entropy of their use: as many demonstrations, used equally often, would be as varied. `mean_length` is the
+    `distinct` is their number; `top_share` the share of lists that hold the most used one; `effective` the exponential
+    of the entropy of their use: that many demonstrations, used equally often, would be as varied. `mean_length` is the
     mean number shown, `none_share` the share of lists that show none.
     """
     if not lists:
         raise EvaluationError("there are no lists of demonstrations to count")
     counts = Counter(demo for demos in lists for demo in demos)
-    used = np.array(list(counts.values()), dtype=np.float64)
-    share = used / used.sum() if len(used) else used
+    top_share = effective = 0.0
+    if counts:
+        used = np.array(list(counts.values()), dtype=np.float64)
+        share = used / used.sum()
+        top_share = float(used.max()) / len(lists)
+        effective = float(np.exp(-(share * np.log(share)).sum()))
     return {
         "distinct": len(counts),
-        "top_share": float(used.max()) / len(lists) if len(used) else 0.0,
-        "effective": float(np.exp(-(share * np.log(share)).sum())) if len(used) else 0.0,
+        "top_share": top_share,
+        "effective": effective,
         "mean_length": float(np.mean([len(demos) for demos in lists])),
         "none_share": float(np.mean([not demos for demos in lists])),
     }
@@ -141,7 +150,7 @@ def usage(lists: Sequence[Demos]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How alike two selectors choose: shares of `identical` lists, of the same demonstration at each position, Jaccard.
+    """How often two selectors choose the same: `identical` lists, the same demonstration at each position, Jaccard.
 
     `by_position` counts, among the items where both lists reach that position, how often it holds the same; `jaccard`
     is the mean over items of shared / all demonstrations of both lists (two empty lists agree fully).
@@ -162,19 +171,22 @@ def agreement(first: Sequence[Demos], second: Sequence[Demos]) -> Agreement:
         raise EvaluationError(
             f"picks can be compared for the same items only; got lists for {len(first)} and {len(second)} items"
         )
-    longest = max(min(len(a), len(b)) for a, b in zip(first, second, strict=True))
+    pairs = list(zip(first, second, strict=True))
+    longest = max(min(len(a), len(b)) for a, b in pairs)
     places = []
     for place in range(longest):
-        same = [a[place] == b[place] for a, b in zip(first, second, strict=True) if min(len(a), len(b)) > place]
+        same = [a[place] == b[place] for a, b in pairs if min(len(a), len(b)) > place]
         places.append(float(np.mean(same)))
     return Agreement(
         n=len(first),
-        identical=float(np.mean([a == b for a, b in zip(first, second, strict=True)])),
+        identical=float(np.mean([a == b for a, b in pairs])),
         by_position=tuple(places),
-        jaccard=float(np.mean([_jaccard(set(a), set(b)) for a, b in zip(first, second, strict=True)])),
+        jaccard=float(np.mean([_jaccard(set(a), set(b)) for a, b in pairs])),
     )
 
 
 def _jaccard(first: set[ItemId], second: set[ItemId]) -> float:
     union = first | second
-    return len(first & second) / len(union) if union else 1.0
+    if not union:
+        return 1.0
+    return len(first & second) / len(union)

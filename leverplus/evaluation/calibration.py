@@ -1,4 +1,4 @@
-"""Batch calibration: a label that an arm's prompts favour whatever is asked loses its lead.
+"""Batch calibration: removes the advantage of a label that an arm's prompts favour whatever is asked.
 
 Demonstrations shift the log-probabilities of all answers: the label shown last, or most often, gains on every item. The
 mean log-probability of a label over all evaluated items, under the same arm and number of shots, estimates that shift
@@ -28,21 +28,25 @@ def calibrate(draw: Sequence[Prediction], task: Task) -> list[Prediction]:
             "calibration needs the log-probability of every label on every item; set eval.calibrate = false, or use a "
             "task with labels and a backend that offers log-probabilities"
         )
-    logprobs = np.array([[own.choices[label] for label in labels] for own in draw])
-    best = (logprobs - logprobs.mean(axis=0)).argmax(axis=1)
+    logprobs = np.array([[own.choices[label] for label in labels] for own in draw])  # (items, labels)
+    best = (logprobs - logprobs.mean(axis=0)).argmax(axis=1)  # (items,)
     metric = metric_named(task.metric)
-    return [
-        replace(own, answer=labels[place], accuracy=metric(labels[place], task.item(own.item).answers))
-        for own, place in zip(draw, best.tolist(), strict=True)
-    ]
+    calibrated = []
+    for own, place in zip(draw, best.tolist(), strict=True):
+        answer = labels[place]
+        accuracy = metric(answer, task.item(own.item).answers)
+        calibrated.append(replace(own, answer=answer, accuracy=accuracy))
+    return calibrated
 
 
 def add_calibrated(results: Results, task: Task) -> None:
-    """Beside every arm that asked the model, oracles aside, the same answers calibrated: `ARM_calibrated`; no call.
+    """Adds `ARM_calibrated` with calibrated answers for every arm that asked the model, except oracles; no call.
 
     An oracle picks by the answers as they were given, so calibrating it afterwards would mean nothing.
     """
-    for arm in [arm for arm in results.draws if asks_model(arm) and not arm.startswith("oracle")]:
+    for arm in list(results.draws):  # a list, since arms are added on the way
+        if not asks_model(arm) or arm.startswith("oracle"):
+            continue
         for shots, draws in results.draws[arm].items():
             for draw in draws:
                 results.add(arm + CALIBRATED, shots, calibrate(draw, task))

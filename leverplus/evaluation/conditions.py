@@ -1,4 +1,4 @@
-"""Under which conditions a result was measured; results from different ones are not compared."""
+"""The conditions under which a result was measured, and the refusal to compare results from different ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ MEANINGS = {
 def conditions_of(context: Context, split: str, items: Sequence[ItemId], pools: Sequence[Pool]) -> dict[str, Any]:
     """Everything that must be the same for two results to be comparable, and a hash over it."""
     values = context.values
-    found: dict[str, Any] = {
-        **{name: values[name] for name in ("task", "task_version", "metric", "postprocess", "backend")},
-        "split": split,
-        "items": items_hash(items),
-        "pool": "+".join(sorted({pool.builder for pool in pools})),
-    }
+    found: dict[str, Any] = {}
+    for name in ("task", "task_version", "metric", "postprocess", "backend"):
+        found[name] = values[name]
+    found["split"] = split
+    found["items"] = items_hash(items)
+    found["pool"] = "+".join(sorted({pool.builder for pool in pools}))
+    # sorted and by repr: the same conditions give the same text, whatever order they were written in
     text = repr(sorted((name, repr(value)) for name, value in found.items()))
     return {**found, "hash": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
@@ -75,7 +76,8 @@ def require_unseen(queries: Sequence[Item], demonstrations: Sequence[Item]) -> N
 
 
 def _show(value: Any, other: Any) -> str:
-    """A value; of a table only what the other has not."""
+    """A value as text; of a table only the entries that differ from the other's."""
     if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return ", ".join(f"{key} {part}" for key, part in value.items() if other.get(key) != part) or "nothing"
+        own = [f"{key} {part}" for key, part in value.items() if other.get(key) != part]
+        return ", ".join(own) or "nothing"
     return str(value)

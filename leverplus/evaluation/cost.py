@@ -1,4 +1,4 @@
-"""What a result cost: model calls for every point gained (eval.json), tokens and seconds of a query (run.json)."""
+"""What a result cost: model calls per point gained (eval.json), tokens and seconds per query (run.json)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leverplus.evaluation.predictions import Results
 
 
 def call_cost(arms: Mapping[str, Any], comparisons: list[dict[str, Any]], model_calls: int) -> dict[str, Any]:
-    """Training calls for every point of mean accuracy the selector gains over zero-shot and the best untrained prompt.
+    """Training calls per point of mean accuracy that the selector gains over zero-shot and the best untrained prompt.
 
     `calls_per_point` is None where nothing was gained. `clear_at` names the shots at which the gain is outside the
     noise after correction; where it is empty, the points may be luck.
@@ -21,11 +21,11 @@ def call_cost(arms: Mapping[str, Any], comparisons: list[dict[str, Any]], model_
     learned = arms.get("learned", {}).get("mean")
     if learned is None:
         return {}
-    rivals = {
-        arm: values["mean"]
-        for arm, values in arms.items()
-        if arm not in MODEL_FREE and not arm.startswith(("learned", "oracle")) and "mean" in values
-    }
+    rivals = {}
+    for arm, values in arms.items():
+        untrained = arm not in MODEL_FREE and not arm.startswith(("learned", "oracle"))
+        if untrained and "mean" in values:
+            rivals[arm] = values["mean"]
     best = max((arm for arm in rivals if arm != "zero_shot"), key=lambda arm: rivals[arm])
     table: dict[str, Any] = {"model_calls": model_calls}
     for name, baseline in (("zero_shot", "zero_shot"), ("best_baseline", best)):
@@ -42,10 +42,11 @@ def call_cost(arms: Mapping[str, Any], comparisons: list[dict[str, Any]], model_
 
 
 def query_cost(results: Results) -> dict[str, Any]:
-    """By arm and shots: mean tokens and seconds the model spent on one query, and tokens for every point gained.
+    """By arm and shots: mean tokens and seconds the model spent on one query, and tokens per point gained.
 
-    Tokens count what was computed when the prompt was measured; what a batch shared is spread over it. `per_point` sets
-    the additional tokens against zero-shot's against the points gained over it; None where none were gained.
+    Tokens count what was computed when the prompt was measured; what a batch shared is spread over it.
+    `tokens_per_point` divides the tokens beyond zero-shot's by the points gained over zero-shot; None where none were
+    gained.
     """
     base_tokens, _ = _means(results, "zero_shot", 0)
     base = float(results.accuracy("zero_shot", 0).mean())
@@ -67,4 +68,6 @@ def query_cost(results: Results) -> dict[str, Any]:
 
 def _means(results: Results, arm: str, shots: int) -> tuple[float, float]:
     flat = [own for draw in results.draws[arm][shots] for own in draw]
-    return float(np.mean([own.tokens for own in flat])), float(np.mean([own.seconds for own in flat]))
+    tokens = float(np.mean([own.tokens for own in flat]))
+    seconds = float(np.mean([own.seconds for own in flat]))
+    return tokens, seconds

@@ -1,4 +1,4 @@
-"""What an accuracy hides and only the model can tell: order, regret, whether the query matters, training accuracy.
+"""Diagnostics that ask the model again: order, regret, whether the query matters, accuracy on training queries.
 
 All of it is measured on a sample of the items; the calls count as evaluation.
 """
@@ -6,7 +6,7 @@ All of it is measured on a sample of the items; the calls count as evaluation.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +30,15 @@ def sample_places(count: int, wanted: int) -> list[int]:
     """Places of a fixed random sample of `wanted` of `count` items, ascending; all of them if there are no more."""
     if wanted >= count:
         return list(range(count))
-    return sorted(np.random.default_rng([count, wanted]).choice(count, wanted, replace=False).tolist())
+    rng = np.random.default_rng([count, wanted])
+    return sorted(rng.choice(count, wanted, replace=False).tolist())
 
 
 def diagnoses(bench: Bench, results: Results, policy: Policy, wanted: int) -> dict[str, Callable[[], Any]]:
-    """What makes the `order`, `regret` and `shuffled` entries of eval.json, to be called in this order."""
+    """Functions that compute the `order`, `regret` and `shuffled` entries of eval.json, to be called in this order.
+
+    `order` adds the orders it tries to `measured`, from which `regret` is computed.
+    """
     places = sample_places(len(bench.pools), wanted)
     measured = lists_measured(results)
     return {
@@ -45,7 +49,7 @@ def diagnoses(bench: Bench, results: Results, policy: Policy, wanted: int) -> di
 
 
 def lists_measured(results: Results) -> Measured:
-    """Everything the arms tried, item by item."""
+    """The accuracy of every list that the arms tried, item by item."""
     measured: Measured = defaultdict(dict)
     for arm, _, draw in results:
         if asks_model(arm):
@@ -57,7 +61,7 @@ def lists_measured(results: Results) -> Measured:
 def order_sensitivity(
     bench: Bench, results: Results, places: Sequence[int], measured: Measured, arm: str = "learned"
 ) -> dict[str, Any]:
-    """What other orders of the chosen demonstrations do; every order tried is added to `measured`.
+    """Accuracies of other orders of the chosen demonstrations; every order tried is added to `measured`.
 
     `changed` is the share of answers that differ when the list is reversed, `accuracy` and `reversed` the accuracies of
     both, `best` that of the best order tried.
@@ -67,14 +71,19 @@ def order_sensitivity(
         if shots < 2:
             continue
         own = [results.draws[arm][shots][0][place] for place in places]
-        tried = [(place, order) for place, given in zip(places, own, strict=True) for order in orders(given.demos)]
-        pools = [bench.pools[place] for place, _ in tried]
-        answers = bench.ask([order for _, order in tried], f"other orders of {shots}", pools)
+        tried: list[Demos] = []
+        pools = []
+        for place, given in zip(places, own, strict=True):
+            for order in orders(given.demos):
+                tried.append(order)
+                pools.append(bench.pools[place])
+        answers = bench.ask(tried, f"other orders of {shots}", pools)
         found = {(answer.item, answer.demos): answer for answer in answers}
         for answer in answers:
             measured[answer.item][answer.demos] = answer.accuracy
+        # a list that reads the same backwards was not asked again
         turned = [found.get((given.item, given.demos[::-1]), given) for given in own]
-        best = [max(a for demos, a in measured[g.item].items() if set(demos) == set(g.demos)) for g in own]
+        best = [_best_order(measured[given.item], given.demos) for given in own]
         table[str(shots)] = {
             "n": len(own),
             "changed": _changed(own, turned),
@@ -86,34 +95,40 @@ def order_sensitivity(
 
 
 def regret_table(bench: Bench, results: Results, places: Sequence[int], measured: Measured) -> dict[str, Any]:
-    """The misses of the selector at every number of shots, where an oracle was run."""
+    """The mean regret of the selector at every number of shots, where an oracle was run."""
     if "oracle" not in results.draws:
         return {}
     ceilings = {place: ceiling(bench, bench.queries[place]) for place in places}
     table: dict[str, Any] = {}
     for arm in ("learned", "learned_auto"):
-        for shots in results.shots(arm) if arm in results.draws else []:
+        if arm not in results.draws:
+            continue
+        for shots in results.shots(arm):
             draw = results.draws[arm][shots][0]
-            parts = [regret(ceilings[p], measured[draw[p].item], draw[p].demos) for p in places]
+            parts = []
+            for place in places:
+                own = draw[place]
+                parts.append(regret(ceilings[place], measured[own.item], own.demos))
             table.setdefault(arm, {})[str(shots)] = {"n": len(parts), **mean_regret(parts)}
     return table
 
 
 def ceiling(bench: Bench, query: Item) -> float:
-    """The accuracy of the best reference answer: what a perfect model could get."""
+    """The accuracy of the best reference answer, the most that a perfect model could get."""
     metric = metric_named(bench.task.metric)
     return max(metric(answer, query.answers) for answer in dict.fromkeys(query.answers))
 
 
 def shuffled_queries(bench: Bench, results: Results, policy: Policy, places: Sequence[int]) -> dict[str, Any]:
-    """The selector is given another item's query, but this item's candidates; this item is then asked with its picks.
+    """Accuracy when the selector sees another item's query: does it look at the query at all?
 
-    A policy that ignores its query picks the same (`same_picks` near 1) and loses nothing (`lost` near 0).
+    It chooses from this item's candidates for another item's query, and the model answers this item with its picks. A
+    policy that ignores its query picks the same (`same_picks` near 1) and loses nothing (`lost` near 0).
     """
     if len(places) < 2:
         return {}
     pools = [bench.pools[place] for place in places]
-    others = pools[1:] + pools[:1]
+    others = pools[1:] + pools[:1]  # every pool gets the query of the next one
     swapped = [replace(pool, query=other.query) for pool, other in zip(pools, others, strict=True)]
     shots = results.shots("learned")
     table: dict[str, Any] = {}
@@ -149,6 +164,11 @@ def training_accuracy(bench: Bench, policy: Policy, shots: Sequence[int]) -> dic
             for n in by_shots
         }
     return table
+
+
+def _best_order(measured: Mapping[Demos, float], chosen: Demos) -> float:
+    """The accuracy of the best order tried of the same demonstrations."""
+    return max(accuracy for demos, accuracy in measured.items() if set(demos) == set(chosen))
 
 
 def _changed(first: Sequence[Prediction], second: Sequence[Prediction]) -> float:

@@ -1,4 +1,4 @@
-"""Running the arms on the same items and pools; accuracies by shots, paired comparisons, share of the gap closed."""
+"""Runs the arms on the same items and pools; accuracies by shots, paired comparisons, share of the gap closed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: f
         run_learned(results, bench, policy, shots)
     if section.oracle:
         run_oracles(results, bench, section)
-    if section.calibrate and results.draws["zero_shot"][0][0][0].choices:  # labels, and a backend that weighs them
+    first_answer = results.draws["zero_shot"][0][0][0]
+    if section.calibrate and first_answer.choices:  # a task with labels, and a backend that gives their probabilities
         add_calibrated(results, bench.task)
     return results
 
@@ -56,20 +57,20 @@ def run_learned(results: Results, bench: Bench, policy: Policy, shots: Sequence[
 
 
 def run_arm(results: Results, bench: Bench, arm: str, choices: Choices) -> None:
-    """Ask the model with what an arm chose."""
+    """Asks the model with the demonstrations that an arm chose, and adds its answers to the results."""
     for shots, lists in choices.items():
         results.add(arm, shots, bench.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
 
 
 def run_oracles(results: Results, bench: Bench, section: EvalSection) -> None:
-    """What looks at the answers: greedy over exactly n, greedy that may stop or show none, and all that is affordable.
+    """Arms that look at the answers: greedy over exactly n, greedy that may show fewer or none, and exhaustive search.
 
     Greedy at one shot has tried every candidate, so it is exhaustive there.
     """
     shots = sorted(section.shots)
-    greedy = [
-        [Prediction.of(score) for score in steps] for steps in greedy_oracle(bench.scorer, bench.pools, max(shots))
-    ]
+    greedy = []
+    for scores in greedy_oracle(bench.scorer, bench.pools, max(shots)):
+        greedy.append([Prediction.of(score) for score in scores])  # with 1, 2, ... demonstrations
     zero = results.draws["zero_shot"][0][0]
     for n in shots:
         results.add("oracle", n, [steps[n - 1] for steps in greedy])
@@ -77,7 +78,8 @@ def run_oracles(results: Results, bench: Bench, section: EvalSection) -> None:
         results.add("oracle_any", n, arms.oracle_any(zero, greedy, n))
     if 1 in shots:
         results.add("oracle_exhaustive", 1, [steps[0] for steps in greedy])
-    if 2 in shots and sum(len(pool) * (len(pool) - 1) for pool in bench.pools) <= section.exhaustive_calls:
+    all_pairs = sum(len(pool) * (len(pool) - 1) for pool in bench.pools)
+    if 2 in shots and all_pairs <= section.exhaustive_calls:
         results.add("oracle_exhaustive", 2, arms.best_pairs(bench))
 
 
@@ -90,7 +92,7 @@ def best_text_share(bench: Bench, shots: Sequence[int]) -> float:
         results = Results.of(bench.queries)
         run_arm(results, bench, "nearest_both", arms.nearest_arm(bench, share, sorted(shots)))
         values[share] = np.mean([results.accuracy("nearest_both", n).mean() for n in shots])
-    return max(values, key=lambda share: (values[share], -share))
+    return max(values, key=lambda share: (values[share], -share))  # the smaller share among equals
 
 
 def mean_shots(results: Results, arm: str) -> list[int] | None:
@@ -99,7 +101,9 @@ def mean_shots(results: Results, arm: str) -> list[int] | None:
     if own == [0]:
         return own
     evaluated = {n for by_shots in results.draws.values() for n in by_shots if n in MEAN_SHOTS}
-    return sorted(evaluated) if evaluated and evaluated <= set(own) else None
+    if not evaluated or not evaluated <= set(own):
+        return None
+    return sorted(evaluated)
 
 
 def accuracies(results: Results) -> dict[str, dict[str, Any]]:
@@ -122,7 +126,8 @@ def spreads(results: Results) -> dict[str, dict[str, Any]]:
         shots = results.shots(arm)
         intervals = {str(n): known_interval(results.accuracy(arm, n), clusters=results.images) for n in shots}
         table[arm] = {"ci95": intervals}
-        if spread := draw_spread(results, arm):
+        spread = draw_spread(results, arm)
+        if spread:
             table[arm]["draw_sd"] = spread
     return table
 
@@ -130,7 +135,8 @@ def spreads(results: Results) -> dict[str, dict[str, Any]]:
 def summary(results: Results) -> dict[str, Any]:
     """The `arms` and `gap_closed` tables of eval.json, every accuracy with its interval."""
     table, spread = accuracies(results), spreads(results)
-    return {"arms": {arm: {**own, **spread[arm]} for arm, own in table.items()}, "gap_closed": gap_closed(table)}
+    arms_with_intervals = {arm: {**own, **spread[arm]} for arm, own in table.items()}
+    return {"arms": arms_with_intervals, "gap_closed": gap_closed(table)}
 
 
 def draw_spread(results: Results, arm: str) -> dict[str, float]:
@@ -146,7 +152,7 @@ def draw_spread(results: Results, arm: str) -> dict[str, float]:
 def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """(arm - random) / (oracle - random) by shots, where an oracle was run and there is a gap.
 
-    label_vote is left out: it reads the whole labelled set, and the gap is that of the pools.
+    label_vote is left out: it reads the whole labelled set, while the gap is the one inside the pools.
     """
     if "oracle" not in table or "random" not in table:
         return {}
@@ -156,7 +162,7 @@ def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             continue
         own = {}
         for key in (*values["shots"], "mean"):
-            top, floor, value = (_at(entry, key) for entry in (table["oracle"], table["random"], values))
+            top, floor, value = _at(table["oracle"], key), _at(table["random"], key), _at(values, key)
             if value is not None and top is not None and floor is not None and top > floor:
                 own[key] = (value - floor) / (top - floor)
         closed[arm] = own
@@ -181,21 +187,28 @@ def comparisons(results: Results, pairs: Sequence[tuple[str, str]]) -> list[dict
         for shots in results.shots(arm):
             against = results.against(baseline, shots)
             if against is not None:
-                pair = results.accuracy(arm, shots), results.accuracy(baseline, against)
-                found = compare(*pair, ids=results.items, clusters=results.images)
+                own, base = results.accuracy(arm, shots), results.accuracy(baseline, against)
+                found = compare(own, base, ids=results.items, clusters=results.images)
                 rows.append((arm, baseline, shots, found))
-    corrected = adjust([row[3] for row in rows])
-    return [
-        {"arm": arm, "baseline": baseline, "shots": shots, **comparison.as_json()}
-        for (arm, baseline, shots, _), comparison in zip(rows, corrected, strict=True)
-    ]
+    corrected = adjust([comparison for _, _, _, comparison in rows])
+    table = []
+    for (arm, baseline, shots, _), comparison in zip(rows, corrected, strict=True):
+        table.append({"arm": arm, "baseline": baseline, "shots": shots, **comparison.as_json()})
+    return table
 
 
 def compared_pairs(results: Results) -> list[tuple[str, str]]:
-    """What eval.json compares: the selector with every baseline, and its own choice of count with being forced."""
-    pairs = [("learned", baseline) for baseline in baselines(results) if "learned" in results.draws]
-    own = f"learned{CALIBRATED}"
-    pairs += [(own, arm) for arm in baselines(results) if own in results.draws and arm.endswith(CALIBRATED)]
+    """The pairs that eval.json compares.
+
+    The selector with every baseline, calibrated with calibrated, and the selector with its own count of demonstrations
+    with zero-shot and with itself forced to n.
+    """
+    pairs = []
+    if "learned" in results.draws:
+        pairs += [("learned", baseline) for baseline in baselines(results)]
+    calibrated = f"learned{CALIBRATED}"
+    if calibrated in results.draws:
+        pairs += [(calibrated, arm) for arm in baselines(results) if arm.endswith(CALIBRATED)]
     if "learned_auto" in results.draws:
         pairs += [("learned_auto", "zero_shot"), ("learned_auto", "learned")]
     return pairs

@@ -1,4 +1,4 @@
-"""Predictions: what every arm answered on every item, in memory and as `predictions.parquet`."""
+"""Predictions: the answers of every arm on every item, in memory and as `predictions.parquet`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("item", "image", "arm", "shots", "draw", "demos", "answer", "score", 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What an arm's demonstrations led to on one item; an arm that asks no model has no tokens and no seconds.
+    """The answer of an arm to one item, and the demonstrations shown; an arm that asks no model has no tokens or time.
 
     `choices` holds the log-probability of every label of a classification; it is not written to a file.
     """
@@ -42,7 +42,7 @@ class Prediction:
 class Results:
     """Predictions of every arm on the same items; `draws[arm][shots]` lists draws, each in the order of `items`.
 
-    `images` names each item's picture: items on one picture are drawn as one piece in every interval.
+    `images` names each item's picture: intervals draw all items of a picture together.
     """
 
     items: Sequence[ItemId]
@@ -77,7 +77,9 @@ class Results:
         own = self.draws.get(baseline, {})
         if shots in own:
             return shots
-        return 0 if list(own) == [0] else None
+        if list(own) == [0]:  # zero_shot, label_vote
+            return 0
+        return None
 
     def __iter__(self) -> Iterator[tuple[str, int, list[Prediction]]]:
         """Every draw with its arm and number of shots."""
@@ -107,7 +109,7 @@ def write_predictions(results: Results, path: Path) -> None:
                 columns["score"] += [prediction.accuracy for prediction in draw]
                 columns["tokens"] += [prediction.tokens for prediction in draw]
                 columns["seconds"] += [prediction.seconds for prediction in draw]
-    words, name = pa.string(), pa.dictionary(pa.int8(), pa.string())
+    words, name = pa.string(), pa.dictionary(pa.int8(), pa.string())  # few arms, many rows: each name is stored once
     types = (words, words, name, pa.int8(), pa.int8(), pa.list_(words), words, pa.float64(), pa.int32(), pa.float32())
     table = pa.table(columns, schema=pa.schema(list(zip(COLUMNS, types, strict=True))))
     with replaced(path) as part:
@@ -115,7 +117,7 @@ def write_predictions(results: Results, path: Path) -> None:
 
 
 def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results:
-    """The predictions of a file, checked: every arm has each item once a draw, and accuracies lie in [0, 1].
+    """The predictions of a file, checked: every arm has each item once per draw, and accuracies lie in [0, 1].
 
     With `arms` only those are read.
     """
@@ -125,13 +127,15 @@ def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results
     if not path.is_file():
         raise MissingFile(f"{path} is not there; type `lever eval {path.parent}` to make it")
     try:
-        table = pq.read_table(path, filters=None if arms is None else [("arm", "in", list(arms))])
+        filters = None if arms is None else [("arm", "in", list(arms))]
+        table = pq.read_table(path, filters=filters)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path} cannot be read as Parquet ({error}); type `lever eval {path.parent}`") from error
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise DataError(f"{path} has no column {', '.join(missing)}; type `lever eval {path.parent}` to make it again")
-    return collect(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True), str(path))
+    columns = [table.column(name).to_pylist() for name in COLUMNS]
+    return collect(zip(*columns, strict=True), str(path))
 
 
 def collect(rows: Iterable[Sequence[Any]], source: str) -> Results:

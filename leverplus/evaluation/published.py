@@ -1,4 +1,4 @@
-"""Published tables: what accuracies by shots and a number of items can show, when nothing else is known.
+"""Published tables: tests differences when only accuracies by shots and the number of items are known.
 
 The file is JSON, in percent or as fractions, told apart by their size or said with `"unit": "percent"`:
 `{"n": 800, "arms": {"baseline": {"1": 48.55, "2": 47.75}, "new": {"1": 50.02, "2": 48.1}}}`.
@@ -17,6 +17,7 @@ import numpy as np
 
 from leverplus.errors import DataError, EvaluationError, MissingFile
 from leverplus.evaluation.evaluate import MEAN_SHOTS
+from leverplus.evaluation.names import shots_name
 from leverplus.parsing import parse_json
 from leverplus.stats import SummaryRow, compare_summary, holm
 
@@ -77,7 +78,8 @@ def check_published(values: Any, source: str) -> Published:
                 "give all arms the same"
             )
         shots = own
-    unit = _unit([value for row in arms.values() for value in row.values()], values.get("unit"), source)
+    all_accuracies = [value for row in arms.values() for value in row.values()]
+    unit = _unit(all_accuracies, values.get("unit"), source)
     scale = UNITS[unit]
     fractions = {arm: {key: row[key] / scale for key in shots} for arm, row in arms.items()}
     return Published(n, unit, fractions)
@@ -113,13 +115,13 @@ def compare_published(table: Published, baseline: str | None = None) -> dict[str
     against = baseline or ("baseline" if "baseline" in table.arms else next(iter(table.arms)))
     if against not in table.arms:
         raise EvaluationError(f"there is no arm '{against}' in the table; known: {', '.join(table.arms)}")
-    rows = [
-        {"arm": arm, "baseline": against, "shots": key, "diff": round(own - table.arms[against][key], 12)}
-        for arm, values in table.arms.items()
-        if arm != against
-        for key, own in values.items()
-    ]
-    rows += [_mean_row(table, arm, against) for arm in table.arms if arm != against]
+    others = [arm for arm in table.arms if arm != against]
+    rows = []
+    for arm in others:
+        for key, own in table.arms[arm].items():
+            diff = round(own - table.arms[against][key], 12)
+            rows.append({"arm": arm, "baseline": against, "shots": key, "diff": diff})
+    rows += [_mean_row(table, arm, against) for arm in others]
     ends = {end: _assuming(table, rows, end) for end in ENDS}
     for place, row in enumerate(rows):
         row["assuming"] = [ends[end][place] for end in ENDS]
@@ -144,27 +146,27 @@ def _mean_row(table: Published, arm: str, baseline: str) -> dict[str, Any]:
 
 
 def _assuming(table: Published, rows: Sequence[Mapping[str, Any]], end: float) -> list[dict[str, Any]]:
-    """What each row means at one discordance; a difference larger than that needs at least its own size."""
+    """Interval, p-value and power of each row at one assumed discordance, which is at least the row's difference."""
     found: list[SummaryRow] = []
     for row in rows:
         own = table.arms[row["baseline"]]
         base = _mean(own) if row["shots"] == "mean" else own[row["shots"]]
         least = max(end, abs(row["diff"]))
         found += compare_summary(table.n, base + row["diff"], base, discordances=(least,))
-    adjusted = holm([one.p_value for one in found])
-    return [
-        {
-            **{key: value for key, value in one.as_json().items() if key not in ("n", "diff")},
-            "p_adjusted": p,
-            "within_noise": one.within_noise or p >= 0.05,
-        }
-        for one, p in zip(found, adjusted, strict=True)
-    ]
+    adjusted = holm([summary.p_value for summary in found])
+    assumed = []
+    for summary, p_adjusted in zip(found, adjusted, strict=True):
+        values = summary.as_json()
+        del values["n"], values["diff"]  # the same at every discordance
+        values["p_adjusted"] = p_adjusted
+        values["within_noise"] = summary.within_noise or p_adjusted >= 0.05
+        assumed.append(values)
+    return assumed
 
 
 def sentence(row: Mapping[str, Any], n: int) -> str:
-    """What one row of a published table shows, end by end."""
-    where = "mean over shots" if row["shots"] == "mean" else f"{row['shots']} shot{'s' if row['shots'] != '1' else ''}"
+    """One row of a published table in words, for both ends of the assumed discordance."""
+    where = "mean over shots" if row["shots"] == "mean" else shots_name(int(row["shots"]))
     parts = []
     for end in row["assuming"]:
         low, high = (100 * bound for bound in end["ci95"])
@@ -174,6 +176,5 @@ def sentence(row: Mapping[str, Any], n: int) -> str:
             f"if {100 * end['discordance']:.3g} % of the items differ it is {verdict} "
             f"(95 % interval {low:+.2f} to {high:+.2f}, p = {end['p_adjusted']:.2g} after correction{need})"
         )
-    return f"{row['arm']} against {row['baseline']}, {where}: {100 * row['diff']:+.2f} points on {n:,} items; " + (
-        "; ".join(parts) + "."
-    )
+    difference = f"{row['arm']} against {row['baseline']}, {where}: {100 * row['diff']:+.2f} points on {n:,} items"
+    return "; ".join([difference, *parts]) + "."

@@ -1,4 +1,4 @@
-"""Regret: how far a choice is from a perfect answer, and which of four misses it is due to.
+"""Regret: how far a choice is from a perfect answer, split into four causes ("misses").
 
 For one item, let `ceiling` be the accuracy of the best reference answer and `measured` the accuracies of all lists that
 were tried from its pool, the chosen one among them. Then
@@ -23,7 +23,7 @@ import numpy as np
 from leverplus.errors import NotMeasured
 from leverplus.types import Demos
 
-ALL_ORDERS_UP_TO = 3
+ALL_ORDERS_UP_TO = 3  # 3 demonstrations have 6 orders, 4 have 24: too many calls
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def regret(ceiling: float, measured: Mapping[Demos, float], chosen: Demos) -> Re
     everything = max(measured.values())
     equally_many = max(value for demos, value in measured.items() if len(demos) == len(chosen))
     these = max(value for demos, value in measured.items() if set(demos) == set(chosen))
-    top = max(ceiling, everything)
+    top = max(ceiling, everything)  # a metric may score an answer above every reference: no miss is negative
     return Regret(
         pool=top - everything,
         count=everything - equally_many,
@@ -58,7 +58,9 @@ def regret(ceiling: float, measured: Mapping[Demos, float], chosen: Demos) -> Re
 
 def mean_regret(parts: Sequence[Regret]) -> dict[str, float]:
     """The mean misses over items, and their sum."""
-    means = {field.name: float(np.mean([getattr(part, field.name) for part in parts])) for field in fields(Regret)}
+    means = {}
+    for field in fields(Regret):
+        means[field.name] = float(np.mean([getattr(part, field.name) for part in parts]))
     return {**means, "total": sum(means.values())}
 
 
@@ -67,5 +69,6 @@ def orders(demos: Demos) -> list[Demos]:
     if len(demos) <= ALL_ORDERS_UP_TO:
         tried = list(permutations(demos))
     else:
-        tried = [demos[cut:] + demos[:cut] for cut in range(1, len(demos))] + [demos[::-1]]
+        rotations = [demos[cut:] + demos[:cut] for cut in range(1, len(demos))]
+        tried = [*rotations, demos[::-1]]
     return [order for order in dict.fromkeys(tried) if order != demos]

@@ -1,7 +1,8 @@
-"""The record an evaluation leaves, `eval.json`: accuracies, comparisons, what they hide, and under which conditions.
+"""The record of an evaluation, `eval.json`: accuracies, comparisons, diagnostics, and the conditions of measurement.
 
 It holds no times, dates or paths, so the same seed gives the same bytes. The accuracies stand first and are written as
-soon as the arms are answered; every other entry is computed from them, and one that fails is a note, not a lost result.
+soon as the arms are answered; every other entry is computed from them, and one that fails becomes a note and costs no
+other entry.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from leverplus.scoring.scorer import EVALUATION, TRAINING
 from leverplus.types import ItemId
 
 Makers = Mapping[str, Callable[[], Any]]
-"""What computes each entry of eval.json."""
+"""The function that computes each entry of eval.json, by the entry's name."""
 
 
 @runtime_checkable
@@ -38,18 +39,24 @@ class JudgesCaptions(Protocol):
 
 
 def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[str, float]]:
-    """CIDEr-D (0 to 10) of every arm by shots, averaged over draws; search judges one caption alone."""
-    return {
-        arm: {
-            str(shots): float(np.mean([task.cider({p.item: p.answer for p in draw}).mean for draw in draws]))
-            for shots, draws in by_shots.items()
-        }
-        for arm, by_shots in results.draws.items()
-    }
+    """CIDEr-D (0 to 10) of every arm by shots, averaged over draws.
+
+    It needs all captions of a split; while searching, a caption is scored alone by the task's own metric.
+    """
+    table: dict[str, dict[str, float]] = {}
+    for arm, by_shots in results.draws.items():
+        table[arm] = {}
+        for shots, draws in by_shots.items():
+            means = []
+            for draw in draws:
+                captions = {prediction.item: prediction.answer for prediction in draw}
+                means.append(task.cider(captions).mean)
+            table[arm][str(shots)] = float(np.mean(means))
+    return table
 
 
 def first_record(bench: Bench, results: Results, *, split: str) -> dict[str, Any]:
-    """What the answers alone say: a whole eval.json whose comparisons and diagnostics are still to come."""
+    """A whole eval.json from the answers alone; `makers` fills in its comparisons and diagnostics later."""
     scorer, table = bench.scorer, accuracies(results)
     return {
         "task": bench.task.name,
@@ -75,9 +82,9 @@ def makers(
     record: Mapping[str, Any],
     trained: Callable[[], Bench],
 ) -> dict[str, Callable[[], Any]]:
-    """What is computed from the answers, entry by entry, in this order; later ones may look at earlier ones.
+    """The functions that compute the other entries, in this order; later ones may read earlier ones from `record`.
 
-    `trained` gives the training queries on which the selector is asked as well.
+    `trained` gives the training queries, on which the selector is measured as well.
     """
     found: dict[str, Callable[[], Any]] = {
         "arms": lambda: {arm: {**record["arms"][arm], **own} for arm, own in spreads(results).items()},
@@ -101,9 +108,9 @@ def _training_accuracy(trained: Callable[[], Bench], policy: Policy, section: Ev
 
 
 def fill(record: dict[str, Any], entries: Makers, say: Callable[[str], None]) -> None:
-    """Compute entries into a record; one that fails is left as it is and becomes a note that says so.
+    """Computes entries into a record; one that fails stays as it is, and a note says so.
 
-    Whatever goes wrong in one of them, be it a mistake of this program, must not cost the answers that were paid for.
+    Whatever goes wrong in one of them, even a mistake in this program, must not cost the answers that were paid for.
     """
     for name, make in entries.items():
         alone(record, name, partial(_put, record, name, make), say)
@@ -114,10 +121,10 @@ def _put(record: dict[str, Any], name: str, make: Callable[[], Any]) -> None:
 
 
 def alone(record: dict[str, Any], what: str, work: Callable[[], Any], say: Callable[[str], None]) -> None:
-    """Do a piece of work that may fail alone: then the record has a note, and the user is told what is missing."""
+    """Runs a piece of work that may fail without harm to others: the record gets a note, and the user is told."""
     try:
         work()
-    except Exception as error:
+    except Exception as error:  # everything: see `fill`
         why = str(error) if isinstance(error, LeverError) else f"{type(error).__name__}: {error}"
         record["notes"] = [*record["notes"], f"{what} is missing: {why}"]
         say(f"note: {what} is missing ({why}). The answers are kept; type the command again to make it up.")

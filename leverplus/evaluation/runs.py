@@ -1,4 +1,4 @@
-"""Several runs side by side: paired on the same items, seeds of one recipe combined, corrected for all comparisons."""
+"""Compares runs, paired on the same items; combines the seeds of one recipe and corrects for all comparisons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KnownItems = Callable[[str], Collection[ItemId]]
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """A run that was evaluated: what it is, its eval.json and its predictions."""
+    """A run that was evaluated: its names and seed, its eval.json and its predictions."""
 
     name: str
     recipe: str
@@ -42,13 +42,13 @@ class EvaluatedRun:
         """Accuracy of every item at a number of shots, or their mean over shots 1-4, in the order given."""
         rows = {item: row for row, item in enumerate(self.results.items)}
         found = self.results.shots(arm)
-        if found == [0]:
+        if found == [0]:  # an arm without demonstrations is the same at every number of shots
             wanted = [0]
         elif shots == "mean":
             wanted = [n for n in found if n in MEAN_SHOTS]
         else:
             wanted = [int(shots)]
-        values = np.mean([self.results.accuracy(arm, n) for n in wanted], axis=0)
+        values = np.mean([self.results.accuracy(arm, n) for n in wanted], axis=0)  # (n,)
         return np.asarray(values[[rows[item] for item in order]])
 
 
@@ -60,7 +60,8 @@ def read_evaluated(
     With `arms` the predictions of those alone are read.
     """
     evaluated = rundir.of_split(rundir.EVAL, split)
-    manifest, report = (_read_json(folder / name, folder) for name in (rundir.MANIFEST, evaluated))
+    manifest = _read_json(folder / rundir.MANIFEST, folder)
+    report = _read_json(folder / evaluated, folder)
     conditions = report.get("conditions")
     if not isinstance(conditions, Mapping):
         raise DataError(f"{folder}/{evaluated} does not say how it was measured; type `lever eval {folder}`")
@@ -123,10 +124,17 @@ def methods_of(runs: Sequence[EvaluatedRun], arm: str = "learned") -> list[Metho
                     "is nothing to compare; use runs with different seeds or recipes"
                 )
             seeds[run.seed] = run.name
-        alike = sum(key[0] != own[0].recipe_hash and group[0].recipe == own[0].recipe for key, group in groups.items())
-        label = f"{own[0].recipe} {own[0].recipe_hash[:6]}" if alike else own[0].recipe
-        methods.append(Method(own[0].name if len(own) == 1 else label, tuple(own), arm))
+        methods.append(Method(_method_name(own, runs), tuple(own), arm))
     return methods
+
+
+def _method_name(own: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]) -> str:
+    """The name of a single run; of several seeds their recipe, with its hash where another one has the same name."""
+    first = own[0]
+    if len(own) == 1:
+        return first.name
+    namesakes = [run for run in runs if run.recipe == first.recipe and run.recipe_hash != first.recipe_hash]
+    return f"{first.recipe} {first.recipe_hash[:6]}" if namesakes else first.recipe
 
 
 def pick_baseline(methods: Sequence[Method], wanted: str | None) -> tuple[Method, list[Method]]:
@@ -182,7 +190,7 @@ def compare_runs(runs: Sequence[EvaluatedRun], baseline: str | None = None, arm:
 
 def _common_shots(method: Method, against: Method) -> list[str]:
     own, other = method.shots(), against.shots()
-    common = own if other == [0] else [n for n in own if n in other]
+    common = own if other == [0] else [n for n in own if n in other]  # [0]: shows none, so it compares with any number
     if not common:
         raise EvaluationError(f"{method.name} and {against.name} were not evaluated at a common number of shots")
     with_mean = any(n in MEAN_SHOTS for n in common) and (other == [0] or _means_over(own) == _means_over(other))
@@ -230,7 +238,7 @@ def _describe(method: Method, order: Sequence[ItemId]) -> dict[str, Any]:
 
 
 def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[dict[str, Any]]:
-    """How alike every run chooses to the first one, by shots."""
+    """How often every run picks the same demonstrations as the first one, by shots."""
     rows = []
     first = runs[0]
     for run in runs[1:]:
@@ -246,7 +254,7 @@ def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[dict[str, Any]]:
 
 
 def _notes(against: Method, others: Sequence[Method]) -> list[str]:
-    """What a reader must know before believing a row."""
+    """Warnings about the rows: single seeds, means over different shots, choices made on test."""
     notes = []
     trained = [method for method in (against, *others) if method.learns]
     single = [method.name for method in trained if len(method.runs) == 1]
@@ -259,10 +267,8 @@ def _notes(against: Method, others: Sequence[Method]) -> list[str]:
     if len({tuple(shots) for shots in means.values()}) > 1:
         own = "; ".join(f"{name}: {', '.join(map(str, shots)) or 'none'}" for name, shots in means.items())
         notes.append(f"the means are over other numbers of shots, so they do not compare ({own})")
-    notes += [
-        f"{run.name} was chosen on test: its accuracy is too good by luck"
-        for method in trained
-        for run in method.runs
-        if run.report.get("chosen_on_test")
-    ]
+    for method in trained:
+        for run in method.runs:
+            if run.report.get("chosen_on_test"):
+                notes.append(f"{run.name} was chosen on test: its accuracy is too good by luck")
     return notes

@@ -24,11 +24,14 @@ from leverplus.types import Demos
 
 def checkpoint_names(folder: Path, stages: Iterable[str]) -> list[str]:
     """The checkpoints of a run in the order they were made: the epochs of every stage, then its chosen one."""
-    found = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+    if not folder.is_dir():
+        return []
+    found = {path.name for path in folder.iterdir() if path.is_dir()}
     names = []
     for stage in stages:
         names += sorted(name for name in found if name.startswith(f"{stage}-epoch"))
-        names += [stage] if stage in found else []
+        if stage in found:
+            names.append(stage)
     return names
 
 
@@ -62,7 +65,7 @@ def guard_test(split: str, checkpoint: str | None, earlier: Mapping[str, Any] | 
 
 
 def sweep(bench: Bench, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]) -> list[dict[str, Any]]:
-    """One row a checkpoint: accuracy by shots, mean with its interval, agreement with the picks of the one before."""
+    """One row per checkpoint: accuracy by shots, mean with its interval, agreement with the picks of the one before."""
     rows: list[dict[str, Any]] = []
     before: Sequence[Demos] | None = None
     for name, policy in policies:
@@ -70,7 +73,7 @@ def sweep(bench: Bench, policies: Iterable[tuple[str, Policy]], shots: Sequence[
         choices = arms.learned(policy, bench.pools, bench.table, sorted(shots))
         run_arm(results, bench, "learned", choices)
         wanted = mean_shots(results, "learned") or sorted(shots)
-        mean = np.mean([results.accuracy("learned", n) for n in wanted], axis=0)
+        mean = np.mean([results.accuracy("learned", n) for n in wanted], axis=0)  # (items,), over shots
         picks = choices[max(choices)]
         rows.append(
             {

@@ -1,4 +1,4 @@
-"""The tiny vision-language model of the world: a decoder that reads pictures, questions and worked answers.
+"""The tiny vision-language model of the world: a decoder that reads pictures, questions and shown answers.
 
 An item is nine tokens: two for the picture, four question words, `<ask>`, two answer words. A prompt is up to eight
 such items and then the query's first seven tokens. `extend` runs any number of new tokens on top of remembered keys and
@@ -16,8 +16,8 @@ from torch.nn import functional
 from leverplus.world.words import ANSWER_WORDS, ASK, QUESTION_WORDS, VOCABULARY
 
 IMAGE_TOKENS = 2
-PROMPT_TOKENS = IMAGE_TOKENS + QUESTION_WORDS + 1
-ITEM_TOKENS = PROMPT_TOKENS + ANSWER_WORDS
+PROMPT_TOKENS = IMAGE_TOKENS + QUESTION_WORDS + 1  # 7: <ask> ends the question
+ITEM_TOKENS = PROMPT_TOKENS + ANSWER_WORDS  # 9
 MAX_DEMOS = 8
 
 KeyValues = list[tuple[Tensor, Tensor]]
@@ -63,9 +63,11 @@ class Block(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         n, tokens, width = x.shape
         parts = self.into(self.norm_attention(x)).view(n, tokens, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        keys = key if past is None else torch.cat([past[0], key], 2)
-        values = value if past is None else torch.cat([past[1], value], 2)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # (N, heads, T, d) each
+        keys, values = key, value
+        if past is not None:
+            keys = torch.cat([past[0], key], 2)  # (N, heads, P + T, d)
+            values = torch.cat([past[1], value], 2)
         mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
         x = x + self.out(mixed.transpose(1, 2).reshape(n, tokens, width))
         x = x + self.down(functional.gelu(self.up(self.norm_mlp(x))))
@@ -86,7 +88,7 @@ class TinyLVLM(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=0.02)  # as in GPT-2
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -98,23 +100,28 @@ class TinyLVLM(nn.Module):
     def item_inputs(self, seen: Tensor, question: Tensor, answer: Tensor | None) -> Tensor:
         """Token inputs (N, 9 or 7, width) from picture tokens, question ids (N, 4) and answer ids (N, 2) or None."""
         ask = torch.full_like(question[:, :1], ASK)
-        ids = [question, ask] if answer is None else [question, ask, answer]
-        return torch.cat([seen, self.words(torch.cat(ids, 1))], 1)
+        parts = [question, ask] if answer is None else [question, ask, answer]
+        words = self.words(torch.cat(parts, 1))  # (N, 7 or 5, width)
+        return torch.cat([seen, words], 1)
 
     def extend(
         self, inputs: Tensor, start: int, past: KeyValues | None, mask: Tensor | None
     ) -> tuple[Tensor, KeyValues]:
-        """Run new tokens (N, T, width) that stand at position `start`, after `past`; mask (T, P + T): who sees whom.
+        """Runs new tokens (N, T, width) that begin at position `start`, after the P tokens of `past`.
+
+        `mask` (T, P + T) is True where a new token may attend to a token.
 
         Returns the hidden states (N, T, width) and the new tokens' own keys and values.
         """
-        place = torch.arange(start, start + inputs.shape[1], device=inputs.device)
+        place = torch.arange(start, start + inputs.shape[1], device=inputs.device)  # (T,)
         return self.run(inputs + self.positions(place), past, mask)
 
     def run(self, x: Tensor, past: KeyValues | None, mask: Tensor | None) -> tuple[Tensor, KeyValues]:
+        """The same for inputs (N, T, width) that already hold their positions."""
         remembered: KeyValues = []
         for index, block in enumerate(self.blocks):
-            x, own = block(x, None if past is None else past[index], mask)
+            own_past = None if past is None else past[index]
+            x, own = block(x, own_past, mask)
             remembered.append(own)
         return self.norm(x), remembered
 
