@@ -68,8 +68,10 @@ class WorldBackend:
         """Replies to requests with equally many demonstrations."""
         width = max(len(request.references) for request in requests)
         query = self._tensor([self._rows[request.query.id] for request in requests])  # (B,)
-        demos = self._tensor([[self._rows[demo.id] for demo in request.demos] for request in requests])
-        demos = demos.view(len(requests), -1)  # (B, shots), (B, 0) without demonstrations
+        demo_rows = []
+        for request in requests:
+            demo_rows.append([self._rows[demo.id] for demo in request.demos])
+        demos = self._tensor(demo_rows).view(len(requests), -1)  # (B, shots), (B, 0) without demonstrations
         references = self._tensor([_padded(request.references, width) for request in requests])  # (B, width, 2)
         reading = read_prompts(self.model, self._table, query, demos, references)
         tokens = reading.tokens // len(requests)

@@ -85,8 +85,11 @@ def _pooling_and_length(folder: Path, config: Any) -> tuple[str, int]:
     """The pooling and the longest text (tokens); mean and the network's own limit where the folder names none."""
     longest = int(getattr(config, "max_position_embeddings", 512))
     modules = _json(folder / "modules.json", [])
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    unknown = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    unknown = []
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]  # sentence_transformers.models.Dense -> Dense
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            unknown.append(kind)
     if unknown:
         raise LeverError(f"embed.model: {folder} has {', '.join(unknown)} after its pooling, which is not supported")
     stated = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")

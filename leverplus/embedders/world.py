@@ -48,8 +48,10 @@ class WorldEmbedder:
 
 def scaled_pictures(items: Sequence[Item], task: Task) -> Tensor:
     """Pictures (N, 3, 32, 32) uint8 of a task other than the world's own."""
-    found = [task.image(item) for item in items]
-    missing = [item.id for item, picture in zip(items, found, strict=True) if picture is None]
-    if missing:
-        raise DataError(f"item {missing[0]} has no picture, and the world's model needs one; pass --image FILE")
-    return torch.stack([scaled(picture) for picture in found if picture is not None])
+    pictures = []
+    for item in items:
+        picture = task.image(item)
+        if picture is None:
+            raise DataError(f"item {item.id} has no picture, and the world's model needs one; pass --image FILE")
+        pictures.append(scaled(picture))  # (3, 32, 32)
+    return torch.stack(pictures)

@@ -29,7 +29,7 @@ from leverplus.view.choice import ExplainedChoice, explain, step_figures
 from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
 from leverplus.view.loaded import Labels, LoadedRuns, ShownItem, webp
 from leverplus.view.pages import asset, render
-from leverplus.view.queries import FATES, Indexes, QueryIndex, Wanted
+from leverplus.view.queries import FATES, Indexes, QueryFilter, QueryIndex
 from leverplus.view.runs import RunsFolder, read_files
 
 STATES = ("finished", "training", "stopped", "damaged")
@@ -260,7 +260,7 @@ def _add_queries(app: FastAPI, view: View) -> None:
     ) -> HTMLResponse:  # fmt: skip
         folder = view.runs.folder(name)
         index = view.index(name)
-        wanted = _wanted(index, read_files(folder), Wanted(arm, baseline, shots, fate, q[:500], trait, number))
+        wanted = _wanted(index, read_files(folder), QueryFilter(arm, baseline, shots, fate, q[:500], trait, number))
         run, note = view.loaded.reachable(folder)
         labels = view.labels(index, run)
         found = index.find(wanted, lambda: labels.texts, lambda: labels.traits)
@@ -321,7 +321,7 @@ def _add_queries(app: FastAPI, view: View) -> None:
         return Response(content, media_type="image/webp", headers={"cache-control": "private, max-age=600"})
 
 
-def _wanted(index: QueryIndex, files: RunFiles, asked: Wanted) -> Wanted:
+def _wanted(index: QueryIndex, files: RunFiles, asked: QueryFilter) -> QueryFilter:
     """What an address asks for, with what it leaves open filled in: the learned arm against the verdict's baseline."""
     usual_arm = "learned" if "learned" in index.arms else index.arms[-1]
     arm = asked.arm or usual_arm
@@ -337,7 +337,7 @@ def _wanted(index: QueryIndex, files: RunFiles, asked: Wanted) -> Wanted:
     shots = asked.shots
     if shots not in shared:
         shots = next((n for n in shared if n > 0), shared[0])  # the fewest that show something
-    return Wanted(arm, baseline, shots, asked.fate, asked.text, asked.trait, asked.page)
+    return QueryFilter(arm, baseline, shots, asked.fate, asked.text, asked.trait, asked.page)
 
 
 def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[ExplainedChoice | None, str]:

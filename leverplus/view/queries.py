@@ -28,7 +28,7 @@ Traits = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class QueryFilter:
     """Which queries to show: `fate` of `arm` against `baseline` at `shots`, a text, a trait as `name=value`."""
 
     arm: str
@@ -122,7 +122,7 @@ class QueryIndex:
             self._means[arm, shots] = total / count
         return self._means[arm, shots]
 
-    def fate(self, wanted: Wanted) -> dict[str, Mask]:
+    def fate(self, wanted: QueryFilter) -> dict[str, Mask]:
         """Masks (items,): which score higher or lower than with the baseline, which go from wrong to right or back."""
         own, other = self.scores(wanted.arm, wanted.shots), self.scores(wanted.baseline, wanted.shots)  # (items,)
         return {
@@ -131,7 +131,7 @@ class QueryIndex:
             "flipped": (own > EQUAL) != (other > EQUAL),
         }
 
-    def find(self, wanted: Wanted, texts: Callable[[], Sequence[str]], traits: Callable[[], Traits]) -> Found:
+    def find(self, wanted: QueryFilter, texts: Callable[[], Sequence[str]], traits: Callable[[], Traits]) -> Found:
         """One page of the items that fit, in the order of the file.
 
         `texts` and `traits` are functions, because they load the task, which most addresses do not need.
@@ -153,7 +153,7 @@ class QueryIndex:
         on_page = rows[(page - 1) * PAGE : page * PAGE]
         return Found([int(row) for row in on_page], len(rows), page, pages)
 
-    def _containing(self, wanted: Wanted, texts: Sequence[str]) -> Mask:
+    def _containing(self, wanted: QueryFilter, texts: Sequence[str]) -> Mask:
         """Items with the text in their id, their question or the arm's answer."""
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -11,7 +11,7 @@ import pytest
 from leverplus.errors import DataError, EvaluationError, MissingFile
 from leverplus.evaluation.predictions import Prediction, Results, write_predictions
 from leverplus.types import ItemId
-from leverplus.view.queries import PAGE, Indexes, QueryIndex, Wanted
+from leverplus.view.queries import PAGE, Indexes, QueryFilter, QueryIndex
 
 N = 60
 TEXTS = [f"question {row} {'about cats' if row % 3 == 0 else 'about dogs'}" for row in range(N)]
@@ -39,10 +39,10 @@ def index(results: Results, tmp_path: Path) -> QueryIndex:
     return QueryIndex(tmp_path / "predictions.parquet")
 
 
-def every_row(index: QueryIndex, wanted: Wanted) -> list[int]:
+def every_row(index: QueryIndex, wanted: QueryFilter) -> list[int]:
     rows, page = [], 1
     while True:
-        turned = Wanted(**{**vars(wanted), "page": page})
+        turned = QueryFilter(**{**vars(wanted), "page": page})
         found = index.find(turned, lambda: TEXTS, lambda: TRAITS)
         rows += found.rows
         if page == found.pages:
@@ -71,7 +71,7 @@ def test_filters_agree_with_the_whole_file(index: QueryIndex, results: Results, 
         alike = not trait or trait == f"relation={TRAITS['relation'][row]}"
         if kinds[fate] and text.lower() in words and alike:
             expected.append(row)
-    assert every_row(index, Wanted("learned", "random", 1, fate, text, trait)) == expected
+    assert every_row(index, QueryFilter("learned", "random", 1, fate, text, trait)) == expected
 
 
 def test_a_page_reads_the_first_draw_of_its_own_rows(index: QueryIndex, results: Results) -> None:
@@ -87,7 +87,7 @@ def test_a_page_reads_the_first_draw_of_its_own_rows(index: QueryIndex, results:
 
 
 def test_a_page_beyond_the_last_is_the_last(index: QueryIndex) -> None:
-    found = index.find(Wanted("learned", "random", 1, page=999), lambda: TEXTS, lambda: TRAITS)
+    found = index.find(QueryFilter("learned", "random", 1, page=999), lambda: TEXTS, lambda: TRAITS)
     assert (found.page, found.pages, found.rows[-1]) == (3, 3, N - 1)
 
 
@@ -97,7 +97,7 @@ def test_what_was_not_measured_is_refused(index: QueryIndex) -> None:
     with pytest.raises(EvaluationError, match="not run at 4 shots; known: 1, 2"):
         index.scores("learned", 4)
     with pytest.raises(EvaluationError, match="not 'lost'"):
-        index.find(Wanted("learned", "random", 1, fate="lost"), lambda: TEXTS, lambda: TRAITS)
+        index.find(QueryFilter("learned", "random", 1, fate="lost"), lambda: TEXTS, lambda: TRAITS)
 
 
 def test_an_index_is_made_again_only_when_its_file_changes(results: Results, tmp_path: Path) -> None:
