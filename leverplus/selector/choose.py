@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from leverplus.policies.base import Encoded, Policy
     from leverplus.recipe.pools import PoolSection
 
+EFFECT = "effect"
+"""The name of the numbers that say what a demonstration is worth by itself."""
+
 MOST_SHOTS = 64
 """Most demonstrations that a training-free way shows."""
 
@@ -37,7 +40,7 @@ WEIGHTS = {"nearest_text": 1.0, "nearest_image": 0.0, "two_stage": 0.0}
 
 ARMS = (
     *("learned", "learned_auto", "nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr"),
-    *("fixed", "random", "zero_shot"),
+    *("effect", "fixed", "random", "zero_shot"),
 )
 """Every way of choosing that a bundle can hold."""
 
@@ -71,7 +74,13 @@ class Judged:
 
 
 class Chooser(Protocol):
-    """`choose` gives at most `shots` rows in prompt order; `judge` says the same with the candidates' scores."""
+    """`choose` gives at most `shots` rows in prompt order; `judge` says the same with the candidates' scores.
+
+    `searches` says whether it looks at the query's vectors; one that does not needs no embedder.
+    """
+
+    @property
+    def searches(self) -> bool: ...
 
     @property
     def most(self) -> int:
@@ -85,7 +94,7 @@ class Chooser(Protocol):
 class Nearest:
     """The most similar ones, by what `Rows.text_weight` says."""
 
-    most = MOST_SHOTS
+    most, searches = MOST_SHOTS, True
 
     def choose(self, asked: Asked, shots: int) -> list[int]:
         return in_prompt_order(asked.nearest(shots)[0])
@@ -100,7 +109,7 @@ class TwoStage:
     """The `first` most similar pictures, of those the most similar questions."""
 
     first: int
-    most = MOST_SHOTS
+    most, searches = MOST_SHOTS, True
 
     def choose(self, asked: Asked, shots: int) -> list[int]:
         return self.judge(asked, shots).shown
@@ -119,7 +128,7 @@ class Mmr:
     first: int
     strength: float
     """The weight of nearness against variety."""
-    most = MOST_SHOTS
+    most, searches = MOST_SHOTS, True
 
     def choose(self, asked: Asked, shots: int) -> list[int]:
         return self.judge(asked, shots).shown
@@ -143,10 +152,34 @@ class Mmr:
 
 
 @dataclass(frozen=True)
+class ByEffect:
+    """The largest effect + `weight` * similarity among the `first` nearest; what is best comes last.
+
+    An effect is what a demonstration was measured to be worth by itself; one that nobody measured counts as 0.
+    """
+
+    first: int
+    weight: float
+    most, searches = MOST_SHOTS, True
+
+    def choose(self, asked: Asked, shots: int) -> list[int]:
+        return self.judge(asked, shots).shown
+
+    def judge(self, asked: Asked, shots: int) -> Judged:
+        rows, near = asked.nearest(max(self.first, shots))
+        effects = asked.rows.numbers.get(EFFECT)
+        known = np.zeros(len(rows)) if effects is None else np.nan_to_num(effects[rows], nan=0.0)
+        score = known + self.weight * near
+        order = top(score[None], len(rows))[0]
+        return Judged(rows[order], score[order], in_prompt_order(rows[order][:shots]))
+
+
+@dataclass(frozen=True)
 class Fixed:
     """The same list for everybody, in prompt order; of a shorter list those that stand last."""
 
     rows: Sequence[int]
+    searches = False
 
     @property
     def most(self) -> int:
@@ -168,7 +201,7 @@ class Random:
     """Drawn by the query's own digest: the same query gets the same ones, as long as nothing is added or deleted."""
 
     seed: int = 0
-    most = MOST_SHOTS
+    most, searches = MOST_SHOTS, False
 
     def choose(self, asked: Asked, shots: int) -> list[int]:
         rows = np.flatnonzero(asked.open_rows)
@@ -183,7 +216,7 @@ class Random:
 class ZeroShot:
     """Nothing is shown."""
 
-    most = MOST_SHOTS
+    most, searches = MOST_SHOTS, False
 
     def choose(self, asked: Asked, shots: int) -> list[int]:  # noqa: ARG002 one signature
         return []
@@ -199,6 +232,7 @@ class Learned:
     policy: Policy
     candidates: int
     stops: bool = False
+    searches = True
 
     @property
     def most(self) -> int:
@@ -292,6 +326,8 @@ def make_chooser(
         return TwoStage(int(settings["candidates"]))
     if arm == "mmr":
         return Mmr(int(settings["candidates"]), float(settings["mmr_lambda"]))
+    if arm == "effect":
+        return ByEffect(int(settings["candidates"]), float(settings.get("similarity_weight", 0.4)))
     if arm == "fixed":
         return Fixed(list(fixed))
     simple: dict[str, type[Nearest] | type[Random] | type[ZeroShot]] = {"random": Random, "zero_shot": ZeroShot}

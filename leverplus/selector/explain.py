@@ -15,11 +15,8 @@ import numpy as np
 
 from leverplus.metrics import normalise_answer
 from leverplus.pools.similarity import Floats, Positions
-from leverplus.selector.choose import Asked, Judged, Nearest
+from leverplus.selector.choose import EFFECT, Asked, Judged, Nearest
 from leverplus.selector.demo import Demo
-
-EFFECT = "effect"
-"""The name of the numbers that say what a demonstration is worth by itself."""
 
 VOTERS = 16
 """Nearest neighbours whose answers are counted."""

@@ -26,7 +26,7 @@ from leverplus.rundir import (
 )
 from leverplus.selector.bundle import CARD, CELLS, DEMOS, ENCODER, FORMAT, MANIFEST, SELECTOR, vector_file
 from leverplus.selector.card import write_card
-from leverplus.selector.choose import ARMS, FEWEST, MOST_READ, candidates_of, weight_of
+from leverplus.selector.choose import ARMS, EFFECT, FEWEST, MOST_READ, candidates_of, weight_of
 from leverplus.selector.corpus import FIELDS, join
 from leverplus.selector.index import CELLS_ABOVE, FLAT_ABOVE, learn_cells
 from leverplus.selector.query import pixel_digest
@@ -53,6 +53,8 @@ class BundlePlan:
     text_weight: float = 1.0
     candidates: int = FEWEST
     mmr_lambda: float = 0.7
+    similarity_weight: float = 0.4
+    """Arm effect: what a similarity of 1 counts beside an effect."""
     fixed: tuple[str, ...] = ()
     prompt: Mapping[str, Any] = field(default_factory=dict)
     embedder: Mapping[str, Any] = field(default_factory=dict)
@@ -178,16 +180,20 @@ def pack_run(
     candidates: int | None = None,
     licence: str = "",
     policy: Policy | None = None,
+    numbers: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Path:
     """The bundle of a run: the arm that its evaluation advises, or the one that is named.
 
-    `pictures` is "bytes" (kept inside) or "paths" (looked for where they are now).
+    `pictures` is "bytes" (kept inside) or "paths" (looked for where they are now). `numbers` are values by name and
+    id; arm `effect` needs those called "effect".
     """
     evaluated = run.folder / "eval.json"
     found = read_json(evaluated) if evaluated.is_file() else {}
     arm = arm or advised_arm(found)
     if arm not in ARMS:
         raise LeverError(f'arm "{arm}" shows no demonstrations, or is not known; choose one of {", ".join(ARMS)}')
+    if arm == EFFECT and not (numbers or {}).get(EFFECT):
+        raise LeverError('arm "effect" needs the measured effects of demonstrations; give them as numbers["effect"]')
     given = None
     if arm.startswith("learned"):
         given = policy if policy is not None else trained_policy(run)
@@ -211,6 +217,7 @@ def pack_run(
         policy=given,
         recipe_hash=run.recipe.hash,
         encoder=_encoder_of(run),
+        numbers=numbers,
     )
 
 

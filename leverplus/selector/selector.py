@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.selector.choose import Asked, Chooser, Learned, allowed_mask, candidates_of, weight_of
 from leverplus.selector.corpus import Rows
@@ -171,7 +172,7 @@ class Selector:
         self, query: Query, shots: int, allowed: Allowed | None, vectors: Mapping[str, Any] | None, *, explain: bool
     ) -> Picks:
         """Choose, and look at the end whether all of it is still there: others may delete at the same time."""
-        embedded = require_vectors(self.source.rows, vectors) if vectors is not None else self.source.embed(query)
+        embedded = self._embedded(query, vectors, needed=explain or callable(allowed))
         while True:
             rows = self.source.rows
             mask = None if allowed is None else self._mask(allowed, embedded, rows, shots)
@@ -179,6 +180,15 @@ class Selector:
             picks = self._explained(asked, shots) if explain else self._shown(self._places(query, asked, shots))
             if picks is not None:
                 return picks
+
+    def _embedded(self, query: Query, vectors: Mapping[str, Any] | None, *, needed: bool) -> Vectors:
+        """The query's vectors; empty ones where nobody looks at them, so that no embedder has to be there."""
+        if vectors is not None:
+            return require_vectors(self.source.rows, vectors)
+        if not (needed or self.chooser.searches):
+            nothing = np.empty((1, 0), np.float32)
+            return Vectors(None, nothing, nothing)
+        return self.source.embed(query)
 
     def _places(self, query: Query, asked: Asked, shots: int) -> list[int]:
         if self._run is not None and self._run.live is not None:

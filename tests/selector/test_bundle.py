@@ -186,12 +186,66 @@ def test_training_free_ways_that_do_not_search(tmp_path: Path, plan: dict[str, o
         assert ids(selector.select(question=ASKED)) == [expected[0], expected[2]]
 
 
+@pytest.mark.parametrize("plan", [{"arm": "zero_shot"}, {"arm": "fixed", "fixed": ("d5",)}, {"arm": "random"}])
+def test_what_does_not_search_needs_no_embedder(tmp_path: Path, plan: dict[str, object]) -> None:
+    selector = Selector.load(make_bundle(tmp_path / "b", **plan))  # names no embedder that could be opened
+    assert len(selector.select(question=ASKED, shots=1)) == (plan["arm"] != "zero_shot")
+    assert len(selector.messages(question=ASKED, shots=1)) in (1, 3)
+
+
+@pytest.mark.parametrize("preset", ["bi_encoder_gate", "interaction", "stopping", "parallel_slots", "volume"])
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_learned_choice_is_the_greedy_one_of_evaluation(preset: str, stops: bool) -> None:
+    import torch
+
+    from leverplus.embedders.base import Vectors
+    from leverplus.policies.build import build_policy
+    from leverplus.policies.decode import greedy
+    from leverplus.recipe.selection import read_selection
+    from leverplus.selector.choose import Asked, Learned
+    from leverplus.selector.corpus import Rows
+
+    values = {"preset": preset, "query_fields": ["text"], "demo_fields": ["text", "answer"], "hidden": 16}
+    config = read_selection(values, [])
+    assert config is not None
+    policy = build_policy(config, {"text": 16, "answer": 16}, seed=3).eval()
+    own = entries(40)
+    blocks = {"text": np.stack([vector_of(entry.question) for entry in own])}
+    blocks["answer"] = np.stack([vector_of(entry.answers[0]) for entry in own])
+    rows, learned = Rows.of(blocks, 1.0), Learned(policy, 12, stops and policy.stops)
+    for number in range(10):
+        vector = vector_of(f"word{number} thing{number}")[None]
+        asked = Asked(Vectors(None, vector, np.zeros_like(vector)), rows)
+        near = asked.nearest(12)[0]
+        with torch.no_grad():
+            picks = greedy(policy, learned.encode(asked.vectors, rows, near), 4, learned.stops).positions[0, 0].tolist()
+        expected = [int(near[place]) for place in picks if place >= 0]
+        assert learned.choose(asked, 4) == expected
+        assert learned.judge(asked, 4).shown == expected
+
+
 def test_random_draws_by_the_query_alone(tmp_path: Path) -> None:
     selector = open_words(make_bundle(tmp_path / "b", arm="random"))
     drawn = [ids(selector.select(question=f"word{row}", shots=4)) for row in range(30)]
     assert drawn == [ids(selector.select(question=f"  word{row} ", shots=4)) for row in range(30)]
     assert len({tuple(own) for own in drawn}) == 30
     assert all(len(set(own)) == 4 for own in drawn)
+
+
+def test_effects_and_similarity_add_up(tmp_path: Path) -> None:
+    effects = {f"d{row}": ((row * 7) % 11 - 5) / 20 for row in range(0, 40, 2)}
+    plan = {"arm": "effect", "similarity_weight": 0.3, "candidates": 25, "numbers": {"effect": effects}}
+    folder = make_bundle(tmp_path / "b", **plan)
+    selector = open_words(folder)
+    own = {entry.id: entry.question for entry in entries(40)}
+    near = by_hand(ASKED, 25)
+    score = {name: effects.get(name, 0.0) + 0.3 * float(vector_of(own[name]) @ vector_of(ASKED)) for name in near}
+    best = sorted(near, key=lambda name: -score[name])[:3]
+    picks = selector.select(question=ASKED, shots=3, explain=True)
+    assert ids(picks) == best[::-1]
+    assert picks.explanation is not None
+    for row in picks.explanation["candidates"]:
+        assert row["score"] == pytest.approx((row["effect"] or 0.0) + 0.3 * row["similarity"], abs=1e-5)
 
 
 def test_mmr_takes_near_ones_that_are_unlike_each_other(tmp_path: Path) -> None:
