@@ -185,7 +185,7 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     labels = tuple(getattr(task, "labels", ()))
     weighs = _weighs(model, task, shown, say)
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
-    seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs)
+    seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
     if model["backend"] == "table":
         shots = wanted.shots or _table_shots(model["model"]["name"])
         shares = Shares(TABLE_CALLS, 200, 0, min(64, seen.dev))

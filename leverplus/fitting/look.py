@@ -42,6 +42,8 @@ class Data:
     name: str
     values: Mapping[str, Any]
     said: tuple[str, ...]
+    texts: bool = False
+    """Whether the file calls its items texts and labels, so that prompts do too; else questions and answers."""
 
 
 def find_data(data: str | Path, images: str | None, prepared: Path) -> Data:
@@ -96,7 +98,8 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
         if written:
             _write(prepared, rows)
         where = prepared if written else path
-        return Data("labels", {"name": "labels", "file": str(where), **place}, (f"{len(rows):,} texts with labels",))
+        said = (f"{len(rows):,} texts with labels",)
+        return Data("labels", {"name": "labels", "file": str(where), **place}, said, texts=True)
     missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
     if missing is not None:
         keys = ", ".join(map(str, rows[missing - 1]))[:100]

@@ -44,6 +44,8 @@ class Seen:
     """Whether items have pictures at all, so that prompts show them."""
     weighs: bool
     """Whether the model gives the log-probability of given answers."""
+    texts: bool = False
+    """Whether prompts speak of texts and labels instead of questions and answers."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def recipe_values(
     data, embed, model = sections["task"], sections["embed"], sections["model"]
     section = dict(model["model"])
     if model["backend"] in ("hf", "openai"):
-        rules.append(_prompt(section, model["backend"], seen))
+        rules.append(_prompt(section, seen))
     reward = "soft_only"
     if seen.weighs:
         reward = "choice_prob" if seen.labels else "gt_prob"
@@ -185,15 +187,15 @@ def recipe_values(
     return values, rules
 
 
-def _prompt(section: dict[str, Any], backend: str, seen: Seen) -> str:
+def _prompt(section: dict[str, Any], seen: Seen) -> str:
     """Set the prompt form and say why."""
     if section.get("prompt") == "chat" or seen.shown:
         section["prompt"] = "chat"
         named = f"one of: {', '.join(seen.labels)}" if seen.labels else "one word or a short phrase"
         section["instruction"] = f"Answer with {named}."
-        why = "items have pictures" if seen.shown else f"{backend} does not read plain texts with log-probabilities"
+        why = "items have pictures" if seen.shown else "the server weighs no answers in plain texts"
         return f"prompts are chats, because {why}; the instruction is: {section['instruction']}"
-    if seen.labels:
+    if seen.texts:
         section["template"] = "Text: {question}\nLabel: {answer}\n\n"
     return "prompts are plain texts: demonstrations one after the other, then the query"
 
