@@ -208,8 +208,10 @@ class Crossfit:
         anchors = anchors[counts > len(learn) // 4]
         there = {anchor: (self.candidates == anchor) & allowed for anchor in anchors.tolist()}
         common = {anchor: own for anchor, own in there.items() if own[~learn].any(axis=1).mean() > 0.9}
-        best = max(common, key=lambda anchor: gain[common[anchor] & learn[:, None]].mean())
         nearest = first(self.likeness["question"], allowed)
+        if not common:  # a table without shared demonstrations
+            return nearest
+        best = max(common, key=lambda anchor: gain[common[anchor] & learn[:, None]].mean())
         return np.where(common[best].any(axis=1), common[best].argmax(axis=1), nearest)
 
     def by_chance(self, calls: int, rng: np.random.Generator) -> Mask:
