@@ -1,8 +1,8 @@
 """How small a difference n items can show, and how many items a difference needs.
 
 When every item that changes does so by one size, the test is McNemar's and its power is computed exactly, up to
-EXACT changed items. For more, and for mixed sizes, it is a normal approximation of the sign-flip test's, checked
-against the exact one and by simulation.
+EXACT changed items. For more, and for mixed sizes, a normal approximation of the sign-flip test's power is used, which
+was checked against the exact one and by simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leverplus.stats.significance import binomial_chances
 
 @dataclass(frozen=True)
 class Changes:
-    """On what share of the items two arms score differently, and by how much.
+    """The share of items on which two arms score differently, and by how much they do.
 
     `size` is the root mean square of the differences that are not zero and `uniform` whether they all have it; if not,
     `step` is the largest number they are all multiples of (0 for none). Where whole images are the pieces, these
@@ -42,9 +42,10 @@ class Changes:
 
     @classmethod
     def seen_in(cls, data: Blocks) -> Changes:
-        """What paired differences show; those that never differ are taken to change by a full point when they do."""
+        """The changes seen in paired differences; where none differ, a change is taken to be a full point."""
         block = float(data.sizes.mean())
-        moves = np.abs(data.sums[np.abs(data.sums) > TIE]) / block
+        sizes = np.abs(data.sums)
+        moves = sizes[sizes > TIE] / block
         if len(moves) == 0:
             return cls(0.0)
         return cls(
@@ -57,8 +58,8 @@ class Changes:
 
 
 EXACT = 100_000
-"""Up to so many changed items McNemar's power is summed exactly; there the approximation is within 1e-5 of it, or 3e-4
-if every item changes."""
+"""McNemar's power is summed exactly up to this many changed items. At that number the approximation is within 1e-5 of
+it, or within 3e-4 if every item changes."""
 
 USUAL = Changes(0.2)
 """Two selectors on the same model typically differ on about a fifth of the items; measure it where you can."""
@@ -71,8 +72,8 @@ def paired_power(effect: float, n: int, changes: Changes, *, alpha: float = 0.05
     """
     if n < 1:
         raise EvaluationError(f"the number of items must be at least 1; got {n}")
-    share = abs(effect) / changes.size
-    needed = min(1.0, max(changes.discordance, share))
+    share = abs(effect) / changes.size  # of items helped minus harmed
+    needed = min(1.0, max(changes.discordance, share))  # the discordance assumed
     if needed == 0.0:
         return 0.0
     if changes.uniform and n * needed <= EXACT:
@@ -86,10 +87,11 @@ def paired_power(effect: float, n: int, changes: Changes, *, alpha: float = 0.05
     squares = needed + share**2 * (1.0 - 1.0 / changes.block)
     ratio = share / squares
     spread = math.sqrt(max(1.0 - 0.75 * ratio**2 - 0.25 * ratio * share, 1e-12))
-    shift = math.sqrt(n / squares) * share
+    shift = math.sqrt(n / squares) * share  # the expected test statistic, in standard errors
     step = 1.0 if changes.uniform else changes.step / changes.size
     limit = -float(ndtri(alpha / 2)) + step / math.sqrt(n * squares)
-    return float(ndtr((shift - limit) / spread) + ndtr((-shift - limit) / spread))
+    right_side, wrong_side = ndtr((shift - limit) / spread), ndtr((-shift - limit) / spread)
+    return float(right_side + wrong_side)
 
 
 @lru_cache(maxsize=4096)
@@ -100,13 +102,13 @@ def minimum_detectable_effect(n: int, changes: Changes, *, power: float = 0.8, a
     """
     from scipy.optimize import brentq
 
-    def missing(effect: float) -> float:
+    def power_above_goal(effect: float) -> float:
         return paired_power(effect, n, changes, alpha=alpha) - power
 
     largest = min(changes.size, 1.0)
-    if missing(largest) < 0.0:
+    if power_above_goal(largest) < 0.0:
         return 1.0
-    return float(brentq(missing, 0.0, largest, xtol=1e-7))
+    return float(brentq(power_above_goal, 0.0, largest, xtol=1e-7))
 
 
 def plan_n(effect: float, changes: Changes = USUAL, *, power: float = 0.8, alpha: float = 0.05) -> int:
@@ -119,12 +121,16 @@ def plan_n(effect: float, changes: Changes = USUAL, *, power: float = 0.8, alpha
     def enough(n: int) -> bool:
         return paired_power(effect, n, changes, alpha=alpha) >= power
 
+    # doubled until enough, then the smallest n is found by halving the range
     low, high = 1, 16
     while not enough(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
@@ -141,13 +147,15 @@ def _mcnemar_power(share: float, n: int, discordance: float, alpha: float) -> fl
     from scipy.special import bdtr, bdtrc
 
     expected, spread = n * discordance, math.sqrt(n * discordance * (1.0 - discordance))
-    m = np.arange(max(0, math.floor(expected - 8 * spread)), min(n, math.ceil(expected + 8 * spread)) + 1)
+    # numbers further than 8 standard deviations out have a chance below 1e-14
+    fewest, most = max(0, math.floor(expected - 8 * spread)), min(n, math.ceil(expected + 8 * spread))
+    m = np.arange(fewest, most + 1)  # numbers of discordant items
     chance = binomial_chances(m, n, discordance)
     limit = _rejection_limits(int(m[0]), int(m[-1]), alpha)
-    up = 0.5 * (1.0 + share / discordance)
+    up = 0.5 * (1.0 + share / discordance)  # the chance that a discordant item is helped
     tested = limit >= 0
     m, limit, chance = m[tested], limit[tested], chance[tested]
-    found = bdtr(limit, m, up) + bdtrc(m - limit - 1, m, up)
+    found = bdtr(limit, m, up) + bdtrc(m - limit - 1, m, up)  # rejected on either side
     return float(np.sum(chance * found))
 
 
@@ -160,7 +168,8 @@ def _rejection_limits(first: int, last: int, alpha: float) -> NDArray[np.float64
     guess = np.floor(m / 2 + 0.5 * ndtri(alpha / 2) * np.sqrt(m)) + 2  # never too small; lowered to the exact limit
     limit = np.minimum(guess, (m - 1) // 2)
     while True:
-        over = (limit >= 0) & (2.0 * bdtr(np.maximum(limit, 0), m, 0.5) > alpha)
+        p_value = 2.0 * bdtr(np.maximum(limit, 0), m, 0.5)
+        over = (limit >= 0) & (p_value > alpha)
         if not over.any():
             return np.asarray(np.maximum(limit, -1), dtype=np.float64)
         limit = np.where(over, limit - 1, limit)
