@@ -61,11 +61,9 @@ class Candidate:
 
 def candidates(dev: Results) -> list[Candidate]:
     """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
+    deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
     found = [
-        Candidate(arm, shots, float(dev.accuracy(arm, shots).mean()))
-        for arm in dev.draws
-        if not arm.startswith("oracle")
-        for shots in dev.shots(arm)
+        Candidate(arm, shots, float(dev.accuracy(arm, shots).mean())) for arm in deployable for shots in dev.shots(arm)
     ]
     # rounded to multiples of TIE, so that means that differ in the last bit only count as equal
     return sorted(found, key=lambda own: (-round(own.dev / TIE), own.cost))

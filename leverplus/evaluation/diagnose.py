@@ -156,13 +156,11 @@ def training_accuracy(bench: Bench, policy: Policy, shots: Sequence[int]) -> dic
     run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, sorted(shots)))
     table: dict[str, Any] = {"n": len(bench.queries)}
     for arm, by_shots in results.draws.items():
-        table[arm] = {
-            str(n): {
-                "accuracy": float(results.accuracy(arm, n).mean()),
-                "ci95": known_interval(results.accuracy(arm, n), clusters=results.images),
-            }
-            for n in by_shots
-        }
+        table[arm] = {}
+        for n in by_shots:
+            accuracy = results.accuracy(arm, n)  # (items,)
+            interval = known_interval(accuracy, clusters=results.images)
+            table[arm][str(n)] = {"accuracy": float(accuracy.mean()), "ci95": interval}
     return table
 
 

@@ -144,7 +144,9 @@ def draw_spread(results: Results, arm: str) -> dict[str, float]:
     spread = {}
     for n, draws in results.draws[arm].items():
         if len(draws) > 1:
-            means = [np.mean([prediction.accuracy for prediction in draw]) for draw in draws]
+            means = []
+            for draw in draws:
+                means.append(np.mean([prediction.accuracy for prediction in draw]))
             spread[str(n)] = float(np.std(means, ddof=1))
     return spread
 

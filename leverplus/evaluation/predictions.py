@@ -66,8 +66,10 @@ class Results:
         """Accuracy of every item (n,), averaged over draws."""
         if shots not in self.draws.get(arm, {}):
             raise NotMeasured(f"arm '{arm}' was not run at {shots} shots; run it first")
-        draws = [[prediction.accuracy for prediction in draw] for draw in self.draws[arm][shots]]
-        return np.asarray(np.mean(draws, axis=0))
+        draws = []
+        for draw in self.draws[arm][shots]:
+            draws.append([prediction.accuracy for prediction in draw])
+        return np.asarray(np.mean(draws, axis=0))  # over draws, (n,)
 
     def shots(self, arm: str) -> list[int]:
         return sorted(self.draws[arm])

@@ -81,7 +81,9 @@ def check_published(values: Any, source: str) -> Published:
     all_accuracies = [value for row in arms.values() for value in row.values()]
     unit = _unit(all_accuracies, values.get("unit"), source)
     scale = UNITS[unit]
-    fractions = {arm: {key: row[key] / scale for key in shots} for arm, row in arms.items()}
+    fractions = {}
+    for arm, row in arms.items():
+        fractions[arm] = {key: row[key] / scale for key in shots}
     return Published(n, unit, fractions)
 
 
