@@ -1,4 +1,4 @@
-"""The gallery of sick runs: is every failure found where it was put, and nothing in healthy runs?
+"""The gallery of known mistakes: is every failure found where it was put, and nothing in healthy runs?
 
     python benchmarks/gallery.py                    every recipe at full size, a minute or two each
     python benchmarks/gallery.py --quick            at the sizes of the tests

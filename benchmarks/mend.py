@@ -1,4 +1,4 @@
-"""Mending sick recipes by the doctor's fixes alone, and how far the mended run is from the healthy one.
+"""Mending recipes with known mistakes by the doctor's fixes alone, and how far the mended run is from the healthy one.
 
 python benchmarks/mend.py           four recipes, 4,000 test items; the promise: the paired 95 % interval against
                                     the healthy run includes 0 and is under 4 points wide

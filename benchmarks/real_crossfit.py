@@ -28,7 +28,7 @@ from real_data import ANCHORS, CHANCE, Floats, Ints, ModelTable, TaskData, embed
 
 from leverplus.effects.estimate import Measured, estimate_effects
 from leverplus.effects.ranker import bends, cross_features, effect_features, fit_ranker
-from leverplus.lab.real import Record, write_records
+from leverplus.lab.real import WayRecord, write_records
 
 FOLDS = 5
 BUDGETS = (1000, 4000, 16000, 64000)
@@ -287,7 +287,7 @@ def table(args: argparse.Namespace) -> None:
     if args.out:
         items = own.kept["ids"][own.kept["queries"]].tolist()
         records = [
-            Record(task, model, name, "calls", "1", name, 1, float("nan"), items, own.groups.tolist(), values)
+            WayRecord(task, model, name, "calls", "1", name, 1, float("nan"), items, own.groups.tolist(), values)
             for name, values in found.items()
         ]
         write_records(args.out, records)

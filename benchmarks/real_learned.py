@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from leverplus.lab.real import Record, read_file, write_records
+from leverplus.lab.real import WayRecord, read_file, write_records
 
 
-def learned(run: Path, like: Record) -> list[Record]:
+def learned(run: Path, like: WayRecord) -> list[WayRecord]:
     """One-shot accuracies of the run's selector on the items of a record."""
     import pyarrow.parquet as pq
 

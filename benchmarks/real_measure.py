@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from real_arms import NONE, Arm, Arms
 from real_data import Floats, Ints, ModelTable, TaskData, embedder
 
-from leverplus.lab.real import Record, write_records
+from leverplus.lab.real import WayRecord, write_records
 
 TASKS = ("okvqa", "aokvqa", "trec", "sst2", "agnews")
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
@@ -71,7 +71,7 @@ def common(dev: Any, found: Sequence[tuple[Arm, Mapping[str, Floats]]]) -> Any:
     return dev & np.all(there, axis=0)
 
 
-def measure(table: ModelTable) -> list[Record]:
+def measure(table: ModelTable) -> list[WayRecord]:
     arms = Arms(table)
     test = [str(arms.task.items[query].id) for query in table.queries[arms.test]]
     groups = arms.task.group[table.queries[arms.test]].tolist()
@@ -85,7 +85,7 @@ def measure(table: ModelTable) -> list[Record]:
                 setting = max(settings, key=lambda name, own=settings: float(own[name][dev].mean()))  # type: ignore[misc]
                 own = settings[setting]
                 records.append(
-                    Record(
+                    WayRecord(
                         task=arms.task.source.name,
                         model=table.model,
                         arm=arm.name,
@@ -100,7 +100,7 @@ def measure(table: ModelTable) -> list[Record]:
                     )
                 )
     oracle = np.where(arms.allowed, table.accuracy, -1.0).max(axis=1)
-    best = Record(
+    best = WayRecord(
         arms.task.source.name,
         table.model,
         "oracle",

@@ -11,7 +11,7 @@ from torch import Tensor
 from leverplus.world.encoder import DualEncoder
 from leverplus.world.model import TinyLVLM, normalise_pictures
 from leverplus.world.questions import NONE, Questions, draw_questions
-from leverplus.world.reader import ItemTable, read_prompts
+from leverplus.world.reader import PromptItems, read_prompts
 from leverplus.world.scenes import SIZE, render
 from leverplus.world.words import END, PARAPHRASES, question_tokens
 
@@ -27,7 +27,7 @@ class Look:
     """Two splits of a world on the device: demonstrations first, then questions; vectors for both."""
 
     model: TinyLVLM
-    table: ItemTable
+    table: PromptItems
     image: Tensor
     text: Tensor
     query: Tensor
@@ -70,7 +70,7 @@ def look(models: tuple[TinyLVLM, DualEncoder], split: str, n: int, world_seed: i
     model, encoder = models[0].to(device).eval(), models[1].to(device).eval()
     train, asked = draw_questions(world_seed, "train"), draw_questions(world_seed, split)
     parts = [_read(model, encoder, questions, device) for questions in (train, asked)]
-    table = ItemTable(
+    table = PromptItems(
         *(torch.cat([getattr(part[0], name) for part in parts]) for name in ("seen", "question", "answer"))
     )
     rng = np.random.default_rng([world_seed, 99])
@@ -88,7 +88,7 @@ def look(models: tuple[TinyLVLM, DualEncoder], split: str, n: int, world_seed: i
     )
 
 
-def _read(model: TinyLVLM, encoder: DualEncoder, questions: Questions, device: str) -> tuple[ItemTable, Tensor]:
+def _read(model: TinyLVLM, encoder: DualEncoder, questions: Questions, device: str) -> tuple[PromptItems, Tensor]:
     """The questions of a split, ready for the model, and their picture vectors."""
     rng = np.random.default_rng(0)
     seen, vectors = [], []
@@ -102,7 +102,7 @@ def _read(model: TinyLVLM, encoder: DualEncoder, questions: Questions, device: s
     ids = np.array([[question_tokens(text) for text in group] for group in PARAPHRASES])
     question = torch.as_tensor(ids[questions.relation, questions.paraphrase], device=device)
     shown = torch.as_tensor(_shown(questions), device=device)
-    return ItemTable(torch.cat(seen)[image], question, shown), torch.cat(vectors)[image]
+    return PromptItems(torch.cat(seen)[image], question, shown), torch.cat(vectors)[image]
 
 
 def _references(questions: Questions) -> np.ndarray:

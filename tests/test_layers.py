@@ -84,7 +84,7 @@ def test_imports_point_downward(path: Path) -> None:
         "from leverplus.experiment import train",
         "import leverplus.cli.main",
         "def late():\n    from leverplus.scoring.scorer import Scorer",
-        "if TYPE_CHECKING:\n    from leverplus.evaluation.arms import Bench",
+        "if TYPE_CHECKING:\n    from leverplus.evaluation.arms import EvaluationContext",
     ],
 )
 def test_an_upward_import_is_seen_wherever_it_hides(code: str) -> None:
@@ -136,3 +136,13 @@ def test_help_answers_in_under_half_a_second() -> None:
         taken.append(ended.children_user + ended.children_system - started.children_user - started.children_system)
         assert "run" in done.stdout
     assert min(taken) < 0.5
+
+
+OUTSIDE_THE_CORE = ("lab", "legacy")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_core_imports_neither_lab_nor_legacy(path: Path) -> None:
+    """The commands open every room; a part of the core that needs one of these asks the catalog for it by name."""
+    if room_of(path) not in (*OUTSIDE_THE_CORE, "cli"):
+        assert not imported_rooms(ast.parse(path.read_text(encoding="utf-8"))) & set(OUTSIDE_THE_CORE)

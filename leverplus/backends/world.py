@@ -14,7 +14,7 @@ from leverplus.errors import ScoringError
 from leverplus.tasks.world import WorldTask
 from leverplus.types import Item, ItemId
 from leverplus.world.model import MAX_DEMOS, normalise_pictures
-from leverplus.world.reader import ItemTable, read_prompts
+from leverplus.world.reader import PromptItems, read_prompts
 from leverplus.world.weights import MODEL, digest, load_model
 from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
@@ -34,7 +34,7 @@ class WorldBackend:
         self.batch = BATCH[self.device.type]
         self.model = load_model().to(self.device)
         self._rows: dict[ItemId, int] = {}
-        self._table: ItemTable | None = None
+        self._table: PromptItems | None = None
 
     def fingerprint(self) -> Mapping[str, str]:
         return {"model": "world-lvlm", "revision": digest(MODEL), "template": "items-then-query", "decoding": "greedy"}
@@ -100,14 +100,14 @@ class WorldBackend:
             seen = torch.cat([self.model.see(part) for part in torch.split(pictures, self.batch)])
         question = self._tensor([question_tokens(item.question) for item in items])  # (N, question tokens)
         answer = self._tensor([answer_tokens(item.answer if item.answers else "") for item in items])
-        added = ItemTable(seen, question, answer)
+        added = PromptItems(seen, question, answer)
         for item in items:
             self._rows[item.id] = len(self._rows)
         self._table = added if self._table is None else _joined(self._table, added)
 
 
-def _joined(left: ItemTable, right: ItemTable) -> ItemTable:
-    return ItemTable(
+def _joined(left: PromptItems, right: PromptItems) -> PromptItems:
+    return PromptItems(
         torch.cat([left.seen, right.seen]),
         torch.cat([left.question, right.question]),
         torch.cat([left.answer, right.answer]),

@@ -109,8 +109,8 @@ def _print_lines(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _methods(args: argparse.Namespace, folder: Path) -> int:
-    from leverplus.lab.benchmark import Bench, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
-    from leverplus.lab.jobs import Place
+    from leverplus.lab.benchmark import Benchmark, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
+    from leverplus.lab.jobs import Workplace
     from leverplus.lab.pages import PARTS, about
 
     plans: dict[str, Callable[..., Plan]] = {"methods": Plan, "ablations": ablation_plan, "curves": curve_plan}
@@ -120,8 +120,8 @@ def _methods(args: argparse.Namespace, folder: Path) -> int:
     sizes = quick_plan(args.what) if args.quick else {}
     plan = plans[args.what](**sizes | {name: value for name, value in given.items() if value is not None})
     with Bars() as bars:
-        place = Place(args.runs or folder / "runs", args.store, args.commit)
-        found = run_benchmark(plan, Bench(folder, place, args.jobs or 1, args.minutes, bars.say))
+        place = Workplace(args.runs or folder / "runs", args.store, args.commit)
+        found = run_benchmark(plan, Benchmark(folder, place, args.jobs or 1, args.minutes, bars.say))
     if args.json:
         print(json.dumps(found))
         return 1 if found["failed"] else 0

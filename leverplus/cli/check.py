@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         facts: dict[str, Any] = {
             "hash": recipe.hash,
-            "sick": recipe.sick(),
+            "known_mistakes": recipe.known_mistakes(),
             "calls_per_query": cost,
             "dev_calls": reserve,
         }
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         f"{reserve:,}, of {recipe.score.budget:,} in all"
     )
     print(f"forecast by the recipe alone: {line(parts)}")
-    for known in recipe.sick():
+    for known in recipe.known_mistakes():
         print(f"note: {known} reproduces a known mistake on purpose")
     for entry in idle:
         print(f"no effect: {entry['key']} = {show_value(entry['value'])}, because {entry['why']}")

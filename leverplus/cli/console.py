@@ -121,7 +121,7 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     from leverplus.experiment.opening import open_run
 
     recipe = load_recipe(args.recipe, args.set)
-    for line in recipe.sick():
+    for line in recipe.known_mistakes():
         bars.say(f"note: {line} reproduces a known mistake on purpose")
     if idle := [entry["key"] for entry in idle_given(recipe)]:
         bars.say(f"note: without effect in this recipe: {', '.join(idle)}; `lever check {args.recipe}` says why")

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="with these values of [reward]"
     )
-    parser.add_argument("--gallery", action="store_true", help="list the sick runs that show what the doctor finds")
+    parser.add_argument(
+        "--gallery", action="store_true", help="list the runs with known mistakes that show what the doctor finds"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
     if args.gallery:
         return _show_gallery(args.json)
     if not args.targets:
-        raise WrongUsage("say what to look at: `lever doctor TARGET`, or --gallery for the sick runs that ship")
+        raise WrongUsage(
+            "say what to look at: `lever doctor TARGET`, or --gallery for the runs with known mistakes that ship"
+        )
     if args.reward is not None or args.weights:
         return _show_spread(args)
     with Listing(args.queries, args.candidates) as listing:
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_gallery(as_json: bool) -> int:
-    """The sick runs, what is wrong with each and which findings it shows."""
+    """The runs with known mistakes, what is wrong with each and which findings it shows."""
     from rich.table import Table
 
     from leverplus.cli.console import print_table

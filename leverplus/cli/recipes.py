@@ -13,12 +13,14 @@ USUAL = (
     *("world", "best_8k", "best_32k", "best", "own_labels", "own_pictures"),
     *("trec_few", "trec_smollm", "sst2_smollm", "okvqa_captions_smollm", "coco_small", "baseline"),
 )
-"""What a user wants first; `--all` shows the plans of the earlier code and the gallery of sick runs as well."""
+"""What a user wants first; `--all` shows the plans of the earlier code and the gallery of known mistakes as well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="print this recipe")
-    parser.add_argument("--all", action="store_true", help="also the plans of the earlier code and the sick gallery")
+    parser.add_argument(
+        "--all", action="store_true", help="also the plans of the earlier code and the gallery of known mistakes"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of recipes, for editors")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -14,7 +14,7 @@ from leverplus.errors import LeverError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.arms import EvaluationContext
     from leverplus.evaluation.predictions import Results
 
 RIGHT = 0.5
@@ -74,7 +74,7 @@ def _ladder(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(bench: Bench, results: Results) -> dict[str, Any]:
+def _facts(bench: EvaluationContext, results: Results) -> dict[str, Any]:
     """What else the world promises: help and harm of one random demonstration, order, questions with two facts."""
     import numpy as np
 

@@ -124,22 +124,22 @@ TEXTS = table(
 
 def kl_at_start(record: Record) -> list[Finding]:
     """The KL was there before anything was learnt."""
-    sick = [s for s in record.stages("grpo") if _starts_far(s)]
-    if not sick:
+    far = [s for s in record.stages("grpo") if _starts_far(s)]
+    if not far:
         return []
-    series = max(sick, key=lambda s: s.first("kl") or 0.0)
+    series = max(far, key=lambda s: s.first("kl") or 0.0)
     kl = series.first("kl") or 0.0
     evidence: dict[str, float | int | str] = {
         "kl_first": kl,
         "kl_last": series.last("kl") or kl,
-        "trainings": len(sick),
+        "trainings": len(far),
     }
     title = (
         f"KL is {kl:.4g} in the first epoch: it refers to a policy from before this stage, not to where GRPO started"
     )
     if not series.exact:
         evidence["nats_if_exp_new_minus_old"] = _inverse_k3(kl)
-    rates = [rate for s in sick if (rate := s.settings.get("lr"))]
+    rates = [rate for s in far if (rate := s.settings.get("lr"))]
     if rates:
         evidence["lr"] = max(rates)
         title += f" (learning rate {max(rates):g})"
@@ -147,7 +147,7 @@ def kl_at_start(record: Record) -> list[Finding]:
     if before is not None and after is not None and after > before:
         evidence.update(val_loss_before=before, val_loss_after=after)
         title += f"; the held-out loss went back from {before:g} to {after:g}"
-    return TEXTS["kl_at_start"].found(title, evidence, about=[s.label for s in sick])
+    return TEXTS["kl_at_start"].found(title, evidence, about=[s.label for s in far])
 
 
 def _starts_far(series: Series) -> bool:

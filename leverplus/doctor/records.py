@@ -118,7 +118,7 @@ class GroupStats:
 
 
 @dataclass(frozen=True)
-class Picks:
+class PickCounts:
     """What an arm chose at one number of shots: on how many items, how many different demonstrations, which share the
     most chosen one and the ten most chosen ones have, the mean length of the lists, and the share of the most common
     length."""
@@ -179,7 +179,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenEpoch:
     """An epoch that a text calls the best, by which metric, and the value it gives for it."""
 
     label: str
@@ -200,7 +200,7 @@ class Published:
 
     arms: tuple[Arm, ...] = ()
     gains: tuple[float, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ChosenEpoch, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     advice: tuple[tuple[str, float], ...] = ()
     identical_picks: tuple[float, ...] = ()
@@ -222,7 +222,7 @@ class Record:
     series: tuple[Series, ...] = ()
     groups: GroupStats | None = None
     report: Mapping[str, Any] | None = None
-    picks: tuple[Picks, ...] = ()
+    picks: tuple[PickCounts, ...] = ()
     probe: Probe | None = None
     published: Published | None = None
     seed: int | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus import rundir
-from leverplus.doctor.records import Epoch, GroupStats, Picks, Probe, Record, Series, SourceStats
+from leverplus.doctor.records import Epoch, GroupStats, PickCounts, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_own_json, parse_toml
 from leverplus.rundir import read_log
@@ -110,7 +110,7 @@ def _number(value: object) -> float | None:
     return float(value) if usable else None  # type: ignore[arg-type]
 
 
-def read_picks(path: Path) -> list[Picks]:
+def read_picks(path: Path) -> list[PickCounts]:
     """What every arm chose, by number of shots."""
     if not path.is_file():
         return []
@@ -127,12 +127,12 @@ def read_picks(path: Path) -> list[Picks]:
     return [picks_of(arm, shots, lists) for (arm, shots), lists in chosen.items() if shots > 0]
 
 
-def picks_of(arm: str, shots: int, lists: Sequence[Sequence[str]]) -> Picks:
+def picks_of(arm: str, shots: int, lists: Sequence[Sequence[str]]) -> PickCounts:
     """How varied the choices of an arm are."""
     counts = Counter(demo for demos in lists for demo in demos)
     total = max(sum(counts.values()), 1)
     common = [count for _, count in counts.most_common(10)]
-    return Picks(
+    return PickCounts(
         arm=arm,
         shots=shots,
         items=len(lists),

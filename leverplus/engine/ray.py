@@ -29,7 +29,7 @@ HUNG_CHUNK = 3
 
 
 @dataclass(frozen=True)
-class Batch:
+class RayBatch:
     """What a worker made of a chunk: the replies, what a server charged for them, and why it stopped before the end."""
 
     answered: list[Answered]
@@ -37,7 +37,7 @@ class Batch:
     problem: LeverError | None = None
 
 
-class Worker:
+class RayWorker:
     """Lives in an actor: one copy of the model."""
 
     def __init__(self, factory: Callable[[], Backend]) -> None:
@@ -51,7 +51,7 @@ class Worker:
 
         return dict(self.backend.fingerprint()), str(ray.get_runtime_context().get_node_id()), os.getpid()
 
-    def answer(self, requests: Sequence[Request], start: int) -> Batch:
+    def answer(self, requests: Sequence[Request], start: int) -> RayBatch:
         """Answer the chunk that begins at `start`; where replies are paid for one by one, a failure drops none."""
         before = self._usage()
         answered: list[Answered] = []
@@ -64,8 +64,8 @@ class Worker:
                 replies = self.backend.answer(requests)
                 answered = answered_chunk(start, len(requests), replies, time.perf_counter() - began)
         except LeverError as error:
-            return Batch(answered, self._charged_since(before), error)
-        return Batch(answered, self._charged_since(before))
+            return RayBatch(answered, self._charged_since(before), error)
+        return RayBatch(answered, self._charged_since(before))
 
     def _usage(self) -> dict[str, float]:
         usage = getattr(self.backend, "usage", None)
@@ -169,7 +169,7 @@ class RayEngine:
             gpus = int(resources.get("GPU", 0))
             count = self.workers or gpus or int(resources.get("CPU", 1))
             share = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1}
-            actor = ray.remote(Worker).options(
+            actor = ray.remote(RayWorker).options(
                 **share, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=0
             )
             self._actors = [actor.remote(self.factory) for _ in range(count)]
@@ -227,12 +227,12 @@ class RayEngine:
             )
         work.free.append(actor)
 
-    def _collect(self, work: _Work, task: Any) -> Batch | None:
+    def _collect(self, work: _Work, task: Any) -> RayBatch | None:
         """The answer of a chunk; None when its worker died, and then the chunk waits again."""
         ray = _ray()
         asked = work.asked.pop(task)
         try:
-            batch: Batch = ray.get(task)
+            batch: RayBatch = ray.get(task)
         except ray.exceptions.RayActorError:
             self.repeated += 1
             work.waiting.appendleft(asked.start)

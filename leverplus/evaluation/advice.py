@@ -21,7 +21,7 @@ NO_DEV = "No way of choosing is recommended, because there are no dev items to c
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DevArm:
     """An arm at a number of shots with its accuracy on dev."""
 
     arm: str
@@ -59,11 +59,11 @@ class Candidate:
         return {"arm": self.arm, "shots": self.shots, "dev": self.dev}
 
 
-def candidates(dev: Results) -> list[Candidate]:
+def candidates(dev: Results) -> list[DevArm]:
     """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
     deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
     found = [
-        Candidate(arm, shots, float(dev.accuracy(arm, shots).mean())) for arm in deployable for shots in dev.shots(arm)
+        DevArm(arm, shots, float(dev.accuracy(arm, shots).mean())) for arm in deployable for shots in dev.shots(arm)
     ]
     # rounded to multiples of TIE, so that means that differ in the last bit only count as equal
     return sorted(found, key=lambda own: (-round(own.dev / TIE), own.cost))
@@ -102,14 +102,14 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     return found
 
 
-def _helped(best: Candidate, on_dev: Comparison) -> str:
+def _helped(best: DevArm, on_dev: Comparison) -> str:
     """`yes`, `no`, or `open` where the lead of the trained one may be luck."""
     if not best.trained:
         return "no"
     return "yes" if on_dev.ci95[0] > 0.0 else "open"
 
 
-def _compare(results: Results, first: Candidate, second: Candidate) -> Comparison:
+def _compare(results: Results, first: DevArm, second: DevArm) -> Comparison:
     """The paired comparison of both on the same items."""
     one = results.accuracy(first.arm, first.shots)
     other = results.accuracy(second.arm, second.shots)
@@ -120,7 +120,7 @@ def _figures(found: Comparison) -> dict[str, Any]:
     return {"n": found.n, "diff": found.diff, "ci95": list(found.ci95), "p_value": found.p_value}
 
 
-def _against(best: Candidate, rival: Candidate, found: Comparison) -> str:
+def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
     """A sentence: how far the rival is behind on dev, and whether training helped."""
     lead = f"{_points(found.diff)} points, 95 % interval {_ends(found)}"
     if best.trained and not rival.trained:
@@ -132,7 +132,7 @@ def _against(best: Candidate, rival: Candidate, found: Comparison) -> str:
     return f"Next is {rival.name} with {_percent(rival.dev)} ({lead})."
 
 
-def _tested(test: Results, best: Candidate, rival: Candidate, found: Comparison) -> str:
+def _tested(test: Results, best: DevArm, rival: DevArm, found: Comparison) -> str:
     """A sentence with the accuracies of both on test, which took no part in the choice."""
     one = _percent(float(test.accuracy(best.arm, best.shots).mean()))
     other = _percent(float(test.accuracy(rival.arm, rival.shots).mean()))

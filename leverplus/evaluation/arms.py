@@ -49,7 +49,7 @@ def asks_model(arm: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Bench:
+class EvaluationContext:
     """What all arms share: the queries and their pools, the demonstrations with their vectors, and the scorer."""
 
     task: Task
@@ -89,14 +89,14 @@ def suffixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
     return {n: [demos[len(demos) - n :] for demos in full] for n in shots}
 
 
-def nearest_arm(bench: Bench, text_weight: float, shots: Sequence[int]) -> Choices:
+def nearest_arm(bench: EvaluationContext, text_weight: float, shots: Sequence[int]) -> Choices:
     """The candidates most similar to the query, by question with this weight and by picture with the rest."""
     near = bench.similarities
     positions = rank_nearest(near.image, near.text, text_weight, max(shots))  # (B, most shots), nearest last
     return suffixes(demos_at(bench.pools, positions), shots)
 
 
-def two_stage_arm(bench: Bench, shots: Sequence[int]) -> Choices:
+def two_stage_arm(bench: EvaluationContext, shots: Sequence[int]) -> Choices:
     """The half of the pool with the most similar pictures, of those the most similar questions."""
     near = bench.similarities
     assert near.image is not None
@@ -104,7 +104,7 @@ def two_stage_arm(bench: Bench, shots: Sequence[int]) -> Choices:
     return suffixes(demos_at(bench.pools, positions), shots)
 
 
-def mmr_arm(bench: Bench, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
+def mmr_arm(bench: EvaluationContext, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
     """Candidates near to the query and unlike each other."""
     near = bench.similarities
     relevance = combine(near.image, near.text, text_weight)
@@ -139,7 +139,7 @@ def majority_arm(task: Task, queries: Sequence[Item], lists: Sequence[Demos]) ->
     return predictions
 
 
-def label_vote_arm(bench: Bench, text_weight: float, neighbours: int) -> list[Prediction]:
+def label_vote_arm(bench: EvaluationContext, text_weight: float, neighbours: int) -> list[Prediction]:
     """The most common answer among the nearest items of the whole labelled set; asks no model."""
     forbidden = forbidden_positions(bench.queries, bench.demonstrations)
     lists: list[Demos] = []
@@ -166,7 +166,7 @@ def oracle_any(zero: Sequence[Prediction], greedy: Sequence[Sequence[Prediction]
     return best
 
 
-def best_pairs(bench: Bench) -> list[Prediction]:
+def best_pairs(bench: EvaluationContext) -> list[Prediction]:
     """The best of all ordered pairs of every pool: K (K - 1) calls per query."""
     prompts = [(pool.query, pair) for pool in bench.pools for pair in permutations(pool.candidates, 2)]
     # all pools are asked in one batch; the scores come back in the order of the prompts

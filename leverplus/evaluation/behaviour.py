@@ -149,7 +149,7 @@ def usage(lists: Sequence[Demos]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PickAgreement:
     """How often two selectors choose the same: `identical` lists, the same demonstration at each position, Jaccard.
 
     `by_position` counts, among the items where both lists reach that position, how often it holds the same; `jaccard`
@@ -165,7 +165,7 @@ class Agreement:
         return {**vars(self), "by_position": list(self.by_position)}
 
 
-def agreement(first: Sequence[Demos], second: Sequence[Demos]) -> Agreement:
+def agreement(first: Sequence[Demos], second: Sequence[Demos]) -> PickAgreement:
     """The agreement of two choices for the same items in the same order."""
     if len(first) != len(second) or not first:
         raise EvaluationError(
@@ -177,7 +177,7 @@ def agreement(first: Sequence[Demos], second: Sequence[Demos]) -> Agreement:
     for place in range(longest):
         same = [a[place] == b[place] for a, b in pairs if min(len(a), len(b)) > place]
         places.append(float(np.mean(same)))
-    return Agreement(
+    return PickAgreement(
         n=len(first),
         identical=float(np.mean([a == b for a, b in pairs])),
         by_position=tuple(places),

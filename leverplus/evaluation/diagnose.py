@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.evaluation import arms
-from leverplus.evaluation.arms import Bench, asks_model
+from leverplus.evaluation.arms import EvaluationContext, asks_model
 from leverplus.evaluation.evaluate import run_arm
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.evaluation.regret import mean_regret, orders, regret
@@ -34,7 +34,7 @@ def sample_places(count: int, wanted: int) -> list[int]:
     return sorted(rng.choice(count, wanted, replace=False).tolist())
 
 
-def diagnoses(bench: Bench, results: Results, policy: Policy, wanted: int) -> dict[str, Callable[[], Any]]:
+def diagnoses(bench: EvaluationContext, results: Results, policy: Policy, wanted: int) -> dict[str, Callable[[], Any]]:
     """Functions that compute the `order`, `regret` and `shuffled` entries of eval.json, to be called in this order.
 
     `order` adds the orders it tries to `measured`, from which `regret` is computed.
@@ -59,7 +59,7 @@ def lists_measured(results: Results) -> Measured:
 
 
 def order_sensitivity(
-    bench: Bench, results: Results, places: Sequence[int], measured: Measured, arm: str = "learned"
+    bench: EvaluationContext, results: Results, places: Sequence[int], measured: Measured, arm: str = "learned"
 ) -> dict[str, Any]:
     """Accuracies of other orders of the chosen demonstrations; every order tried is added to `measured`.
 
@@ -94,7 +94,9 @@ def order_sensitivity(
     return table
 
 
-def regret_table(bench: Bench, results: Results, places: Sequence[int], measured: Measured) -> dict[str, Any]:
+def regret_table(
+    bench: EvaluationContext, results: Results, places: Sequence[int], measured: Measured
+) -> dict[str, Any]:
     """The mean regret of the selector at every number of shots, where an oracle was run."""
     if "oracle" not in results.draws:
         return {}
@@ -113,13 +115,15 @@ def regret_table(bench: Bench, results: Results, places: Sequence[int], measured
     return table
 
 
-def ceiling(bench: Bench, query: Item) -> float:
+def ceiling(bench: EvaluationContext, query: Item) -> float:
     """The accuracy of the best reference answer, the most that a perfect model could get."""
     metric = metric_named(bench.task.metric)
     return max(metric(answer, query.answers) for answer in dict.fromkeys(query.answers))
 
 
-def shuffled_queries(bench: Bench, results: Results, policy: Policy, places: Sequence[int]) -> dict[str, Any]:
+def shuffled_queries(
+    bench: EvaluationContext, results: Results, policy: Policy, places: Sequence[int]
+) -> dict[str, Any]:
     """Accuracy when the selector sees another item's query: does it look at the query at all?
 
     It chooses from this item's candidates for another item's query, and the model answers this item with its picks. A
@@ -149,7 +153,7 @@ def shuffled_queries(bench: Bench, results: Results, policy: Policy, places: Seq
     return table
 
 
-def training_accuracy(bench: Bench, policy: Policy, shots: Sequence[int]) -> dict[str, Any]:
+def training_accuracy(bench: EvaluationContext, policy: Policy, shots: Sequence[int]) -> dict[str, Any]:
     """The selector and zero-shot on queries it was trained with: far above the other items means over-fitting."""
     results = Results.of(bench.queries)
     run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.evaluation import arms
-from leverplus.evaluation.arms import CALIBRATED, Bench, Choices
+from leverplus.evaluation.arms import CALIBRATED, Choices, EvaluationContext
 from leverplus.evaluation.calibration import add_calibrated
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
@@ -20,7 +20,9 @@ MEAN_SHOTS = (1, 2, 3, 4)
 """`mean` is the mean over these shots, of those that were evaluated."""
 
 
-def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: float, mmr_lambda: float) -> Results:
+def run_arms(
+    bench: EvaluationContext, section: EvalSection, policy: Policy | None, share: float, mmr_lambda: float
+) -> Results:
     """Every arm of an evaluation; `share` is the weight of the question in nearest_both, mmr and label_vote."""
     results, shots = Results.of(bench.queries), sorted(section.shots)
     run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
@@ -48,7 +50,7 @@ def run_arms(bench: Bench, section: EvalSection, policy: Policy | None, share: f
     return results
 
 
-def run_learned(results: Results, bench: Bench, policy: Policy, shots: Sequence[int]) -> None:
+def run_learned(results: Results, bench: EvaluationContext, policy: Policy, shots: Sequence[int]) -> None:
     """The arms of a selector: forced to n demonstrations, and with its own count where it may stop or show none."""
     run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, shots))
     if policy.stops:
@@ -56,13 +58,13 @@ def run_learned(results: Results, bench: Bench, policy: Policy, shots: Sequence[
         run_arm(results, bench, "learned_auto", own)
 
 
-def run_arm(results: Results, bench: Bench, arm: str, choices: Choices) -> None:
+def run_arm(results: Results, bench: EvaluationContext, arm: str, choices: Choices) -> None:
     """Asks the model with the demonstrations that an arm chose, and adds its answers to the results."""
     for shots, lists in choices.items():
         results.add(arm, shots, bench.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
 
 
-def run_oracles(results: Results, bench: Bench, section: EvalSection) -> None:
+def run_oracles(results: Results, bench: EvaluationContext, section: EvalSection) -> None:
     """Arms that look at the answers: greedy over exactly n, greedy that may show fewer or none, and exhaustive search.
 
     Greedy at one shot has tried every candidate, so it is exhaustive there.
@@ -83,7 +85,7 @@ def run_oracles(results: Results, bench: Bench, section: EvalSection) -> None:
         results.add("oracle_exhaustive", 2, arms.best_pairs(bench))
 
 
-def best_text_share(bench: Bench, shots: Sequence[int]) -> float:
+def best_text_share(bench: EvaluationContext, shots: Sequence[int]) -> float:
     """The share of the question in nearest_both with the best mean accuracy; 1 for tasks without pictures."""
     if bench.similarities.image is None:
         return 1.0

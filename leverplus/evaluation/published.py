@@ -30,7 +30,7 @@ UNCLEAR = 2.0
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedTable:
     """A published table: n items, accuracies as fractions by arm and shots."""
 
     n: int
@@ -38,7 +38,7 @@ class Published:
     arms: Mapping[str, Mapping[str, float]]
 
 
-def read_published(path: Path) -> Published:
+def read_published(path: Path) -> PublishedTable:
     """The table of a file, checked."""
     if not path.is_file():
         raise MissingFile(f"there is no file {path}; write a JSON table with n and arms, see docs/evaluation.md")
@@ -51,7 +51,7 @@ def read_published(path: Path) -> Published:
     return check_published(values, str(path))
 
 
-def check_published(values: Any, source: str) -> Published:
+def check_published(values: Any, source: str) -> PublishedTable:
     """A table from nested values; anything that cannot be compared is refused with a sentence."""
     if not isinstance(values, Mapping) or not isinstance(values.get("arms"), Mapping):
         raise DataError(f'{source} must hold {{"n": items, "arms": {{name: {{shots: accuracy}}}}}}')
@@ -84,7 +84,7 @@ def check_published(values: Any, source: str) -> Published:
     fractions = {}
     for arm, row in arms.items():
         fractions[arm] = {key: row[key] / scale for key in shots}
-    return Published(n, unit, fractions)
+    return PublishedTable(n, unit, fractions)
 
 
 def _unit(accuracies: Sequence[float], said: Any, source: str) -> str:
@@ -108,7 +108,7 @@ def _unit(accuracies: Sequence[float], said: Any, source: str) -> str:
     return unit
 
 
-def compare_published(table: Published, baseline: str | None = None) -> dict[str, Any]:
+def compare_published(table: PublishedTable, baseline: str | None = None) -> dict[str, Any]:
     """Every arm against the baseline (the arm called so, else the first) at each number of shots and in the mean.
 
     For both ends of the assumed discordance: interval, p-value corrected by Holm over all rows of that end, whether the
@@ -142,12 +142,12 @@ def _mean(values: Mapping[str, float]) -> float:
     return float(np.mean(wanted))
 
 
-def _mean_row(table: Published, arm: str, baseline: str) -> dict[str, Any]:
+def _mean_row(table: PublishedTable, arm: str, baseline: str) -> dict[str, Any]:
     diff = round(_mean(table.arms[arm]) - _mean(table.arms[baseline]), 12)
     return {"arm": arm, "baseline": baseline, "shots": "mean", "diff": diff}
 
 
-def _assuming(table: Published, rows: Sequence[Mapping[str, Any]], end: float) -> list[dict[str, Any]]:
+def _assuming(table: PublishedTable, rows: Sequence[Mapping[str, Any]], end: float) -> list[dict[str, Any]]:
     """Interval, p-value and power of each row at one assumed discordance, which is at least the row's difference."""
     found: list[SummaryRow] = []
     for row in rows:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from leverplus.errors import LeverError
-from leverplus.evaluation.arms import Bench
+from leverplus.evaluation.arms import EvaluationContext
 from leverplus.evaluation.behaviour import copied_table, harm_table, picks_table
 from leverplus.evaluation.conditions import conditions_of
 from leverplus.evaluation.cost import call_cost
@@ -55,7 +55,7 @@ def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[str, f
     return table
 
 
-def first_record(bench: Bench, results: Results, *, split: str) -> dict[str, Any]:
+def first_record(bench: EvaluationContext, results: Results, *, split: str) -> dict[str, Any]:
     """A whole eval.json from the answers alone; `makers` fills in its comparisons and diagnostics later."""
     scorer, table = bench.scorer, accuracies(results)
     return {
@@ -74,13 +74,13 @@ def first_record(bench: Bench, results: Results, *, split: str) -> dict[str, Any
 
 
 def makers(
-    bench: Bench,
+    bench: EvaluationContext,
     results: Results,
     policy: Policy | None,
     section: EvalSection,
     *,
     record: Mapping[str, Any],
-    trained: Callable[[], Bench],
+    trained: Callable[[], EvaluationContext],
 ) -> dict[str, Callable[[], Any]]:
     """The functions that compute the other entries, in this order; later ones may read earlier ones from `record`.
 
@@ -103,7 +103,9 @@ def makers(
     return found
 
 
-def _training_accuracy(trained: Callable[[], Bench], policy: Policy, section: EvalSection) -> dict[str, Any]:
+def _training_accuracy(
+    trained: Callable[[], EvaluationContext], policy: Policy, section: EvalSection
+) -> dict[str, Any]:
     return training_accuracy(trained(), policy, section.shots)
 
 

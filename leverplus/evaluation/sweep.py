@@ -13,7 +13,7 @@ import numpy as np
 
 from leverplus.errors import EvaluationError, MissingFile
 from leverplus.evaluation import arms
-from leverplus.evaluation.arms import Bench
+from leverplus.evaluation.arms import EvaluationContext
 from leverplus.evaluation.behaviour import agreement
 from leverplus.evaluation.evaluate import mean_shots, run_arm
 from leverplus.evaluation.predictions import Results
@@ -64,7 +64,9 @@ def guard_test(split: str, checkpoint: str | None, earlier: Mapping[str, Any] | 
     return True
 
 
-def sweep(bench: Bench, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]) -> list[dict[str, Any]]:
+def sweep(
+    bench: EvaluationContext, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]
+) -> list[dict[str, Any]]:
     """One row per checkpoint: accuracy by shots, mean with its interval, agreement with the picks of the one before."""
     rows: list[dict[str, Any]] = []
     before: Sequence[Demos] | None = None

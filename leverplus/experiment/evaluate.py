@@ -11,18 +11,18 @@ from leverplus.experiment.run import Run
 from leverplus.rundir import read_json, write_json
 
 if TYPE_CHECKING:
-    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.arms import EvaluationContext
     from leverplus.evaluation.predictions import Results
     from leverplus.policies.base import Policy
     from leverplus.types import Item
 
 
-def bench_of(run: Run, queries: Sequence[Item]) -> Bench:
+def bench_of(run: Run, queries: Sequence[Item]) -> EvaluationContext:
     """What all arms share on some queries."""
-    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.arms import EvaluationContext
 
     pools, table = run.pools(queries)
-    return Bench(run.task, run.scorer, queries, pools, table, run.demonstrations, run.demonstration_vectors)
+    return EvaluationContext(run.task, run.scorer, queries, pools, table, run.demonstrations, run.demonstration_vectors)
 
 
 def evaluate_run(
@@ -89,7 +89,7 @@ def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> d
     return advise(run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda), test)
 
 
-def _training_bench(run: Run) -> Bench:
+def _training_bench(run: Run) -> EvaluationContext:
     """The training queries on which the selector is asked: far better than elsewhere means over-fitting."""
     return bench_of(run, run.training_queries()[: run.recipe.eval.diagnostic_items])
 

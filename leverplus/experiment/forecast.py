@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from leverplus.experiment.run import Run
-from leverplus.recipe.forecast import Part, Sizes, Texts, forecast, price
+from leverplus.recipe.forecast import ForecastPart, Sizes, Texts, forecast, price
 
 LOOKED_AT = 200
 """Items whose length a rough price goes by."""
 
 
-def forecast_calls(run: Run) -> list[Part]:
+def forecast_calls(run: Run) -> list[ForecastPart]:
     """What the whole run may ask of the model, by the recipe and the data; asks nothing."""
     counts = {split: len(run.task.items(split)) for split in ("dev", "test")}
     pictures = any(item.image is not None for item in run.demonstrations)
@@ -21,7 +21,7 @@ def forecast_calls(run: Run) -> list[Part]:
     return forecast(run.recipe, Sizes(train=queries, **counts, pictures=pictures))
 
 
-def rough_price(run: Run, parts: Sequence[Part]) -> float | None:
+def rough_price(run: Run, parts: Sequence[ForecastPart]) -> float | None:
     """What these parts may cost at the recipe's prices, by the length of some items; None where none are given."""
     section = run.recipe.model
     some = run.demonstrations[:LOOKED_AT]

@@ -12,7 +12,7 @@ from leverplus.experiment.parts import Parts, Progress, Say
 from leverplus.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from leverplus.scoring.scorer import Meter, Scorer
+    from leverplus.scoring.scorer import CallMeter, Scorer
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
     """The scorer of a run; a model that fails its self-test is refused."""
     from leverplus.backends.base import Recorded
     from leverplus.engine.open import BackendFactory, open_engine
-    from leverplus.scoring.scorer import TRAINING, Meter, Scorer
+    from leverplus.scoring.scorer import TRAINING, CallMeter, Scorer
     from leverplus.scoring.trust import require_offered, require_trust
     from leverplus.store.db import ScoreStore
 
     section, backend = recipe.score, parts.backend
     engine = open_engine(section, backend, BackendFactory(parts.task_section, section.backend, parts.model_section))
-    meter = Meter(keep=calls.write)
+    meter = CallMeter(keep=calls.write)
     meter.asked[TRAINING] = calls.keys  # one set, so that both always agree
     watch = ScoringWatch(parts, meter, voice)
     store = ScoreStore(store_path)
@@ -58,7 +58,7 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
 class ScoringWatch:
     """Told of replies as they come: shows progress, notes what a server was paid, and says when answers are empty."""
 
-    def __init__(self, parts: Parts, meter: Meter, voice: Voice) -> None:
+    def __init__(self, parts: Parts, meter: CallMeter, voice: Voice) -> None:
         self.backend, self.meter, self.voice = parts.backend, meter, voice
         self.said_unlabelled = 0
 

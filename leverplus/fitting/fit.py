@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
-from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, Shares, divide, model_values, recipe_values
+from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
 from leverplus.rundir import disk_sentence, held, make_private_folder, read_json, write_json, write_text
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
     if model["backend"] == "table":
         shots = wanted.shots or _table_shots(model["model"]["name"])
-        shares = Shares(TABLE_CALLS, 200, 0, min(64, seen.dev))
+        shares = SplitShares(TABLE_CALLS, 200, 0, min(64, seen.dev))
         say("rule: a recorded table costs nothing, so calls are not divided")
     else:
         shots = wanted.shots or SHOTS

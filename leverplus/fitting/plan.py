@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Shares:
+class SplitShares:
     """How the calls are divided."""
 
     training: int
@@ -85,7 +85,7 @@ def asked_per_item(shots: Sequence[int], pictures: bool) -> int:
     return 1 + (4 + (3 if pictures else 0)) * len(shots)
 
 
-def divide(calls: int, seen: Seen, shots: Sequence[int]) -> Shares:
+def divide(calls: int, seen: Seen, shots: Sequence[int]) -> SplitShares:
     """So many calls for training, dev and test; refused where even the smallest plan takes more."""
     per_test = asked_per_item(shots, seen.pictures)
     per_dev = per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0)
@@ -110,11 +110,11 @@ def divide(calls: int, seen: Seen, shots: Sequence[int]) -> Shares:
         dev, test = max(few_dev, dev - 1), max(few_test, test - 1)
         rest = left - dev * per_dev - test * per_test
     queries = max(4, min(16, seen.dev, rest // (6 * epochs)))
-    return Shares(rest, dev, test, queries)
+    return SplitShares(rest, dev, test, queries)
 
 
 def recipe_values(
-    sections: Mapping[str, Mapping[str, Any]], seen: Seen, shares: Shares, shots: Sequence[int]
+    sections: Mapping[str, Mapping[str, Any]], seen: Seen, shares: SplitShares, shots: Sequence[int]
 ) -> tuple[dict[str, Any], list[str]]:
     """The recipe of a fit and the rules behind it, one sentence each; `sections` has task, embed and model."""
     rules = []

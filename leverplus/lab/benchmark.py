@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import EvaluationError
-from leverplus.lab.jobs import ARMS, Job, Place, Record, do_job, resized
+from leverplus.lab.jobs import ARMS, Job, Record, Workplace, do_job, resized
 from leverplus.lab.methods import (
     ABLATIONS,
     BUDGETS,
@@ -25,7 +25,7 @@ from leverplus.lab.methods import (
     SEEDS,
     TITLES,
     WORLDS,
-    Method,
+    TrainingMethod,
     ablation,
     owner_of,
     quick_settings,
@@ -71,7 +71,7 @@ class Plan:
         settings = QUICK_SETTINGS if self.quick else ()
         return Job(ARMS, None, 0, world, 0, (*COMMON, f"eval.items={self.items}", *settings))
 
-    def _trainings(self, name: str, method: Method, budget: int) -> list[Job]:
+    def _trainings(self, name: str, method: TrainingMethod, budget: int) -> list[Job]:
         settings = (*COMMON, f"eval.items={self.items}", *(quick_settings(method) if self.quick else ()))
         return [Job(name, method, budget, world, seed, settings) for seed in range(self.seeds) for world in self.worlds]
 
@@ -95,17 +95,17 @@ def quick_plan(what: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Benchmark:
     """Where a benchmark is kept and how it is done; `say` tells the user how far it is."""
 
     folder: Path
-    place: Place
+    place: Workplace
     processes: int = 1
     minutes: float | None = None
     say: Callable[[str], None] = lambda _: None
 
 
-def run_benchmark(plan: Plan, bench: Bench) -> dict[str, Any]:
+def run_benchmark(plan: Plan, bench: Benchmark) -> dict[str, Any]:
     """Do what is missing within the time, then write results.json.gz, bench.json, bench.md and bench.svg."""
     started = time.monotonic()
     records = Records.read(bench.folder)
@@ -160,7 +160,7 @@ def require_current(jobs: Sequence[Job], records: Records) -> None:
                     )
 
 
-def write_summary(plan: Plan, bench: Bench, records: Records, left: Sequence[str]) -> dict[str, Any]:
+def write_summary(plan: Plan, bench: Benchmark, records: Records, left: Sequence[str]) -> dict[str, Any]:
     """The figures of all that was measured so far, as JSON, Markdown and pictures."""
     from leverplus.lab.drawing import gap_picture
     from leverplus.lab.pages import markdown

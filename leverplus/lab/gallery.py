@@ -1,4 +1,4 @@
-"""The gallery: runs that are sick on purpose, one for each documented failure, and what the doctor must find in them.
+"""The gallery: runs with a known mistake, one for each documented failure, and what the doctor must find in them.
 
 A recipe of the gallery says in `expected` which findings its run shows. At small sizes a case takes seconds once the
 store is warm; what a recipe sets itself is never made smaller.
@@ -27,7 +27,7 @@ SMALL = (
 )  # fmt: skip
 """Sizes at which a healthy run can still be told from chance."""
 QUICK = (*SMALL, "score.queries=80", "sft.epochs=6")
-"""Sizes at which a sick run shows what it stands for."""
+"""Sizes at which a run with a known mistake shows what it stands for."""
 SEEN_AT_TEST = ("leverplus.doctor.evaluation", "leverplus.doctor.exploration", "leverplus.doctor.shots")
 """Where the checks are that look at an evaluation."""
 

@@ -17,12 +17,12 @@ from leverplus import rundir
 from leverplus.experiment.opening import open_run
 from leverplus.experiment.parts import Parts
 from leverplus.experiment.run import Run
-from leverplus.lab.methods import Method
+from leverplus.lab.methods import TrainingMethod
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 from leverplus.rundir import commit, read_json, write_json
 
 if TYPE_CHECKING:
-    from leverplus.evaluation.arms import Bench
+    from leverplus.evaluation.arms import EvaluationContext
     from leverplus.evaluation.predictions import Results
 
 Record = dict[str, Any]
@@ -40,7 +40,7 @@ class Job:
     """
 
     name: str
-    method: Method | None
+    method: TrainingMethod | None
     budget: int
     world: int
     seed: int
@@ -85,7 +85,7 @@ def _last_stage(recipe: str, changes: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Workplace:
     """Where runs and stores are kept; a world has its own store unless one is named.
 
     `commit` names the source; without it, the commit of the source where it is a git checkout.
@@ -99,12 +99,12 @@ class Place:
         return self.store or self.runs / "stores" / f"world{world}.db"
 
 
-def do_job(job: Job, place: Place) -> dict[str, Record]:
+def do_job(job: Job, place: Workplace) -> dict[str, Record]:
     """The records of a job, by key; what its run folder holds already is taken up."""
     return measure_arms(job, place) if job.method is None else train_and_measure(job, place)
 
 
-def measure_arms(job: Job, place: Place) -> dict[str, Record]:
+def measure_arms(job: Job, place: Workplace) -> dict[str, Record]:
     """Every arm that needs no training, on the test items of a world."""
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.experiment.evaluate import choose_text_share
@@ -129,7 +129,7 @@ def measure_arms(job: Job, place: Place) -> dict[str, Record]:
     return records
 
 
-def train_and_measure(job: Job, place: Place) -> dict[str, Record]:
+def train_and_measure(job: Job, place: Workplace) -> dict[str, Record]:
     """Train a selector, or take it up, and measure what it chooses; a record for every method it makes on the way."""
     from leverplus.evaluation.evaluate import run_learned
     from leverplus.evaluation.predictions import Results
@@ -200,7 +200,7 @@ def _train(run: Run) -> dict[str, Record]:
     return trained
 
 
-def _test_bench(run: Run) -> Bench:
+def _test_bench(run: Run) -> EvaluationContext:
     from leverplus.evaluation.conditions import require_unseen
     from leverplus.experiment.evaluate import bench_of
     from leverplus.scoring.scorer import EVALUATION
@@ -211,7 +211,7 @@ def _test_bench(run: Run) -> Bench:
     return bench_of(run, queries)
 
 
-def _record(job: Job, name: str, run: Run, bench: Bench, results: Results) -> Record:
+def _record(job: Job, name: str, run: Run, bench: EvaluationContext, results: Results) -> Record:
     """What every record says: what was measured, on what, and the accuracy of every item by arm and shots."""
     from leverplus.evaluation.conditions import conditions_of
     from leverplus.scoring.scorer import EVALUATION

@@ -1,4 +1,4 @@
-"""Mending: start from a sick recipe and apply only the fix of the doctor's first error, again and again."""
+"""Mending: from a recipe with a known mistake, apply only the fix of the doctor's first error, again and again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mend(name: str, workshop: Workshop, overrides: Sequence[str] = (), like: Run
         if first.fix is None:
             raise TrainingError(f"{name}: no setting mends {first.code} ({first.title})")
         fixes += [(first.code, f"{key}={json.dumps(value)}") for key, value in first.fix["set"].items()]
-    raise TrainingError(f"{name}: still sick after {ATTEMPTS} fixes: {', '.join(code for code, _ in fixes)}")
+    raise TrainingError(f"{name}: still wrong after {ATTEMPTS} fixes: {', '.join(code for code, _ in fixes)}")
 
 
 def _errors_in_recipe(own: Case) -> list[Finding]:

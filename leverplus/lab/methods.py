@@ -27,7 +27,7 @@ DEV_SHARE = 0.15
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """A way to train: a recipe, what is changed in it, and what is changed at single budgets.
 
     `recipes` are other recipes for single budgets; `on_the_way` names the methods that are finished when an earlier
@@ -83,19 +83,21 @@ epoch has as many steps; with 512,000 each of the 8,000 questions is asked about
 _AS_PLANNED = ("score.queries=0", "select.hidden=256", "sft.epochs=10", "rce.epochs=5", "grpo.epochs=6")
 """Sizes of the plans' training; its questions follow the budget."""
 
-METHODS: Mapping[str, Method] = {
-    "best": Method(  # with 512,000 calls tables are nearly dense, and pairs do not suit these (docs/log.md)
+METHODS: Mapping[str, TrainingMethod] = {
+    "best": TrainingMethod(  # with 512,000 calls tables are nearly dense, and pairs do not suit these (docs/log.md)
         "best",
         by_budget={512_000: ("score.best=48", "score.chance=8", "listwise.among=tried")},
         once={"agreement": "labels"},
         recipes={8_000: "best_8k", 32_000: "best_32k"},
     ),
-    "listwise": Method(
+    "listwise": TrainingMethod(
         "world",
         ('train.stages=["listwise"]', "listwise.epochs=20", "listwise.temperature=0.1", "listwise.weight_decay=0.3"),
     ),
-    "sft_rce_grpo": Method("plan5", _AS_PLANNED, _STEPS_AS_PLANNED, on_the_way={"sft": "sft", "rce": "sft_rce"}),
-    "mended_grpo": Method(
+    "sft_rce_grpo": TrainingMethod(
+        "plan5", _AS_PLANNED, _STEPS_AS_PLANNED, on_the_way={"sft": "sft", "rce": "sft_rce"}
+    ),
+    "mended_grpo": TrainingMethod(
         "baseline_sft",
         ('train.stages=["sft","rce","grpo"]', *_AS_PLANNED),
         {
@@ -190,7 +192,7 @@ def owner_of(name: str) -> str:
     raise UnknownName(f"there is no method called '{name}'; known: {', '.join(TITLES)}")
 
 
-def ablation(name: str) -> Method:
+def ablation(name: str) -> TrainingMethod:
     """`best` with one thing changed."""
     if name not in ABLATIONS:
         raise UnknownName(f"there is no ablation called '{name}'; known: {', '.join(ABLATIONS)}")
@@ -216,7 +218,7 @@ QUICK_SETTINGS = (
 )
 
 
-def quick_settings(method: Method) -> tuple[str, ...]:
+def quick_settings(method: TrainingMethod) -> tuple[str, ...]:
     """Tiny sizes for a method: two epochs of each stage, one round of asking where it asks in rounds."""
     recipe = load_recipe(method.recipe, method.changes)
     rounds = ("score.rounds=1",) if recipe.score.rounds else ()

@@ -30,7 +30,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Record:
+class WayRecord:
     """An arm on the test queries of one table: accuracy by item (NaN: not recorded), and how its setting was chosen.
 
     `kind` is one of KINDS; `shots` is "best" (its own best number, chosen on dev) or "1"; `dev` is the accuracy there
@@ -54,7 +54,7 @@ class Record:
         return float(np.nanmean(self.accuracy))
 
 
-def write_records(path: Path, records: Sequence[Record]) -> None:
+def write_records(path: Path, records: Sequence[WayRecord]) -> None:
     """One file for a task and model: a column of accuracies for every arm, what is known of it in the metadata."""
     import json
 
@@ -77,7 +77,7 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
     part.replace(path)
 
 
-def read_records(folder: Path) -> list[Record]:
+def read_records(folder: Path) -> list[WayRecord]:
     """The records of all files of a folder."""
     paths = sorted(folder.glob("*.parquet"))
     if not paths:
@@ -85,7 +85,7 @@ def read_records(folder: Path) -> list[Record]:
     return [record for path in paths for record in read_file(path)]
 
 
-def read_file(path: Path) -> list[Record]:
+def read_file(path: Path) -> list[WayRecord]:
     """The records of one task and model."""
     import json
 
@@ -101,7 +101,7 @@ def read_file(path: Path) -> list[Record]:
     for name, known in about["arms"].items():
         arm, _, shots = name.rpartition("@")
         found.append(
-            Record(
+            WayRecord(
                 task=about["task"],
                 model=about["model"],
                 arm=arm,
@@ -118,9 +118,9 @@ def read_file(path: Path) -> list[Record]:
     return found
 
 
-def standings(records: Sequence[Record]) -> dict[str, Any]:
+def standings(records: Sequence[WayRecord]) -> dict[str, Any]:
     """Every table's arms, the comparisons of ours with the rivals, and how often ours are above, within and below."""
-    tables: dict[tuple[str, str], list[Record]] = {}
+    tables: dict[tuple[str, str], list[WayRecord]] = {}
     for record in records:
         tables.setdefault((record.task, record.model), []).append(record)
     rows, compared = [], []
@@ -132,19 +132,19 @@ def standings(records: Sequence[Record]) -> dict[str, Any]:
     return {"arms": rows, "comparisons": compared, "shares": _shares(compared)}
 
 
-def recommended(records: Sequence[Record]) -> Record:
+def recommended(records: Sequence[WayRecord]) -> WayRecord:
     """The arm to use: the best on dev at its own number of shots."""
     usable = [r for r in records if r.shots == "best" and r.kind != "looks" and not np.isnan(r.dev)]
     return max(usable, key=lambda record: record.dev)
 
 
-def best_of(records: Sequence[Record], kinds: Sequence[str], shots: str) -> Record | None:
+def best_of(records: Sequence[WayRecord], kinds: Sequence[str], shots: str) -> WayRecord | None:
     """The arm of some kinds that dev finds best."""
     own = [r for r in records if r.kind in kinds and r.shots == shots and r.arm not in OURS and not np.isnan(r.dev)]
     return max(own, key=lambda record: record.dev, default=None)
 
 
-def _pairs(records: Sequence[Record], advised: Record) -> list[dict[str, Any]]:
+def _pairs(records: Sequence[WayRecord], advised: WayRecord) -> list[dict[str, Any]]:
     """Ours against the best of each kind of rival, with one demonstration and at each one's own number of shots."""
     found = []
     for shots in ("1", "best"):
@@ -159,7 +159,7 @@ def _pairs(records: Sequence[Record], advised: Record) -> list[dict[str, Any]]:
     return found
 
 
-def _compare(record: Record, rival: Record, against: str) -> dict[str, Any]:
+def _compare(record: WayRecord, rival: WayRecord, against: str) -> dict[str, Any]:
     from leverplus.stats import compare
 
     both = ~(np.isnan(record.accuracy) | np.isnan(rival.accuracy))
@@ -178,7 +178,7 @@ def _correct(compared: list[dict[str, Any]]) -> None:
         row["standing"] = "within" if found.within_noise else "above" if found.diff > 0 else "below"
 
 
-def _row(record: Record, advised: bool) -> dict[str, Any]:
+def _row(record: WayRecord, advised: bool) -> dict[str, Any]:
     known = {key: getattr(record, key) for key in ("task", "model", "arm", "kind", "shots", "setting", "tries", "dev")}
     measured = int((~np.isnan(record.accuracy)).sum())
     return {**known, "accuracy": record.mean, "n": measured, "recommended": advised}

@@ -31,7 +31,7 @@ RIVALS = ("nearest_image", "nearest_text", "nearest_both", "two_stage", "mmr")
 
 
 @dataclass(frozen=True)
-class Sample:
+class MethodSample:
     """The runs of one method: scores (seeds, items of all worlds) by arm and shots, and the arms of the same items."""
 
     records: Sequence[Record]
@@ -57,7 +57,7 @@ class Sample:
         return np.flatnonzero([int(image.partition(":")[0]) in worlds for image in self.images])
 
 
-def sample_of(records: Sequence[Record], arms: Mapping[int, Record]) -> Sample:
+def sample_of(records: Sequence[Record], arms: Mapping[int, Record]) -> MethodSample:
     """Runs of one method, whole: the worlds that have arms, and the seeds that every one of these worlds has."""
     by_world: dict[int, dict[int, Record]] = {}
     for record in records:
@@ -79,7 +79,9 @@ def sample_of(records: Sequence[Record], arms: Mapping[int, Record]) -> Sample:
         }
         for arm, by_shots in chosen[0][0]["accuracy"].items()
     }
-    return Sample([record for row in chosen for record in row], worlds, seeds, own, *arms_side_by_side(arms, worlds))
+    return MethodSample(
+        [record for row in chosen for record in row], worlds, seeds, own, *arms_side_by_side(arms, worlds)
+    )
 
 
 def arms_side_by_side(
@@ -140,7 +142,7 @@ def harm(own: Scores, zero: Scores) -> dict[str, float | None]:
     }
 
 
-def trained_row(sample: Sample, arm: str) -> dict[str, Any]:
+def trained_row(sample: MethodSample, arm: str) -> dict[str, Any]:
     """A line of the table: one arm (`learned`, or `learned_auto`) of a method at a budget."""
     first, own = sample.records[0], sample.own[arm]
     mean = sample.mean(arm)
@@ -188,7 +190,7 @@ def arm_row(scores: Mapping[str, Mapping[str, Scores]], arm: str, images: Sequen
     }
 
 
-def _gaps(sample: Sample, own: Mapping[str, Scores], mean: Scores) -> dict[str, Any] | None:
+def _gaps(sample: MethodSample, own: Mapping[str, Scores], mean: Scores) -> dict[str, Any] | None:
     """Share of the gap in the mean with its interval, by shots and by world without; None where no oracle was run."""
     if "oracle" not in sample.arms:
         return None
@@ -248,7 +250,7 @@ def _place(kind: Kind) -> tuple[Any, ...]:
     return (names.index(kind[0]) if kind[0] in names else len(names), kind[0], *kind[1:])
 
 
-def ablation_rows(samples: Mapping[Kind, Sample], reference: str = "best") -> list[dict[str, Any]]:
+def ablation_rows(samples: Mapping[Kind, MethodSample], reference: str = "best") -> list[dict[str, Any]]:
     """What every change of `best` does to it at the same budget, paired by item, world and seed, after Holm.
 
     A change that was not measured in all worlds yet is compared in those it has.

@@ -35,7 +35,7 @@ def urgency(job: Job) -> int:
 
 
 @dataclass
-class Pace:
+class JobPace:
     """How long jobs take, from those that are done."""
 
     taken: dict[tuple[str, int], list[float]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Pace:
 
 
 @dataclass(eq=False)
-class Worker:
+class PoolWorker:
     """A process that does one job at a time."""
 
     process: BaseProcess
@@ -79,7 +79,7 @@ def run_jobs(
             _do_here(job, work, done, failed)
         return []
     workers = [_hire(work) for _ in range(min(processes, len(waiting)))]
-    pace = Pace()
+    pace = JobPace()
     try:
         while True:
             gone = [worker for worker in workers if worker.job is None and waiting and not worker.process.is_alive()]
@@ -110,7 +110,7 @@ def _do_here(job: Job, work: Work, done: Done, failed: Failed) -> None:
         done(job, records, time.monotonic() - started)
 
 
-def _next(waiting: list[Job], worker: Worker, pace: Pace, deadline: float | None) -> Job | None:
+def _next(waiting: list[Job], worker: PoolWorker, pace: JobPace, deadline: float | None) -> Job | None:
     """The next job for a worker, taken from those waiting: of the most urgent that still fit, one in its world."""
     now = time.monotonic()
     fitting = [job for job in waiting if deadline is None or now + MARGIN * pace.expected(job) < deadline]
@@ -122,12 +122,12 @@ def _next(waiting: list[Job], worker: Worker, pace: Pace, deadline: float | None
     return job
 
 
-def _give(worker: Worker, job: Job) -> None:
+def _give(worker: PoolWorker, job: Job) -> None:
     worker.job, worker.world, worker.started = job, job.world, time.monotonic()
     worker.link.send(job)
 
 
-def _collect(worker: Worker, pace: Pace, done: Done, failed: Failed) -> None:
+def _collect(worker: PoolWorker, pace: JobPace, done: Done, failed: Failed) -> None:
     job, worker.job = worker.job, None
     assert job is not None
     try:
@@ -144,7 +144,7 @@ def _collect(worker: Worker, pace: Pace, done: Done, failed: Failed) -> None:
     done(job, records, seconds)
 
 
-def _hire(work: Work) -> Worker:
+def _hire(work: Work) -> PoolWorker:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, work), daemon=True)
@@ -158,7 +158,7 @@ def _hire(work: Work) -> Worker:
         else:
             os.environ["OMP_NUM_THREADS"] = before
     there.close()
-    return Worker(process, here)
+    return PoolWorker(process, here)
 
 
 def _leave_with_parent() -> None:

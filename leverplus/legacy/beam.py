@@ -11,7 +11,7 @@ from typing import Any
 
 from leverplus.errors import NotMeasured
 from leverplus.legacy.rl import ITEM_IDS, is_query, item_names, raise_problems, whole_numbers
-from leverplus.scoring.group_file import Candidate, Entry, GroupFile, numbered
+from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbered
 from leverplus.types import Demos, Group, ItemId, Score
 
 
@@ -49,7 +49,7 @@ def _fault(query: int, entry: Mapping[str, Any], names: Sequence[str] | None) ->
     return None
 
 
-def _entry(key: int, entry: Mapping[str, Any], names: Sequence[str] | None) -> Entry:
+def _entry(key: int, entry: Mapping[str, Any], names: Sequence[str] | None) -> GroupEntry:
     def name(number: int) -> ItemId:
         return ItemId(str(number) if names is None else names[number])
 
@@ -63,7 +63,7 @@ def _entry(key: int, entry: Mapping[str, Any], names: Sequence[str] | None) -> E
         )
         for place, (ids, score) in enumerate(zip(lists, entry["score_list"], strict=True))
     )
-    return Entry(
+    return GroupEntry(
         query=name(key),
         pool=tuple(name(n) for n in sorted({n for ids in lists for n in ids[:-1]})),
         candidates=candidates,
@@ -102,7 +102,7 @@ def beam_from_groups(groups: Sequence[Group], shots: int, width: int) -> GroupFi
         best = sorted(gains, key=lambda pair: (-pair[0], pair[1]))[:width]
         candidates = tuple(Candidate(demos, "beam", None, {"info_score": gain}) for gain, demos in best)
         if candidates:
-            entries.append(Entry(group.query, group.pool.candidates, candidates, extra={"few_shot_num": shots}))
+            entries.append(GroupEntry(group.query, group.pool.candidates, candidates, extra={"few_shot_num": shots}))
     if not entries:
         raise NotMeasured(f"no sequence of {shots} demonstrations has a measured gain; export --format rl instead")
     own = all(name.isdecimal() for name in names)

@@ -11,7 +11,7 @@ _RULE = re.compile(r"^[\s|:+\-=─│┼├┤]+$")
 
 
 @dataclass(frozen=True)
-class Block:
+class DocumentBlock:
     """A piece of a document; `rows` of a table, its header first; `headings` from the outermost to the innermost."""
 
     kind: str
@@ -20,9 +20,9 @@ class Block:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def read_blocks(text: str) -> list[Block]:
+def read_blocks(text: str) -> list[DocumentBlock]:
     """The blocks of a Markdown report or a plain log, in order."""
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     path: list[tuple[int, str]] = []
     lines = text.splitlines()
     index = 0
@@ -37,7 +37,7 @@ def read_blocks(text: str) -> list[Block]:
         if heading:
             level = len(heading.group(1))
             path = [entry for entry in path if entry[0] < level] + [(level, heading.group(2).strip())]
-            blocks.append(Block("heading", heading.group(2).strip(), tuple(title for _, title in path)))
+            blocks.append(DocumentBlock("heading", heading.group(2).strip(), tuple(title for _, title in path)))
         elif _cells(line) is not None:
             index, block = _table(lines, index, headings)
             blocks.append(block)
@@ -45,19 +45,19 @@ def read_blocks(text: str) -> list[Block]:
         elif line.strip() and not _RULE.match(line):
             item = _ITEM.match(line)
             kind = "item" if item else "text"
-            blocks.append(Block(kind, item.group(1) if item else line.strip(), headings))
+            blocks.append(DocumentBlock(kind, item.group(1) if item else line.strip(), headings))
         index += 1
     return blocks
 
 
-def _code(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int, Block]:
+def _code(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int, DocumentBlock]:
     end = start + 1
     while end < len(lines) and not lines[end].lstrip().startswith("```"):
         end += 1
-    return end + 1, Block("code", "\n".join(lines[start + 1 : end]), headings)
+    return end + 1, DocumentBlock("code", "\n".join(lines[start + 1 : end]), headings)
 
 
-def _table(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int, Block]:
+def _table(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int, DocumentBlock]:
     rows: list[tuple[str, ...]] = []
     index = start
     wide = "|" not in lines[start].replace("│", "|")
@@ -68,7 +68,7 @@ def _table(lines: list[str], start: int, headings: tuple[str, ...]) -> tuple[int
         if not _RULE.match(lines[index]):
             rows.append(tuple(cells))
         index += 1
-    return index, Block("table", "", headings, tuple(rows))
+    return index, DocumentBlock("table", "", headings, tuple(rows))
 
 
 def _cells(line: str) -> list[str] | None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from leverplus.doctor.evaluation import identity
-from leverplus.doctor.records import Arm, Choice, Epoch, Published, Record, Series
+from leverplus.doctor.records import Arm, ChosenEpoch, Epoch, Published, Record, Series
 from leverplus.errors import DataError
 from leverplus.legacy import words
-from leverplus.legacy.document import Block, read_blocks
-from leverplus.legacy.sizes import COUNTS, Headings, Place, count_unsized, table_says, taken_over
+from leverplus.legacy.document import DocumentBlock, read_blocks
+from leverplus.legacy.sizes import COUNTS, Headings, PrintedPlace, count_unsized, table_says, taken_over
 
 _STAGES = ("grpo", "rce", "sft")
 _VERSUS = re.compile(
@@ -49,9 +49,9 @@ class _Reader:
 
     def __init__(self) -> None:
         self.lines: dict[tuple[str, str], list[Epoch]] = {}
-        self.arms: list[tuple[Arm, Place]] = []
-        self.gains: list[tuple[float, Place]] = []
-        self.choices: list[Choice] = []
+        self.arms: list[tuple[Arm, PrintedPlace]] = []
+        self.gains: list[tuple[float, PrintedPlace]] = []
+        self.choices: list[ChosenEpoch] = []
         self.settings: dict[str, dict[str, Any]] = {}
         self.advice: list[tuple[str, float]] = []
         self.same: list[float] = []
@@ -63,7 +63,7 @@ class _Reader:
         self.hoped = False
         self.versus: dict[str, tuple[Arm, Arm, dict[int, float], dict[int, float]]] = {}
 
-    def take(self, block: Block) -> None:
+    def take(self, block: DocumentBlock) -> None:
         if block.kind == "table":
             if len(block.rows) > 1:
                 self._table(block)
@@ -83,7 +83,7 @@ class _Reader:
         if block.kind != "heading":
             self._sentence(block, text)
 
-    def _label(self, block: Block) -> str:
+    def _label(self, block: DocumentBlock) -> str:
         """The plan or run whose section this is, "" where none is named or two are compared."""
         for heading in reversed(block.headings):
             found = identity(words.plain(heading))
@@ -91,7 +91,7 @@ class _Reader:
                 return "" if re.search(r"\bvs\b", heading) else found
         return ""
 
-    def _stage(self, block: Block, metrics: set[str]) -> str:
+    def _stage(self, block: DocumentBlock, metrics: set[str]) -> str:
         if metrics & words.POLICY_GRADIENT:
             return "grpo"
         for heading in (block.text, *reversed(block.headings)):
@@ -100,7 +100,7 @@ class _Reader:
                 return named[0]
         return "train"
 
-    def _add(self, block: Block, epoch: int | None, values: dict[str, float], stage: str | None = None) -> None:
+    def _add(self, block: DocumentBlock, epoch: int | None, values: dict[str, float], stage: str | None = None) -> None:
         if not values:
             return
         key = (self._label(block), stage or self._stage(block, set(values)))
@@ -110,7 +110,7 @@ class _Reader:
 
     # -- sentences ---------------------------------------------------------------------------------------------------
 
-    def _sentence(self, block: Block, text: str) -> None:
+    def _sentence(self, block: DocumentBlock, text: str) -> None:
         for match in words.SAME_PICKS.finditer(text):
             self.same.append(float(match.group(1) or match.group(2)) / 100.0)
         for match in words.LIVE.finditer(text):
@@ -124,16 +124,16 @@ class _Reader:
         self._metrics(block, text)
         self._shots(block, text)
 
-    def _gains(self, block: Block, values: Sequence[float | None], table: int = 0) -> None:
+    def _gains(self, block: DocumentBlock, values: Sequence[float | None], table: int = 0) -> None:
         place = self._place(block, table)
         self.gains += [(value, place) for value in values if value is not None]
 
-    def _place(self, block: Block, table: int) -> Place:
+    def _place(self, block: DocumentBlock, table: int) -> PrintedPlace:
         """Where a number stands; a text without headings says n once for all that follows."""
         said = table_says(block.rows) if block.rows else not block.headings and self.size is not None
-        return Place(block.headings, table, said)
+        return PrintedPlace(block.headings, table, said)
 
-    def _settings(self, block: Block, text: str) -> None:
+    def _settings(self, block: DocumentBlock, text: str) -> None:
         for match in words.SETTING_VALUE.finditer(text):
             before = text[max(0, match.start() - 8) : match.start()]
             label = "" if words.PRESENT.search(before) else self._label(block)
@@ -144,7 +144,7 @@ class _Reader:
         if data:
             self.settings.setdefault(self._label(block), {})["data"] = data.group(1)
 
-    def _choice(self, block: Block, text: str) -> None:
+    def _choice(self, block: DocumentBlock, text: str) -> None:
         best = words.BEST.search(text)
         if best is None:
             return
@@ -155,9 +155,9 @@ class _Reader:
         named = re.search(r"val(?:idation)?[ _]?loss|验证损失", rest, re.IGNORECASE)
         value = re.search(rf"[:：=]\s*({words.NUMBER})\s*[)）]?", rest[named.end() :]) if named else None
         metric = "val/loss" if named else None
-        self.choices.append(Choice(self._label(block), epoch, metric, float(value.group(1)) if value else None))
+        self.choices.append(ChosenEpoch(self._label(block), epoch, metric, float(value.group(1)) if value else None))
 
-    def _metrics(self, block: Block, text: str) -> None:
+    def _metrics(self, block: DocumentBlock, text: str) -> None:
         pairs = [m for m in words.METRIC_VALUE.finditer(text) if not _inside_name(text, m.start())]
         explicit = [m for m in pairs if m.group(2).strip()]
         epoch = words.epoch_in(text[: pairs[0].start()]) if pairs else None
@@ -173,7 +173,7 @@ class _Reader:
             }
         self._add(block, epoch, values)
 
-    def _shots(self, block: Block, text: str) -> None:
+    def _shots(self, block: DocumentBlock, text: str) -> None:
         versus = _VERSUS.search(text)
         if versus is not None:
             self._versus(block, versus)
@@ -192,7 +192,7 @@ class _Reader:
             name = re.split(r"[:：]", text)[0]
             self._arm(block, Arm(name, accuracy, self.size, 0, bool(words.BASELINE.search(name))))
 
-    def _versus(self, block: Block, match: re.Match[str]) -> None:
+    def _versus(self, block: DocumentBlock, match: re.Match[str]) -> None:
         """`Shot 1: 50.2% (vs Baseline 48.6%)`, line by line under one heading."""
         label = self._label(block) or (block.headings[-1] if block.headings else "run")
         if label not in self.versus or int(match.group(1)) in self.versus[label][2]:
@@ -207,7 +207,7 @@ class _Reader:
         for values, text in zip(self.versus[label][2:], (match.group(2), match.group(4)), strict=True):
             values[int(match.group(1))] = round(float(text) / 100.0, 8)
 
-    def _code(self, block: Block) -> None:
+    def _code(self, block: DocumentBlock) -> None:
         """Settings in code are the present ones under a heading that says so, else advice."""
         present = bool(block.headings) and bool(words.PRESENT.search(block.headings[-1]))
         for line in block.text.splitlines():
@@ -224,7 +224,7 @@ class _Reader:
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
-    def _table(self, block: Block) -> None:
+    def _table(self, block: DocumentBlock) -> None:
         header = [words.plain(cell) for cell in block.rows[0]]
         body = [row for row in block.rows[1:] if len(row) == len(header)]
         if re.fullmatch(r"epochs?|轮次|轮数", header[0], re.IGNORECASE):
@@ -236,7 +236,7 @@ class _Reader:
         elif sum(bool(re.match(r"^(?:shot\s*\d+|\d+[- ]shots?)$", cell, re.IGNORECASE)) for cell in header[1:]) >= 2:
             self._by_arm(block, header, body)
 
-    def _epochs(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _epochs(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
         names = [words.metric(cell) for cell in header]
         stage = self._stage(block, {name for name in names if name is not None})
         for row in body:
@@ -245,7 +245,7 @@ class _Reader:
             if epoch is not None:
                 self._add(block, int(epoch), values, stage)
 
-    def _by_metric(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _by_metric(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
         columns: list[tuple[int, int | None]] = []
         for place, cell in enumerate(header[1:], start=1):
             if words.EXPECTED.search(cell):
@@ -266,7 +266,7 @@ class _Reader:
                     self._gains(block, [value])
             self._add(block, epoch, values)
 
-    def _by_shots(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _by_shots(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
         self.tables += 1
         rows = [(int(shots), row) for row in body if (shots := words.number(row[0])) is not None]
         for place, name in enumerate(header[1:], start=1):
@@ -279,7 +279,7 @@ class _Reader:
             values = {shots: words.number(cell) for (shots, _), cell in zip(rows, cells, strict=True)}
             self._row(block, name, values, cells)
 
-    def _by_arm(self, block: Block, header: list[str], body: list[tuple[str, ...]]) -> None:
+    def _by_arm(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
         self.tables += 1
         columns = {
             place: int(match.group(1) or match.group(2))
@@ -294,7 +294,7 @@ class _Reader:
             values = {shots: words.number(cell) for shots, cell in zip(columns.values(), cells, strict=True)}
             self._row(block, words.plain(row[0]), values, cells)
 
-    def _row(self, block: Block, name: str, values: dict[int, float | None], cells: list[str]) -> None:
+    def _row(self, block: DocumentBlock, name: str, values: dict[int, float | None], cells: list[str]) -> None:
         known = {shots: value for shots, value in values.items() if value is not None}
         if not known or any(cell.startswith(("+", "-")) for cell in cells):
             return
@@ -305,7 +305,7 @@ class _Reader:
             size = words.items_in(name) or self.size
             self._arm(block, Arm(name, accuracy, size, self.tables, bool(words.BASELINE.search(name))))
 
-    def _arm(self, block: Block, arm: Arm) -> None:
+    def _arm(self, block: DocumentBlock, arm: Arm) -> None:
         self.arms.append((arm, self._place(block, arm.table)))
 
     # -- the whole ---------------------------------------------------------------------------------------------------

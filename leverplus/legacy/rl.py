@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.errors import DataError
-from leverplus.scoring.group_file import Candidate, Entry, GroupFile, numbered
+from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbered
 from leverplus.types import Demos, Group, ItemId, Score
 
 LISTED = 20
@@ -72,7 +72,7 @@ def raise_problems(source: str, problems: Sequence[str]) -> None:
         raise DataError(f"{source}: {len(problems):,} problems, nothing was imported\n" + "\n".join(lines))
 
 
-def _entry(key: str, entry: Mapping[str, Any], names: Sequence[str] | None, problems: list[str]) -> Entry | None:
+def _entry(key: str, entry: Mapping[str, Any], names: Sequence[str] | None, problems: list[str]) -> GroupEntry | None:
     facts, rows, pool = entry.get("query"), entry.get("pointer_candidates"), entry.get("candidate_pool_ids")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         problems.append("has no list of pointer_candidates")
@@ -98,7 +98,7 @@ def _entry(key: str, entry: Mapping[str, Any], names: Sequence[str] | None, prob
         _candidate(query, tuple(demos), row, f"pointer_candidates[{place}]", problems)
         for place, (demos, row) in enumerate(zip(lists, rows, strict=True))
     )
-    return Entry(
+    return GroupEntry(
         query=query,
         pool=tuple(_name(n, names) for n in (union if pool is None else pool)),
         candidates=candidates,
@@ -218,7 +218,7 @@ def _number(item: ItemId, numbers: Mapping[ItemId, int] | None) -> int:
     return int(item) if numbers is None else numbers[item]
 
 
-def _plain(entry: Entry, numbers: Mapping[ItemId, int] | None) -> dict[str, Any]:
+def _plain(entry: GroupEntry, numbers: Mapping[ItemId, int] | None) -> dict[str, Any]:
     pool = [_number(item, numbers) for item in entry.pool]
     place = {number: index for index, number in enumerate(pool)}
     rows = []
@@ -251,7 +251,7 @@ def rl_from_groups(groups: Sequence[Group], facts: Mapping[ItemId, Mapping[str, 
     names = sorted(numbers, key=numbers.__getitem__)
     own = all(name.isdecimal() for name in names)
     entries = [
-        Entry(
+        GroupEntry(
             query=group.query,
             pool=group.pool.candidates,
             candidates=tuple(

@@ -15,7 +15,7 @@ COUNTS = re.compile(r"^(?:n|(?:number of |#\s*)?(?:items|samples|questions)|ца╖ц
 
 
 @dataclass(frozen=True)
-class Place:
+class PrintedPlace:
     """Where a number is printed: under which headings, in which table (0: none), whether that very spot says n."""
 
     headings: Headings
@@ -40,7 +40,9 @@ def taken_over(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def count_unsized(
-    arms: Sequence[tuple[Arm, Place]], gains: Sequence[tuple[float, Place]], speaking: AbstractSet[Headings]
+    arms: Sequence[tuple[Arm, PrintedPlace]],
+    gains: Sequence[tuple[float, PrintedPlace]],
+    speaking: AbstractSet[Headings],
 ) -> int:
     """How many arms and gains carry no n; `speaking` are the sections that say one.
 
@@ -48,7 +50,7 @@ def count_unsized(
     """
     tables = {arm.table for arm, _ in arms if arm.n is not None and arm.table}
 
-    def carries(place: Place) -> bool:
+    def carries(place: PrintedPlace) -> bool:
         around = (place.headings[:depth] for depth in range(len(place.headings) + 1)) if place.headings else ()
         return place.said or place.table in tables or any(headings in speaking for headings in around)
 

@@ -21,7 +21,7 @@ from leverplus.policies.base import PAD, STOP, Encoded, Policy, State, sequence_
 
 
 @dataclass(frozen=True)
-class Picks:
+class DecodedPicks:
     """Sequences (B, G, S), their log-probabilities (B, G), best first where there is an order.
 
     `keys` (B, G) are the perturbed log-probabilities of sampling without replacement: members are the G largest keys.
@@ -33,7 +33,7 @@ class Picks:
 
 
 @torch.no_grad()
-def greedy(policy: Policy, encoded: Encoded, shots: int, allow_stop: bool = False) -> Picks:
+def greedy(policy: Policy, encoded: Encoded, shots: int, allow_stop: bool = False) -> DecodedPicks:
     """The likeliest action at every step; G = 1. Without `allow_stop` exactly `shots` are chosen."""
     _check(policy, encoded, shots)
     state = policy.start(encoded, 1, shots)
@@ -55,7 +55,7 @@ def sample(
     count: int = 1,
     temperature: float = 1.0,
     allow_stop: bool = False,
-) -> Picks:
+) -> DecodedPicks:
     """`count` independent sequences per query from softmax(logits / temperature).
 
     Gumbel trick: the argmax of log-probabilities plus standard Gumbel noise is a sample from them.
@@ -74,7 +74,7 @@ def sample(
 
 
 @torch.no_grad()
-def beam(policy: Policy, encoded: Encoded, shots: int, width: int, allow_stop: bool = False) -> Picks:
+def beam(policy: Policy, encoded: Encoded, shots: int, width: int, allow_stop: bool = False) -> DecodedPicks:
     """The `width` likeliest sequences that beam search finds, best first."""
     _check(policy, encoded, shots)
     state, actions, logprobs = _start_beam(policy, encoded, shots)
@@ -96,7 +96,7 @@ def stochastic_beam(
     seeds: Sequence[int],
     temperature: float = 1.0,
     allow_stop: bool = False,
-) -> Picks:
+) -> DecodedPicks:
     """`width` distinct sequences sampled without replacement: Gumbel top-k over the tree of prefixes.
 
     Kool, van Hoof and Welling 2019, "Stochastic Beams and Where to Find Them" (arXiv 1903.06059): every prefix keeps a
@@ -117,7 +117,7 @@ def stochastic_beam(
         logprobs = phi.flatten(1).gather(1, best)
         state, actions = _extend(policy, encoded, state, actions, best)
     picks = _picks(policy, encoded, actions, allow_stop, possible=logprobs > -torch.inf)
-    return Picks(picks.positions, picks.logprobs, keys)
+    return DecodedPicks(picks.positions, picks.logprobs, keys)
 
 
 def _condition_on_maximum(values: Tensor, maximum: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def _extend(policy: Policy, encoded: Encoded, state: State, actions: Tensor, bes
 
 def _picks(
     policy: Policy, encoded: Encoded, actions: Tensor, allow_stop: bool, possible: Tensor | None = None
-) -> Picks:
+) -> DecodedPicks:
     """Actions (B, G, S) as positions: all after the first STOP becomes PAD.
 
     A search may find fewer sequences than it has members; those that are not `possible` become PAD at -inf.
@@ -193,7 +193,7 @@ def _picks(
     after = stop.cumsum(-1) - stop.long() > 0  # True where an earlier step has stopped
     positions = torch.where(stop, STOP, actions).masked_fill(after, PAD)
     if possible is None:
-        return Picks(positions, sequence_logprobs(policy, encoded, positions, allow_stop).total)
+        return DecodedPicks(positions, sequence_logprobs(policy, encoded, positions, allow_stop).total)
     positions = positions.masked_fill(~possible.unsqueeze(-1), PAD)
     total = sequence_logprobs(policy, encoded, positions, allow_stop).total
-    return Picks(positions, total.masked_fill(~possible, -torch.inf))
+    return DecodedPicks(positions, total.masked_fill(~possible, -torch.inf))

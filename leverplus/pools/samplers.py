@@ -18,7 +18,7 @@ from leverplus.recipe.pools import PoolSection
 from leverplus.types import ItemId
 
 
-class Index(Protocol):
+class SearchIndex(Protocol):
     """An approximate search over all demonstrations: positions that are likely near to one query, and allowed."""
 
     def propose(self, query: Vectors, forbidden: Positions, count: int) -> Positions: ...
@@ -33,7 +33,7 @@ class Search:
     items: Vectors
     forbidden: tuple[Positions, ...]
     seed: int
-    index: Index | None = None
+    index: SearchIndex | None = None
 
     def nearest(self, text_weight: float, count: int) -> tuple[Positions, Floats]:
         """The `count` most similar allowed demonstrations of each query and their similarities, (B, count) each."""

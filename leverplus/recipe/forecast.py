@@ -35,7 +35,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Part:
+class ForecastPart:
     """Calls of one part of a run; None where only the data tell. `demos` is how many demonstrations a prompt shows."""
 
     what: str
@@ -52,7 +52,7 @@ class Texts:
     readings: float
 
 
-def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[Part]:
+def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[ForecastPart]:
     """Every part of `lever run` that asks the model; without `sizes` what the recipe alone tells."""
     section, size = recipe.eval, recipe.pool.size
     shots, most = section.shots, max(section.shots)
@@ -63,22 +63,22 @@ def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[Part]:
     shares = (dev or 0) * len(TEXT_SHARES) * len(shots) if pictures else 0
     parts = [
         *_training(recipe, sizes),
-        Part("comparing ways of choosing", _times(test, _asked(recipe, pictures)), False, mean),
-        Part("the weight of pictures, on dev", shares, False, mean),
+        ForecastPart("comparing ways of choosing", _times(test, _asked(recipe, pictures)), False, mean),
+        ForecastPart("the weight of pictures, on dev", shares, False, mean),
     ]
     if section.oracle:
         calls = sum(size - step for step in range(most))  # greedy: every candidate that is left, at every place
         pairs = size * (size - 1) if 2 in shots else 0
         pairs = pairs if (test or 0) * pairs <= section.exhaustive_calls else 0
-        parts.append(Part("oracle", _times(test, calls + pairs), False, (1 + most) / 2))
+        parts.append(ForecastPart("oracle", _times(test, calls + pairs), False, (1 + most) / 2))
     if section.diagnostics:
         asked = _least(section.diagnostic_items, test)
         groups = recipe.score.groups != ""  # how many were imported is not known here
         trained = section.diagnostic_items if groups else _least(section.diagnostic_items, _queries(recipe, sizes))
         calls = asked * (sum(other_orders(n) for n in shots) + len(shots)) + trained * (1 + len(shots))
-        parts.append(Part("diagnostics", calls, False, mean))
+        parts.append(ForecastPart("diagnostics", calls, False, mean))
     if section.advice:
-        parts.append(Part("advice, on dev", _times(dev, _asked(recipe, pictures, draws=1)), False, mean))
+        parts.append(ForecastPart("advice, on dev", _times(dev, _asked(recipe, pictures, draws=1)), False, mean))
     return [part for part in parts if part.calls != 0]
 
 
@@ -87,7 +87,7 @@ def other_orders(shots: int) -> int:
     return math.factorial(shots) - 1 if shots <= 3 else shots
 
 
-def _training(recipe: Recipe, sizes: Sizes | None) -> list[Part]:
+def _training(recipe: Recipe, sizes: Sizes | None) -> list[ForecastPart]:
     """The search before training, the rounds within it, and the judging of every epoch on dev."""
     section, cost = recipe.score, recipe.score.cost(recipe.pool.size)
     reserve = recipe.dev_reserve()
@@ -96,14 +96,14 @@ def _training(recipe: Recipe, sizes: Sizes | None) -> list[Part]:
     # mixed sources may draw one list twice, and mining ends when it has found something
     exact = sizes is not None and section.search != "mixed" and not section.mine
     demos = 1.0 if section.search == "dense" else float(section.shots)
-    parts = [Part(SEARCH, searched, exact, demos)]
+    parts = [ForecastPart(SEARCH, searched, exact, demos)]
     if section.rounds:
         asked = section.budget - reserve - searched
         if sizes is not None and section.depth == 1:  # then every training query has one turn
             asked = min(asked, (sizes.train - _queries(recipe, sizes)) * (section.best + section.chance + 1))
-        parts.append(Part("rounds of asking", asked, False, (1 + section.depth) / 2))
+        parts.append(ForecastPart("rounds of asking", asked, False, (1 + section.depth) / 2))
     dev_shots = sum(section.dev_shots) / len(section.dev_shots)
-    return [*parts, Part("judging on dev", judged, False, dev_shots)]
+    return [*parts, ForecastPart("judging on dev", judged, False, dev_shots)]
 
 
 def _queries(recipe: Recipe, sizes: Sizes | None) -> int:
@@ -141,7 +141,7 @@ def _times(items: int | None, calls: int) -> int | None:
     return None if items is None else items * calls
 
 
-def as_json(parts: Sequence[Part]) -> dict[str, Any]:
+def as_json(parts: Sequence[ForecastPart]) -> dict[str, Any]:
     """What `lever check --json` says; `open` names the parts of which only the data tell."""
     return {
         "calls": sum(part.calls or 0 for part in parts),
@@ -151,7 +151,7 @@ def as_json(parts: Sequence[Part]) -> dict[str, Any]:
     }
 
 
-def line(parts: Sequence[Part]) -> str:
+def line(parts: Sequence[ForecastPart]) -> str:
     """The forecast in one sentence."""
     total = sum(part.calls or 0 for part in parts)
     shown = [
@@ -164,7 +164,7 @@ def line(parts: Sequence[Part]) -> str:
     return f"{least}{total:,} calls ({'; '.join(shown)}); what is stored already is not asked again"
 
 
-def price(parts: Sequence[Part], prices: Mapping[str, float], texts: Texts, written: int) -> float:
+def price(parts: Sequence[ForecastPart], prices: Mapping[str, float], texts: Texts, written: int) -> float:
     """What all parts may cost at `prices` (price_in, price_out) of a million tokens; rough, and without pictures."""
     total = 0.0
     for part in parts:

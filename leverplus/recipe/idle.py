@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus.recipe.model import LOCAL, SERVER
 from leverplus.recipe.schema import show_value
-from leverplus.recipe.training import FREE, GrpoConfig, ListwiseConfig, RceConfig, SftConfig, StageConfig
+from leverplus.recipe.training import LABEL_ONLY, GrpoConfig, ListwiseConfig, RceConfig, SftConfig, StageConfig
 
 if TYPE_CHECKING:
     from leverplus.recipe.recipe import Recipe
@@ -281,7 +281,7 @@ def _reward(recipe: Recipe) -> Reasons:
 
 def _reads_rewards(recipe: Recipe, name: str, stage: StageConfig) -> bool:
     """Whether rewards decide anything in a stage; `agreement` learns from labels alone."""
-    if name in FREE or stage.epochs == 0:
+    if name in LABEL_ONLY or stage.epochs == 0:
         return False
     filters = stage.easy_epochs > 0 and stage.easy_gap > 0.0
     if isinstance(stage, SftConfig):

@@ -16,28 +16,31 @@ class MistakesSection:
         "built",
         "pools of dev and test: built as in training, or the same two demonstrations for every query",
         choices=("built", "two_fixed"),
-        sick=("two_fixed",),
+        mistakes=("two_fixed",),
     )
     own_picture: bool = setting(
-        False, "another question on a training query's picture is among its candidates", sick=(True,)
+        False, "another question on a training query's picture is among its candidates", mistakes=(True,)
     )
     queries: str = setting(
-        "train", "the split that training queries are taken from", choices=("train", "test"), sick=("test",)
+        "train", "the split that training queries are taken from", choices=("train", "test"), mistakes=("test",)
     )
     members: str = setting(
-        "once", "members of a group: each sequence once, or every one twice", choices=("once", "twice"), sick=("twice",)
+        "once",
+        "members of a group: each sequence once, or every one twice",
+        choices=("once", "twice"),
+        mistakes=("twice",),
     )
     labels: str = setting(
         "position",
         "what sft imitates: positions in the pool, or these modulo two",
         choices=("position", "modulo"),
-        sick=("modulo",),
+        mistakes=("modulo",),
     )
     conversion: str = setting(
         "whole",
         "what is left of a stage's checkpoint: all tensors, or half of them and the others at random",
         choices=("whole", "half"),
-        sick=("half",),
+        mistakes=("half",),
     )
 
     @property

@@ -17,7 +17,7 @@ from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
 from leverplus.recipe.rules import contradictions, failures
-from leverplus.recipe.schema import hashed_settings, plain_settings, read_section, sick_settings
+from leverplus.recipe.schema import hashed_settings, known_mistakes_in, plain_settings, read_section
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
 from leverplus.recipe.selection import PolicyConfig, read_selection
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
@@ -84,9 +84,9 @@ class Recipe:
         epochs = sum(stage.epochs + 1 for stage in self.stages.values())
         return self.score.dev_queries * len(self.score.dev_shots) * epochs
 
-    def sick(self) -> list[str]:
+    def known_mistakes(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
-        return [line for key, section in self._sections().items() for line in sick_settings(section, f"{key}.")]
+        return [line for key, section in self._sections().items() for line in known_mistakes_in(section, f"{key}.")]
 
     def _sections(self) -> dict[str, Any]:
         return {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}
@@ -97,7 +97,7 @@ def recipe_names() -> list[str]:
 
 
 def gallery_names() -> list[str]:
-    """The recipes of the gallery of sick runs, as `gallery/NAME`."""
+    """The recipes of the gallery of known mistakes, as `gallery/NAME`."""
     return sorted(f"{GALLERY}/{path.stem}" for path in (LEGACY_FOLDER / GALLERY).glob("*.toml"))
 
 

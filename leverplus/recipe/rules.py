@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leverplus import catalog
 from leverplus.recipe.idle import LABEL_TASKS, one_label_rows, reward_modes, sees_pictures, shows_pictures
 from leverplus.recipe.schema import show_value
-from leverplus.recipe.training import FREE, GrpoConfig, StageConfig
+from leverplus.recipe.training import LABEL_ONLY, GrpoConfig, StageConfig
 
 if TYPE_CHECKING:
     from leverplus.recipe.recipe import Recipe
@@ -248,7 +248,7 @@ def _late_labels(sections: Mapping[str, Any]) -> list[str]:
         f"train.stages: {name} learns from labels alone, so that a later stage knows what to ask the model about: name "
         "one behind it that learns from answers, such as listwise, and none before it"
         for place, name in enumerate(stages)
-        if name in FREE and (set(stages[:place]) - set(FREE) or not set(stages[place:]) - set(FREE))
+        if name in LABEL_ONLY and (set(stages[:place]) - set(LABEL_ONLY) or not set(stages[place:]) - set(LABEL_ONLY))
     ]
 
 

@@ -26,14 +26,14 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
-    sick: Sequence[Any] = (),
+    mistakes: Sequence[Any] = (),
     since: str = "",
 ) -> Any:
     """A field of a section: default, one line of documentation and what values are allowed.
 
     `choices` may be a function, so that a table of the catalog is read when the recipe is checked. `low` and `high`
-    are inclusive, `above` exclusive. `sick` lists values that reproduce a known mistake on purpose: allowed, never a
-    default, and named as such when the recipe is checked. `since` is the version that added the setting, "" for the
+    are inclusive, `above` exclusive. `mistakes` lists values that reproduce a known mistake on purpose: allowed, never
+    a default, and named as such when the recipe is checked. `since` is the version that added the setting, "" for the
     first one: while such a setting is at its default it does not count in a recipe's hash, so that results and run
     folders of before it existed are still recognised. Every new setting must have it.
     """
@@ -43,7 +43,7 @@ def setting(
         "low": low,
         "high": high,
         "above": above,
-        "sick": tuple(sick),
+        "mistakes": tuple(mistakes),
         "since": since,
     }
     # a state of training is recognised by the words of its sections, so later settings stay out of them as well
@@ -144,12 +144,12 @@ def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def sick_settings(section: Any, prefix: str) -> list[str]:
+def known_mistakes_in(section: Any, prefix: str) -> list[str]:
     """Which settings of a section reproduce a known mistake on purpose."""
     found = []
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
-        if value in field.metadata.get("sick", ()):
+        if value in field.metadata.get("mistakes", ()):
             found.append(f"{prefix}{field.name} = {show_value(value)}")
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leverplus import catalog
 from leverplus.recipe.schema import setting
-from leverplus.recipe.training import FREE
+from leverplus.recipe.training import LABEL_ONLY
 
 TEXT_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 """Shares of the question that nearest_both tries on dev."""
@@ -172,7 +172,7 @@ class TrainSection:
     @property
     def asking(self) -> str:
         """The first stage that learns from the model's answers; "" where no stage does, which no recipe may have."""
-        return next((stage for stage in self.stages if stage not in FREE), "")
+        return next((stage for stage in self.stages if stage not in LABEL_ONLY), "")
 
 
 @dataclass(frozen=True)

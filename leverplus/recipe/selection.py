@@ -84,7 +84,7 @@ class PolicyConfig:
     refine: str = setting("attention", "how the best are re-scored (decoder = refine)", choices=("attention", "mlp"))
     refine_top: int = setting(8, "how many are re-scored (decoder = refine)", low=1)
     refine_others: str = setting(
-        "keep", "the others keep their cheap score, or are lost", choices=("keep", "drop"), sick=("drop",)
+        "keep", "the others keep their cheap score, or are lost", choices=("keep", "drop"), mistakes=("drop",)
     )
     stop: str = setting(
         "never",

@@ -1,6 +1,6 @@
 """The training sections: `[reward]` and one section a stage, each a frozen dataclass of documented settings.
 
-Settings marked sick reproduce a mistake of the earlier code on purpose, so that the doctor has something to find.
+Values listed as mistakes reproduce one of the earlier code on purpose, so that the doctor has something to find.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class RceConfig(StageConfig):
     temperature_start: float = setting(0.3, "temperature of the weights at the first step", above=0.0)
     temperature_end: float = setting(0.05, "temperature of the weights at the last step", above=0.0)
     weights: str = setting("raw", "what the weights are made of", choices=("raw", "zscore", "clamped", "rank"))
-    centred: bool = setting(True, "subtract 1/G from the weights, so that the worse push away", sick=(False,))
+    centred: bool = setting(True, "subtract 1/G from the weights, so that the worse push away", mistakes=(False,))
     top1: bool = setting(False, "learn from the first sequence of a group only, as it was stored")
     skip_flat: bool = setting(True, "leave out groups without any difference in reward")
 
@@ -209,7 +209,7 @@ class GrpoConfig(StageConfig):
         (), "members kept by reward in epoch 1, 2, ...; the last holds on; empty: all", low=1
     )
     topk_before_advantage: bool = setting(
-        False, "choose the top k before the baseline is taken, which ties what is left", sick=(True,)
+        False, "choose the top k before the baseline is taken, which ties what is left", mistakes=(True,)
     )
     clip_low: float = setting(0.2, "how far a ratio may fall", low=0.0, high=1.0)
     clip_high: float = setting(0.28, "how far a ratio may rise", low=0.0)
@@ -219,7 +219,7 @@ class GrpoConfig(StageConfig):
         "proximal",
         "what the ratio refers to: proximal; stored also corrects by prox / mu; sft is stale after a warm-up",
         choices=("proximal", "stored", "sft"),
-        sick=("sft",),
+        mistakes=("sft",),
     )
     importance_cap: float = setting(2.0, "largest prox / mu when behaviour = stored", above=0.0)
     reference: str = setting("stage_start", "what the KL term refers to", choices=("stage_start", "round_start", "sft"))
@@ -227,14 +227,14 @@ class GrpoConfig(StageConfig):
         "exact",
         "KL over the whole pool, or estimated from the taken actions",
         choices=("exact", "k1", "k2", "k3", "k3_inverted"),
-        sick=("k3_inverted",),
+        mistakes=("k3_inverted",),
     )
     kl_beta: float = setting(0.01, "weight of the KL term (at first, when it adapts)", low=0.0)
     beta_rule: str = setting(
         "fixed",
         "the weight of the KL term is fixed, or follows the KL once an epoch, or after every batch",
         choices=("fixed", "epoch", "batch"),
-        sick=("batch",),
+        mistakes=("batch",),
     )
     kl_low: float = setting(0.1, "below this KL (nats a sequence) the weight falls", low=0.0)
     kl_high: float = setting(1.0, "above this KL the weight rises", above=0.0)
@@ -250,7 +250,7 @@ class GrpoConfig(StageConfig):
     trust_kl: float = setting(
         0.1, "end an epoch when the KL to the proximal policy passes this, per step; 0 never", low=0.0
     )
-    dropout_in_ratio: bool = setting(False, "dropout in the new pass but not in the old", sick=(True,))
+    dropout_in_ratio: bool = setting(False, "dropout in the new pass but not in the old", mistakes=(True,))
 
     def problems(self, prefix: str) -> list[str]:
         found = super().problems(prefix)
@@ -271,5 +271,5 @@ SECTIONS: dict[str, type[StageConfig]] = {
 }
 """The settings of each stage, by the name of the stage."""
 
-FREE = ("agreement",)
+LABEL_ONLY = ("agreement",)
 """Stages that learn without the model's answers."""

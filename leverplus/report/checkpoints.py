@@ -13,7 +13,7 @@ from leverplus.report.tables import Table
 from leverplus.types import Demos, Item, Pool
 
 if TYPE_CHECKING:
-    from leverplus.evaluation.behaviour import Agreement
+    from leverplus.evaluation.behaviour import PickAgreement
     from leverplus.policies.items import ItemTable
 
 QUERIES, MOST = 64, 30
@@ -56,7 +56,7 @@ def agreement_figure(
     for name in (*epochs, chosen):
         policy = load_checkpoint(folder / name)[0].eval()
         picks[name] = choose_demos(policy, table, pools, shots)
-    before: list[Agreement | None] = [None]  # nothing comes before the first checkpoint
+    before: list[PickAgreement | None] = [None]  # nothing comes before the first checkpoint
     for old, new in pairwise(epochs):
         before.append(agreement(picks[old], picks[new]))
     final = [agreement(picks[name], picks[chosen]) for name in epochs]
@@ -77,7 +77,7 @@ def agreement_figure(
     return Figure("agreement", title, data, layout, Table(head, rows), height=300)
 
 
-def _line(title: str, labels: Sequence[str], found: Sequence[Agreement | None], colour: str) -> dict[str, Any]:
+def _line(title: str, labels: Sequence[str], found: Sequence[PickAgreement | None], colour: str) -> dict[str, Any]:
     return {
         "name": title,
         "x": [plain(label) for label in labels],
@@ -88,7 +88,7 @@ def _line(title: str, labels: Sequence[str], found: Sequence[Agreement | None], 
     }
 
 
-def _cells(found: Agreement | None) -> tuple[str, str]:
+def _cells(found: PickAgreement | None) -> tuple[str, str]:
     if found is None:
         return "", ""
     return f"{100 * found.identical:.0f} %", f"{found.jaccard:.2f}"

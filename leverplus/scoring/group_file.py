@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Entry:
+class GroupEntry:
     """One query of a file. `pool_given`: the file named the pool; else it is the union of what its sequences show."""
 
     query: ItemId
@@ -62,7 +62,7 @@ class GroupFile:
     """
 
     kind: str
-    entries: tuple[Entry, ...]
+    entries: tuple[GroupEntry, ...]
     other: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[ItemId, ItemId] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ class ImportedScore(Score):
         return f"ImportedScore(query={self.query!r}, demos={self.demos!r}, {known})"
 
 
-def _group(entry: Entry) -> Group:
+def _group(entry: GroupEntry) -> Group:
     usable = [candidate for candidate in entry.candidates if not candidate.set_aside]
     builder = "imported:given" if entry.pool_given else "imported:union"
     pool = Pool(entry.query, tuple(item for item in entry.pool if item != entry.query), builder)
@@ -122,7 +122,7 @@ def _group(entry: Entry) -> Group:
     return Group(entry.query, pool, members, tuple(_score(entry, candidate) for candidate in usable))
 
 
-def _score(entry: Entry, candidate: Candidate) -> ImportedScore:
+def _score(entry: GroupEntry, candidate: Candidate) -> ImportedScore:
     known = dict(candidate.measured)
     if "accuracy" in known:
         known.setdefault("correct", known["accuracy"] > 0)  # correct means just that
@@ -199,7 +199,7 @@ def read_group_file(path: Path) -> GroupFile:
     return GroupFile(value["kind"], entries, value["other"], value.get("numbers", {}))
 
 
-def _plain_entry(entry: Entry) -> dict[str, Any]:
+def _plain_entry(entry: GroupEntry) -> dict[str, Any]:
     candidates = [
         {key: value for key, value in vars(candidate).items() if value not in ("", None, {})}
         for candidate in entry.candidates
@@ -207,11 +207,11 @@ def _plain_entry(entry: Entry) -> dict[str, Any]:
     return {**vars(entry), "candidates": candidates}
 
 
-def _entry(plain: Mapping[str, Any]) -> Entry:
+def _entry(plain: Mapping[str, Any]) -> GroupEntry:
     candidates = tuple(
         Candidate(**{**candidate, "demos": tuple(candidate.get("demos", ()))}) for candidate in plain["candidates"]
     )
-    return Entry(**{**plain, "pool": tuple(plain["pool"]), "candidates": candidates})
+    return GroupEntry(**{**plain, "pool": tuple(plain["pool"]), "candidates": candidates})
 
 
 def read_json(path: Path) -> Any:

@@ -53,11 +53,11 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
     sequences of the best candidates, worse ones among the worst, growing outwards.
     """
     found = list(groups)
-    searches: dict[int, _Search] = {}
+    searches: dict[int, _GroupSearch] = {}
     for row, group in enumerate(groups):
         shared = flat_worth(group)
         if shared is not None:
-            searches[row] = _Search(group, shots, shared)
+            searches[row] = _GroupSearch(group, shots, shared)
     spent = 0  # calls per group: all open groups are asked in step, so that one request asks for many
     while searches and spent < calls:
         count = min(ROUND, calls - spent)
@@ -74,7 +74,7 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
     return found
 
 
-class _Search:
+class _GroupSearch:
     """The search of one flat group: what is known, and two orders of sequences to try."""
 
     def __init__(self, group: Group, shots: int, worth: float) -> None:

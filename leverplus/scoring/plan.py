@@ -66,7 +66,7 @@ def mixed_groups(
 
 def list_sources(
     pools: Sequence[Pool], section: ScoreSection, *, seed: int, table: ItemTable | None, policy: Policy | None
-) -> list[sources.Source]:
+) -> list[sources.MemberSource]:
     """The sources of a section in order of precedence: retrieval, the selector, chance."""
     shots, found = section.shots, []
     if section.retrieved:
@@ -89,7 +89,7 @@ def list_sources(
 
 def _selector_sources(
     policy: Policy, table: ItemTable, pools: Sequence[Pool], section: ScoreSection, seed: int
-) -> list[sources.Source]:
+) -> list[sources.MemberSource]:
     shots, found = section.shots, []
     if section.selector_beams:
         found.append(sources.from_selector_beam(policy, table, pools, shots, section.selector_beams))

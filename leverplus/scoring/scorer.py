@@ -36,7 +36,7 @@ TRAINING, EVALUATION, ADVICE = "training", "evaluation", "advice"
 
 
 @dataclass
-class Meter:
+class CallMeter:
     """Distinct prompts asked for, by purpose, and what the model itself had to do."""
 
     asked: dict[str, set[bytes]] = field(default_factory=lambda: {TRAINING: set(), EVALUATION: set(), ADVICE: set()})
@@ -67,7 +67,7 @@ class Scorer:
     backend: Backend
     store: ScoreStore
     engine: Engine
-    meter: Meter = field(default_factory=Meter)
+    meter: CallMeter = field(default_factory=CallMeter)
     progress: Progress | None = None
     chunk: int = CHUNK
 

@@ -34,7 +34,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True)
-class Source:
+class MemberSource:
     """Sequences of one kind for every pool; `count` asked for a pool; `density` is None where nothing is random."""
 
     name: str
@@ -49,7 +49,7 @@ def source_seed(seed: int, source: str, query: ItemId) -> int:
     return int.from_bytes(digest, "big") >> 1  # below 2^63, which every generator takes
 
 
-def from_chance(pools: Sequence[Pool], shots: int, count: int, seed: int) -> Source:
+def from_chance(pools: Sequence[Pool], shots: int, count: int, seed: int) -> MemberSource:
     """`count` uniform draws of distinct candidates in random order; the density is 1 / (K (K-1) ... (K-S+1))."""
     lists = []
     for pool in pools:
@@ -63,10 +63,10 @@ def from_chance(pools: Sequence[Pool], shots: int, count: int, seed: int) -> Sou
             found.append([-math.log(math.perm(len(pool), len(demos))) for demos in own])
         return found
 
-    return Source("random", lists, count, density)
+    return MemberSource("random", lists, count, density)
 
 
-def from_retrieval(pools: Sequence[Pool], table: ItemTable, shots: int, count: int) -> Source:
+def from_retrieval(pools: Sequence[Pool], table: ItemTable, shots: int, count: int) -> MemberSource:
     """Neighbours in order of similarity: ranks 1..S, then 2..S+1, and so on; the most similar stands last."""
     lists = []
     for pool, similarity in zip(pools, similarities(pools, table), strict=True):
@@ -76,7 +76,7 @@ def from_retrieval(pools: Sequence[Pool], table: ItemTable, shots: int, count: i
             window = order[first : first + shots]
             own.append(tuple(pool.candidates[int(place)] for place in reversed(window)))
         lists.append(own)
-    return Source("retrieval", lists, count)
+    return MemberSource("retrieval", lists, count)
 
 
 def similarities(pools: Sequence[Pool], table: ItemTable) -> Iterator[NDArray[np.float64]]:
@@ -90,7 +90,7 @@ def similarities(pools: Sequence[Pool], table: ItemTable) -> Iterator[NDArray[np
 
 def from_policy(
     policy: Policy, table: ItemTable, pools: Sequence[Pool], shots: int, count: int, *, temperature: float, seed: int
-) -> Source:
+) -> MemberSource:
     """`count` independent sequences a pool, drawn from a selector at a temperature."""
     from leverplus.policies.items import sample_members
 
@@ -105,12 +105,12 @@ def from_policy(
         temperature=temperature,
         without_replacement=False,
     )
-    return Source(name, _demos_of(drawn), count, policy_density(policy, table, pools, temperature))
+    return MemberSource(name, _demos_of(drawn), count, policy_density(policy, table, pools, temperature))
 
 
 def from_stochastic_beam(
     policy: Policy, table: ItemTable, pools: Sequence[Pool], shots: int, count: int, *, seed: int
-) -> Source:
+) -> MemberSource:
     """`count` different sequences a pool, drawn from a selector without replacement.
 
     The density is that of one draw; that a sequence cannot come twice is not in it.
@@ -120,10 +120,10 @@ def from_stochastic_beam(
     drawn = sample_members(
         policy, table, pools, shots, count, seed_of=lambda query: source_seed(seed, "stochastic_beam", query)
     )
-    return Source("stochastic_beam", _demos_of(drawn), count, policy_density(policy, table, pools, 1.0))
+    return MemberSource("stochastic_beam", _demos_of(drawn), count, policy_density(policy, table, pools, 1.0))
 
 
-def from_selector_beam(policy: Policy, table: ItemTable, pools: Sequence[Pool], shots: int, count: int) -> Source:
+def from_selector_beam(policy: Policy, table: ItemTable, pools: Sequence[Pool], shots: int, count: int) -> MemberSource:
     """The `count` likeliest sequences that beam search finds under a selector."""
     from leverplus.policies.decode import beam
 
@@ -132,7 +132,7 @@ def from_selector_beam(policy: Policy, table: ItemTable, pools: Sequence[Pool], 
         picks = beam(policy, encoded, shots, count)
         for pool, rows in zip(part, picks.positions.tolist(), strict=True):
             lists.append([tuple(pool.candidates[place] for place in row) for row in rows if min(row) >= 0])
-    return Source("selector_beam", lists, count)
+    return MemberSource("selector_beam", lists, count)
 
 
 def policy_density(policy: Policy, table: ItemTable, pools: Sequence[Pool], temperature: float) -> Density:
@@ -163,14 +163,14 @@ def policy_density(policy: Policy, table: ItemTable, pools: Sequence[Pool], temp
     return density
 
 
-def mixed_members(pools: Sequence[Pool], sources: Sequence[Source]) -> list[tuple[Member, ...]]:
+def mixed_members(pools: Sequence[Pool], sources: Sequence[MemberSource]) -> list[tuple[Member, ...]]:
     """One list of members a pool, each sequence once under the first source that has it.
 
     `log_mu` is the log of the mixture density over all random sources; None for members no random source drew.
     """
-    chosen: list[dict[Demos, Source]] = []
+    chosen: list[dict[Demos, MemberSource]] = []
     for row in range(len(pools)):
-        found: dict[Demos, Source] = {}
+        found: dict[Demos, MemberSource] = {}
         for source in sources:
             for demos in source.lists[row]:
                 found.setdefault(demos, source)
@@ -183,7 +183,7 @@ def mixed_members(pools: Sequence[Pool], sources: Sequence[Source]) -> list[tupl
     ]
 
 
-def _mixture(drawn: Sequence[Sequence[Demos]], sources: Sequence[Source]) -> list[dict[Demos, float]]:
+def _mixture(drawn: Sequence[Sequence[Demos]], sources: Sequence[MemberSource]) -> list[dict[Demos, float]]:
     """log sum_i (n_i / n) p_i(list) of every drawn list, over sources that were asked for n_i lists of n."""
     total = sum(source.count for source in sources)
     tables = [(math.log(s.count / total), s.density(drawn)) for s in sources if s.density is not None]

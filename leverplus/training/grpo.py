@@ -2,7 +2,7 @@
 
 `policy` learns. `proximal` is its copy from the start of the round: ratio and clip refer to it. `reference` is what the
 KL term refers to. The behaviour made the sequences; its log-probabilities came with the groups (`log_mu`). Mixing them
-up was the decisive mistake of the earlier code; it can be made again with settings marked sick.
+up was the decisive mistake of the earlier code; it can be made again with settings marked as known mistakes.
 """
 
 from __future__ import annotations

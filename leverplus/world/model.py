@@ -45,7 +45,7 @@ def normalise_pictures(pictures: Tensor) -> Tensor:
     return pictures.float() / 127.5 - 1.0
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """A pre-norm transformer block whose attention can look back at remembered keys and values."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -84,7 +84,7 @@ class TinyLVLM(nn.Module):
         self.project = nn.Linear(config.channels[-1] * 4, IMAGE_TOKENS * config.width)
         self.words = nn.Embedding(len(VOCABULARY), config.width)
         self.positions = nn.Embedding(ITEM_TOKENS * (MAX_DEMOS + 1), config.width)
-        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(DecoderBlock(config.width, config.heads) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from leverplus.world.model import ITEM_TOKENS, PROMPT_TOKENS, Block, KeyValues, TinyLVLM
+from leverplus.world.model import ITEM_TOKENS, PROMPT_TOKENS, DecoderBlock, KeyValues, TinyLVLM
 from leverplus.world.words import ANSWER_END, ANSWER_START, END
 
 
 @dataclass(frozen=True)
-class ItemTable:
+class PromptItems:
     """Rows of items ready for the model: picture tokens (N, 2, width), question ids (N, 4), shown answer ids (N, 2)."""
 
     seen: Tensor
@@ -28,7 +28,7 @@ class ItemTable:
 
 
 @dataclass(frozen=True)
-class Reading:
+class WorldReading:
     """Greedy answers (N, 2) as token ids and log-probabilities (N, R) of the references, end marker included."""
 
     answer: Tensor
@@ -37,7 +37,7 @@ class Reading:
 
 
 @torch.inference_mode()
-def read_prompts(model: TinyLVLM, table: ItemTable, query: Tensor, demos: Tensor, references: Tensor) -> Reading:
+def read_prompts(model: TinyLVLM, table: PromptItems, query: Tensor, demos: Tensor, references: Tensor) -> WorldReading:
     """Answer N prompts with equally many demonstrations.
 
     `query` (N,) and `demos` (N, n) are rows of the table; `references` (N, R, 2) are answer ids, repeated to fill R.
@@ -60,10 +60,10 @@ def read_prompts(model: TinyLVLM, table: ItemTable, query: Tensor, demos: Tensor
     logprobs = first.gather(1, references[:, :, 0]) + after_references
     last = second[every, place[:, -1], END:ANSWER_END].argmax(-1) + END  # (N,), a second name or the end
     tokens = computed * ITEM_TOKENS + len(query) * PROMPT_TOKENS + len(row)
-    return Reading(torch.stack([word, last], 1), logprobs, tokens)
+    return WorldReading(torch.stack([word, last], 1), logprobs, tokens)
 
 
-def _remember_demos(model: TinyLVLM, table: ItemTable, demos: Tensor) -> tuple[KeyValues | None, int]:
+def _remember_demos(model: TinyLVLM, table: PromptItems, demos: Tensor) -> tuple[KeyValues | None, int]:
     """Keys and values of every prompt's demonstrations, each distinct leading run computed once; their number."""
     levels: list[tuple[KeyValues, Tensor]] = []
     run = torch.zeros(len(demos), dtype=torch.long, device=demos.device)  # (N,), which leading run a prompt has
@@ -107,7 +107,7 @@ def _read_on(model: TinyLVLM, inputs: Tensor, past: KeyValues | None, wanted: in
     mask = torch.ones(count, start + count, dtype=torch.bool, device=x.device).tril(start)  # causal, (T, P + T)
     memory: KeyValues = []
     for layer, module in enumerate(model.blocks):
-        block = cast(Block, module)
+        block = cast(DecoderBlock, module)
         used = wanted if layer == len(model.blocks) - 1 else count  # nobody attends to the last layer's output
         query, key, value = _project(block, x, used)
         if past is not None:
@@ -120,7 +120,7 @@ def _read_on(model: TinyLVLM, inputs: Tensor, past: KeyValues | None, wanted: in
     return model.norm(x), memory
 
 
-def _project(block: Block, x: Tensor, used: int) -> tuple[Tensor, Tensor, Tensor]:
+def _project(block: DecoderBlock, x: Tensor, used: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (N, heads, used, d) of the last tokens, keys and values (N, heads, T, d) of all."""
     n, count, width = x.shape
     normed = block.norm_attention(x)
@@ -137,7 +137,7 @@ def _project(block: Block, x: Tensor, used: int) -> tuple[Tensor, Tensor, Tensor
     return query, key, value
 
 
-def _after_attention(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
+def _after_attention(block: DecoderBlock, x: Tensor, mixed: Tensor) -> Tensor:
     """The rest of a block: projects what attention mixed, then the two-layer network, each added to x."""
     x = x + block.out(mixed)
     return cast(Tensor, x + block.down(functional.gelu(block.up(block.norm_mlp(x)))))
@@ -153,7 +153,7 @@ def _follow_branches(model: TinyLVLM, words: Tensor, at: tuple[Tensor, Tensor], 
     branches = int(at[1].max()) + 1
     x = model.words(words) + model.positions.weight[tokens]  # (M, width)
     for (keys, values), module in zip(memory, model.blocks, strict=True):
-        block = cast(Block, module)
+        block = cast(DecoderBlock, module)
         parts = block.into(block.norm_attention(x)).view(len(words), 3, block.heads, -1)
         padded = x.new_zeros(prompts, branches, *parts.shape[1:])
         padded[at] = parts

@@ -15,7 +15,7 @@ from leverplus.errors import DataError
 from leverplus.experiment.evaluate import evaluate_run
 from leverplus.experiment.opening import load_run
 from leverplus.lab.benchmark import Plan, quick_plan
-from leverplus.lab.jobs import Place, do_job
+from leverplus.lab.jobs import Workplace, do_job
 from leverplus.lab.records import FILE, Records
 from leverplus.rundir import read_json
 from leverplus.training.checkpoint import load_checkpoint
@@ -79,7 +79,7 @@ def test_fewer_questions_and_other_pools_are_measured_in_the_same_way(quick: Pat
         job for job in Plan(**{**quick_plan("methods"), "methods": ("listwise",), "seeds": 1}).jobs() if job.method
     ]
     few = replace(job, queries=6, pools=(8,))
-    found = do_job(few, Place(quick / "runs"))
+    found = do_job(few, Workplace(quick / "runs"))
     assert list(found) == few.marks()
     usual, small = found.values()
     whole = Records.read(quick).found["listwise/1200/world0/seed0"]
@@ -88,7 +88,7 @@ def test_fewer_questions_and_other_pools_are_measured_in_the_same_way(quick: Pat
     assert usual["conditions"] == whole["conditions"] != small["conditions"]
     assert (usual["pool"], small["pool"]) == (12, 8)
     assert not list((quick / "runs" / few.folder / "checkpoints").glob("*-epoch*")), "only what is needed is kept"
-    again = do_job(few, Place(quick / "runs"))
+    again = do_job(few, Workplace(quick / "runs"))
     assert {key: record["accuracy"] for key, record in again.items()} == {k: r["accuracy"] for k, r in found.items()}
     assert again[few.marks()[0]]["training_seconds"] == usual["training_seconds"], "they are kept with the run"
 

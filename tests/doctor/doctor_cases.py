@@ -8,10 +8,10 @@ from typing import Any
 
 from leverplus.doctor.records import (
     Arm,
-    Choice,
+    ChosenEpoch,
     Epoch,
     GroupStats,
-    Picks,
+    PickCounts,
     Probe,
     Published,
     Record,
@@ -185,7 +185,10 @@ HEALTHY: dict[str, Record] = {
         settings=WORLD,
         series=(lines("sft", SFT, SFT, SFT, SFT), lines("grpo", GRPO, GRPO, GRPO, GRPO)),
         report=REPORT,
-        picks=(Picks("learned", 1, 300, 180, 0.03, 0.14, 1.0), Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 2.2, 0.5)),
+        picks=(
+            PickCounts("learned", 1, 300, 180, 0.03, 0.14, 1.0),
+            PickCounts("learned_auto", 4, 300, 200, 0.02, 0.1, 2.2, 0.5),
+        ),
         probe=PROBE,
         seed=0,
         manifest=True,
@@ -196,7 +199,7 @@ HEALTHY: dict[str, Record] = {
     ),
     "a selector that may show none and hardly ever should": Record(
         settings={**WORLD, "select.stop": "none_only"},
-        picks=(Picks("learned_auto", 4, 300, 200, 0.02, 0.1, 3.99, 0.998),),
+        picks=(PickCounts("learned_auto", 4, 300, 200, 0.02, 0.1, 3.99, 0.998),),
     ),
     "a healthy table": Record(published=Published(arms=TABLE)),
     "advantages that are only centred, in a training that learns": Record(
@@ -324,7 +327,7 @@ SICK: dict[str, Record] = {
     "nothing_learnt": Record(series=(same("sft", 4, nll=8.27, nll_skill=0.004, loss__nll=8.27),)),
     "selected_by_loss": sets(grpo__monitor="loss"),
     "claimed_best_is_not": replace(
-        printed(choices=(Choice("plan 5", 2, "val/loss", 5.14132),)),
+        printed(choices=(ChosenEpoch("plan 5", 2, "val/loss", 5.14132),)),
         series=(lines("grpo", {"val/loss": 5.13576}, {"val/loss": 5.14132}, label="plan 5", exact=False),),
     ),
     "reward_falls": grpo(*({"val/reward": value} for value in (0.8, 0.6, 0.5))),
@@ -336,9 +339,9 @@ SICK: dict[str, Record] = {
     "gradient_drowned": grpo(*[{"grad/policy": 0.02, "grad/kl": 1.4, "grad/entropy": 0.0}] * 2, grpo__kl_beta=1.0),
     "entropy_collapsed": grpo({"entropy/norm": 0.01}, {"entropy/norm": 0.01}),
     "entropy_stuck": grpo(*[{"entropy/norm": 0.985}] * 3),
-    "hub_demonstrations": Record(picks=(Picks("learned", 1, 300, 25, 0.2, 0.8, 1.0),)),
-    "query_ignored": Record(picks=(Picks("learned", 1, 300, 2, 0.6, 1.0, 1.0),)),
-    "stop_collapse": Record(picks=(Picks("learned_auto", 4, 300, 0, 0.0, 0.0, 0.0, 1.0),)),
+    "hub_demonstrations": Record(picks=(PickCounts("learned", 1, 300, 25, 0.2, 0.8, 1.0),)),
+    "query_ignored": Record(picks=(PickCounts("learned", 1, 300, 2, 0.6, 1.0, 1.0),)),
+    "stop_collapse": Record(picks=(PickCounts("learned_auto", 4, 300, 0, 0.0, 0.0, 0.0, 1.0),)),
     "more_shots_hurt": report(
         arms={"learned": arms(s1=0.57, s4=0.4), "random": arms(s1=0.45, s4=0.46), "zero_shot": arms(s0=0.4)}
     ),

@@ -33,7 +33,7 @@ ARMS = {
 
 
 @pytest.fixture(scope="module")
-def bench(world_run: Run) -> arms.Bench:
+def bench(world_run: Run) -> arms.EvaluationContext:
     return bench_of(world_run, world_run.chosen_items("test", world_run.recipe.eval.items))
 
 
@@ -57,7 +57,7 @@ def test_every_arm_answers_the_same_items(world_run: Run, results: Results) -> N
         assert np.isclose(report["arms"][arm]["mean"], np.mean(values))
 
 
-def test_demonstrations_come_from_the_querys_pool_each_once(bench: arms.Bench, results: Results) -> None:
+def test_demonstrations_come_from_the_querys_pool_each_once(bench: arms.EvaluationContext, results: Results) -> None:
     pools = {pool.query: set(pool.candidates) for pool in bench.pools}
     for arm, shots, draw in results:
         for own in draw:
@@ -76,14 +76,14 @@ def test_oracles_are_in_order(results: Results) -> None:
         assert (results.accuracy("oracle_exhaustive", 2) >= results.accuracy(arm, 2)).all()
 
 
-def test_an_unaffordable_exhaustive_oracle_is_not_run(world_run: Run, bench: arms.Bench) -> None:
+def test_an_unaffordable_exhaustive_oracle_is_not_run(world_run: Run, bench: arms.EvaluationContext) -> None:
     section = replace(world_run.recipe.eval, exhaustive_calls=14 * 6 * 5 - 1)
     found = run_arms(bench, section, None, 0.5, 0.7)
     assert found.shots("oracle_exhaustive") == [1]
     assert "learned" not in found.draws
 
 
-def test_the_nearest_arm_matches_a_search_by_hand(bench: arms.Bench) -> None:
+def test_the_nearest_arm_matches_a_search_by_hand(bench: arms.EvaluationContext) -> None:
     chosen = arms.nearest_arm(bench, 0.5, [2])[2]
     for pool, demos in zip(bench.pools, chosen, strict=True):
         query = {name: block[bench.table.row(pool.query)].double() for name, block in bench.table.blocks.items()}
@@ -127,7 +127,9 @@ def test_the_same_run_gives_the_same_bytes(world_run: Run, policy: Policy) -> No
     assert (world_run.folder / "eval.json").read_bytes() == before
 
 
-def test_a_policy_that_ignores_its_query_is_caught(bench: arms.Bench, policy: Policy, results: Results) -> None:
+def test_a_policy_that_ignores_its_query_is_caught(
+    bench: arms.EvaluationContext, policy: Policy, results: Results
+) -> None:
     places = list(range(len(bench.pools)))
     seeing = shuffled_queries(bench, results, policy, places)
 
@@ -148,7 +150,7 @@ def test_a_policy_that_ignores_its_query_is_caught(bench: arms.Bench, policy: Po
     assert seeing["1"]["same_picks"] < 1.0
 
 
-def test_other_orders_are_really_asked(bench: arms.Bench, results: Results) -> None:
+def test_other_orders_are_really_asked(bench: arms.EvaluationContext, results: Results) -> None:
     measured = {item: dict[tuple, float]() for item in results.items}
     for own in results.draws["learned"][2][0]:
         measured[own.item][own.demos] = own.accuracy

@@ -14,14 +14,14 @@ from leverplus.experiment.calls import KeptCalls
 from leverplus.experiment.opening import load_run, open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.rundir import CALLS
-from leverplus.scoring.scorer import EVALUATION, TRAINING, Meter
+from leverplus.scoring.scorer import EVALUATION, TRAINING, CallMeter
 
 
 def test_every_prompt_is_counted_once_and_is_known_when_the_file_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / CALLS
     kept = KeptCalls(path)
     assert not kept.counted
-    meter = Meter(keep=kept.write)
+    meter = CallMeter(keep=kept.write)
     meter.asked[TRAINING] = kept.keys
     meter.count(TRAINING, [b"\x01\x02", b"\x03\x04", b"\x01\x02"])
     meter.count(TRAINING, [b"\x03\x04", b"\x05\x06"])

@@ -16,7 +16,7 @@ from leverplus.lab.methods import (
     METHODS,
     ORDER,
     TITLES,
-    Method,
+    TrainingMethod,
     ablation,
     owner_of,
     quick_settings,
@@ -53,8 +53,8 @@ def test_all_methods_are_measured_on_the_same_task_pools_and_items() -> None:
 
 def test_the_plans_training_has_its_mistakes_and_the_mended_one_has_none() -> None:
     sick, mended = METHODS["sft_rce_grpo"].at(128_000), METHODS["mended_grpo"].at(128_000)
-    assert len(sick.sick()) >= 4
-    assert mended.sick() == []
+    assert len(sick.known_mistakes()) >= 4
+    assert mended.known_mistakes() == []
     assert tuple(sick.stages) == tuple(mended.stages) == ("sft", "rce", "grpo")
     assert sick.score == mended.score
     assert sick.reward == mended.reward
@@ -128,6 +128,6 @@ def test_quick_sizes_make_recipes_that_can_run(what: str) -> None:
 
 
 def test_quick_settings_know_every_stage() -> None:
-    settings = quick_settings(Method("plan5"))
+    settings = quick_settings(TrainingMethod("plan5"))
     assert {"sft.epochs=2", "rce.epochs=2", "grpo.epochs=2"} <= set(settings)
     assert "score.rounds=1" not in settings

@@ -62,9 +62,9 @@ def test_all_plans_are_measured_alike_so_that_they_can_be_compared() -> None:
 
 
 def test_the_plans_make_the_mistakes_of_the_earlier_code_on_purpose() -> None:
-    assert load_recipe("baseline").sick() == ["rce.centred = false"], "the only one that all plans share"
+    assert load_recipe("baseline").known_mistakes() == ["rce.centred = false"], "the only one that all plans share"
     for name in LATER_PLANS:
-        sick = " ".join(load_recipe(name).sick())
+        sick = " ".join(load_recipe(name).known_mistakes())
         for mistake in ("topk_before_advantage", 'behaviour = "sft"', "k3_inverted", "dropout_in_ratio"):
             assert mistake in sick, (name, mistake)
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from leverplus.errors import DataError, MissingFile
-from leverplus.lab.real import Record, read_records, recommended, standings, write_records
+from leverplus.lab.real import WayRecord, read_records, recommended, standings, write_records
 
 
-def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> Record:
+def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> WayRecord:
     items = [f"i{n}" for n in range(len(accuracy))]
-    return Record("trec", "tiny", arm, kind, shots, f"{arm}, set", 3, dev, items, list(range(len(items))), accuracy)
+    return WayRecord("trec", "tiny", arm, kind, shots, f"{arm}, set", 3, dev, items, list(range(len(items))), accuracy)
 
 
-def made(seed: int = 0) -> list[Record]:
+def made(seed: int = 0) -> list[WayRecord]:
     rng = np.random.default_rng(seed)
     weak, same, strong = ((rng.random(400) < level).astype(float) for level in (0.4, 0.4, 0.7))
     strong[:50] = np.nan
@@ -65,7 +65,7 @@ def test_p_is_corrected_over_all_tables() -> None:
     alone = standings(made())["comparisons"][-1]
     many = []
     for number in range(8):
-        many += [Record(**{**vars(r), "task": f"task{number}"}) for r in made(number)]
+        many += [WayRecord(**{**vars(r), "task": f"task{number}"}) for r in made(number)]
     row = next(
         r
         for r in standings(many)["comparisons"]

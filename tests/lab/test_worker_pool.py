@@ -14,7 +14,7 @@ import pytest
 from leverplus.errors import TrainingError
 from leverplus.lab.jobs import ARMS, Job
 from leverplus.lab.methods import ABLATIONS, METHODS, ablation
-from leverplus.lab.worker_pool import Pace, run_jobs, urgency
+from leverplus.lab.worker_pool import JobPace, run_jobs, urgency
 
 
 def job(name: str = "best", budget: int = 8_000, world: int = 0, seed: int = 0) -> Job:
@@ -92,7 +92,7 @@ def test_when_the_time_is_up_what_is_under_way_is_left_out() -> None:
 
 
 def test_the_expected_time_is_that_of_the_same_kind_or_in_proportion_to_the_calls() -> None:
-    pace = Pace()
+    pace = JobPace()
     assert pace.expected(job()) == 0.0
     pace.add(job(budget=8_000), 10.0)
     pace.add(job(budget=8_000), 14.0)

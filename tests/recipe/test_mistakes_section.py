@@ -1,4 +1,4 @@
-"""Every mistake that a recipe can make on purpose is marked sick and told in the handbook."""
+"""Every mistake that a recipe can make on purpose is marked as a known mistake and told in the handbook."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 def test_every_value_but_the_first_is_sick_and_in_the_handbook() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for field in dataclasses.fields(MistakesSection):
-        (sick,) = field.metadata["sick"]
+        (sick,) = field.metadata["mistakes"]
         assert sick != field.default
         recipe = build_recipe("test", {"mistakes": {field.name: sick}}, "test")
-        assert len(recipe.sick()) == 1
+        assert len(recipe.known_mistakes()) == 1
         assert f"| `mistakes.{field.name}` | `{str(sick).lower()}` |" in text
 
 

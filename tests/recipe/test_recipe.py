@@ -253,14 +253,14 @@ def test_a_recipe_with_every_value_written_out_is_the_same_recipe(name: str, tmp
 
 
 def test_settings_that_repeat_a_known_mistake_are_named() -> None:
-    assert load_recipe("world").sick() == []
+    assert load_recipe("world").known_mistakes() == []
     values = {
         "train": {"stages": ["grpo"]},
         "grpo": {"kl": "k3_inverted", "topk_before_advantage": True},
         "select": {"refine_others": "drop"},
     }
     recipe = build_recipe("test", values, "test")
-    assert sorted(recipe.sick()) == [
+    assert sorted(recipe.known_mistakes()) == [
         'grpo.kl = "k3_inverted"',
         "grpo.topk_before_advantage = true",
         'select.refine_others = "drop"',
@@ -268,7 +268,7 @@ def test_settings_that_repeat_a_known_mistake_are_named() -> None:
 
 
 def test_no_default_repeats_a_known_mistake() -> None:
-    assert ALL_STAGES.sick() == []
+    assert ALL_STAGES.known_mistakes() == []
 
 
 def test_every_setting_is_documented() -> None:

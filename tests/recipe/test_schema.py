@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from leverplus.recipe.schema import hashed_settings, plain_settings, read_section, setting, sick_settings
+from leverplus.recipe.schema import hashed_settings, known_mistakes_in, plain_settings, read_section, setting
 
 
 @dataclass(frozen=True)
 class Section:
     count: int = setting(3, "a count", low=1, high=8)
     share: float = setting(0.5, "a share", above=0.0)
-    on: bool = setting(False, "a switch", sick=(True,))
+    on: bool = setting(False, "a switch", mistakes=(True,))
     kind: str = setting("plain", "a kind", choices=("plain", "fancy"))
     late: str = setting("a", "a kind from a table", choices=lambda: ("a", "b"))
     sizes: tuple[int, ...] = setting((1, 2), "sizes", low=1)
@@ -78,8 +78,8 @@ def test_problems_add_up() -> None:
 def test_a_known_mistake_is_allowed_and_named() -> None:
     section, problems = read(on=True)
     assert problems == []
-    assert sick_settings(section, "part.") == ["part.on = true"]
-    assert sick_settings(Section(), "part.") == []
+    assert known_mistakes_in(section, "part.") == ["part.on = true"]
+    assert known_mistakes_in(Section(), "part.") == []
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from leverplus.policies.items import sample_members
 from leverplus.scoring.sources import (
-    Source,
+    MemberSource,
     from_chance,
     from_policy,
     from_retrieval,
@@ -89,10 +89,10 @@ def test_retrieval_takes_windows_of_the_nearest_with_the_nearest_last(table, poo
 
 def test_members_of_a_mixture_carry_its_density_by_hand() -> None:
     pool = Pool("q", ("a", "b"), "x")
-    fair = Source("fair", [[("a",), ("b",)]], 3, lambda lists: [[math.log(0.5)] * len(own) for own in lists])
+    fair = MemberSource("fair", [[("a",), ("b",)]], 3, lambda lists: [[math.log(0.5)] * len(own) for own in lists])
     chances = {("a",): 0.9, ("b",): 0.1}
-    bent = Source("bent", [[("a",)]], 1, lambda lists: [[math.log(chances[d]) for d in own] for own in lists])
-    fixed = Source("fixed", [[("b",)]], 1)
+    bent = MemberSource("bent", [[("a",)]], 1, lambda lists: [[math.log(chances[d]) for d in own] for own in lists])
+    fixed = MemberSource("fixed", [[("b",)]], 1)
     (members,) = mixed_members([pool], [fixed, fair, bent])
     assert [(member.demos, member.source) for member in members] == [(("b",), "fixed"), (("a",), "fair")]
     assert members[0].log_mu is None

@@ -13,7 +13,7 @@ import torch
 from leverplus import catalog
 from leverplus.errors import TrainingError
 from leverplus.policies.base import Policy
-from leverplus.recipe.schema import sick_settings
+from leverplus.recipe.schema import known_mistakes_in
 from leverplus.recipe.training import SECTIONS, GrpoConfig, RewardConfig, SftConfig, StageConfig
 from leverplus.training.checkpoint import load_checkpoint, load_state, tensors_of
 from leverplus.training.data.batch import collate
@@ -416,9 +416,9 @@ def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, pl
 
 def test_no_default_is_sick_and_sick_ones_are_named() -> None:
     for name, section in SECTIONS.items():
-        assert sick_settings(section(), f"{name}.") == []
+        assert known_mistakes_in(section(), f"{name}.") == []
     legacy = GrpoConfig(behaviour="sft", topk_before_advantage=True, kl="k3_inverted", dropout_in_ratio=True)
-    assert len(sick_settings(replace(legacy, beta_rule="batch"), "grpo.")) == 5
+    assert len(known_mistakes_in(replace(legacy, beta_rule="batch"), "grpo.")) == 5
     assert set(SECTIONS) == set(catalog.STAGES)
     assert isinstance(SftConfig(), StageConfig)
 

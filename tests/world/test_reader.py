@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leverplus.world.model import ModelConfig, TinyLVLM
-from leverplus.world.reader import ItemTable, read_prompts
+from leverplus.world.reader import PromptItems, read_prompts
 from leverplus.world.words import ANSWER_END, ANSWER_START, END, VOCABULARY
 
 ITEMS, REFERENCES = 30, 3
@@ -23,16 +23,16 @@ def model() -> TinyLVLM:
 
 
 @pytest.fixture(scope="module")
-def table() -> ItemTable:
+def table() -> PromptItems:
     generator = torch.Generator().manual_seed(4)
-    return ItemTable(
+    return PromptItems(
         torch.randn(ITEMS, 2, 24, generator=generator),
         torch.randint(ANSWER_END, len(VOCABULARY), (ITEMS, 4), generator=generator),
         torch.randint(ANSWER_START, ANSWER_END, (ITEMS, 2), generator=generator),
     )
 
 
-def whole_pass(model: TinyLVLM, table: ItemTable, query: int, demos: list[int], said: list[int]) -> torch.Tensor:
+def whole_pass(model: TinyLVLM, table: PromptItems, query: int, demos: list[int], said: list[int]) -> torch.Tensor:
     parts = [
         model.item_inputs(table.seen[d : d + 1], table.question[d : d + 1], table.answer[d : d + 1]) for d in demos
     ]
@@ -45,7 +45,7 @@ def whole_pass(model: TinyLVLM, table: ItemTable, query: int, demos: list[int], 
 
 @torch.inference_mode()
 def plainly(
-    model: TinyLVLM, table: ItemTable, query: int, demos: list[int], references: list[list[int]]
+    model: TinyLVLM, table: PromptItems, query: int, demos: list[int], references: list[list[int]]
 ) -> tuple[list[int], list[float]]:
     word = int(whole_pass(model, table, query, demos, [])[-1, ANSWER_START:ANSWER_END].argmax()) + ANSWER_START
     last = int(whole_pass(model, table, query, demos, [word])[-1, END:ANSWER_END].argmax()) + END
@@ -102,7 +102,7 @@ def test_every_part_of_a_prompt_matters(model, table) -> None:
     for name in ("seen", "question", "answer"):
         block = getattr(table, name).clone()
         block[:20] = block[:20].roll(1, 0)
-        changed = ItemTable(**{**vars(table), name: block})
+        changed = PromptItems(**{**vars(table), name: block})
         assert not torch.allclose(read_prompts(model, changed, query, demos, references).logprobs, before), name
 
 

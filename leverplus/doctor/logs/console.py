@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from leverplus.doctor.logs.names import PLACES, Line, meaning
+from leverplus.doctor.logs.names import PLACES, LogLine, meaning
 
 _NUMBER = r"[+-]?(?:\d+(?:,\d{3})+|\d*\.\d+|\d+\.?)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)"
 _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
@@ -32,9 +32,9 @@ _RESUMED = re.compile(
 _NOT_RESUMED = re.compile(r"resume[_ ](?:from[_ ]checkpoint|mode|training)?\s*[=:]\s*(?:none|false|disable|null)", re.I)
 
 
-def read_console(text: str) -> list[Line]:
+def read_console(text: str) -> list[LogLine]:
     """The metric lines of what a training printed, in order; none where there are none."""
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     table: dict[str, float | None] = {}
     section, resumed = "", False
     header: list[str] = []
@@ -43,7 +43,7 @@ def read_console(text: str) -> list[Line]:
         if header and len(columns) == len(header):
             values = _of_columns(header, columns)
             if values:
-                lines.append(Line(values, resumed))
+                lines.append(LogLine(values, resumed))
                 resumed = False
             continue
         header = columns if _is_header(columns) else []
@@ -57,19 +57,19 @@ def read_console(text: str) -> list[Line]:
                 table[f"{section}{cells.group(2)}"] = number(cells.group(3))
             continue
         if table and _RULE.match(row):
-            lines.append(Line(table, resumed))
+            lines.append(LogLine(table, resumed))
             table, section, resumed = {}, "", False
             continue
         values = _values(row)
         if "train_runtime" in values:
             resumed = True  # a Trainer sums up at its end; what follows is another training
         elif values:
-            lines.append(Line(values, resumed))
+            lines.append(LogLine(values, resumed))
             resumed = False
         elif _RESUMED.search(row) and not _NOT_RESUMED.search(row):
             resumed = True
     if table:
-        lines.append(Line(table, resumed))
+        lines.append(LogLine(table, resumed))
     return lines
 
 

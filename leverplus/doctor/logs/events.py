@@ -11,15 +11,15 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from leverplus.doctor.logs.names import Line, finite
+from leverplus.doctor.logs.names import LogLine, finite
 from leverplus.errors import DataError
 
 Fields = Iterator[tuple[int, bytes | int]]
 
 
-def read_events(paths: list[Path]) -> list[Line]:
+def read_events(paths: list[Path]) -> list[LogLine]:
     """The scalars of the event files of one run, a line a step; a later file with the same tags is a resumption."""
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     seen: set[str] = set()
     for path in paths:
         steps: dict[int, dict[str, float | None]] = {}
@@ -28,7 +28,7 @@ def read_events(paths: list[Path]) -> list[Line]:
         tags = {tag for values in steps.values() for tag in values}
         again = bool(lines) and len(tags & seen) > len(tags) / 2
         for place, step in enumerate(sorted(steps)):
-            lines.append(Line({"step": float(step), **steps[step]}, resumed=again and place == 0))
+            lines.append(LogLine({"step": float(step), **steps[step]}, resumed=again and place == 0))
         seen |= tags
     return lines
 

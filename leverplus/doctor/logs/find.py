@@ -8,14 +8,14 @@ from pathlib import Path
 
 from leverplus.doctor.logs.console import number, read_console
 from leverplus.doctor.logs.events import read_events
-from leverplus.doctor.logs.names import Line
+from leverplus.doctor.logs.names import LogLine
 from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_checkpoints, read_csv, read_state
 from leverplus.doctor.records import Record, Series
 from leverplus.doctor.runfolder import read_lines
 from leverplus.errors import DataError
 
-Runs = dict[str, list[Line]]
+Runs = dict[str, list[LogLine]]
 
 FORMS = "docs/doctor.md lists what is read"
 
@@ -41,7 +41,7 @@ def is_log_file(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix in (".csv", ".tsv") or path.name == "trainer_state.json"
 
 
-def lines_of_file(path: Path) -> list[Line]:
+def lines_of_file(path: Path) -> list[LogLine]:
     if "tfevents" in path.name:
         return read_events([path])
     if path.suffix in (".csv", ".tsv"):
@@ -123,7 +123,7 @@ def _mlflow(folder: Path) -> Runs:
                     steps.setdefault(float(cells[2]), {})[path.relative_to(home).as_posix()] = number(cells[1])
         if steps:
             label = "" if len(homes) == 1 else home.parent.name
-            runs[label] = [Line({"step": step, **steps[step]}) for step in sorted(steps)]
+            runs[label] = [LogLine({"step": step, **steps[step]}) for step in sorted(steps)]
     return runs
 
 

@@ -25,7 +25,7 @@ HELD_OUT = {"loss/total": "val/loss", "reward": "val/reward", "accuracy": "val/a
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """One line of a log, under the names it was logged with; a value that was not finite is None.
 
     `resumed` says that the log tells, before this line, of a training that went on from a checkpoint.
@@ -36,7 +36,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Reading:
+class NameReading:
     """What was taken for what: ours -> the logged name, and logged names whose values the meaning cannot have."""
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def _ours(name: str) -> str:
     return found or (meant[0] if meant else "")
 
 
-def read_names(lines: Sequence[Line], chosen: Mapping[str, str]) -> Reading:
+def read_names(lines: Sequence[LogLine], chosen: Mapping[str, str]) -> NameReading:
     """What every logged name is taken for; the user's choice first, then the most telling name of each meaning."""
     logged = list(dict.fromkeys(name for line in lines for name in line.values))
     missing = [name for name in chosen.values() if name not in logged]
@@ -134,7 +134,7 @@ def read_names(lines: Sequence[Line], chosen: Mapping[str, str]) -> Reading:
                 names[ours] = name
                 break
             refused[name] = ours
-    return Reading(names, refused)
+    return NameReading(names, refused)
 
 
 def _possible(ours: str, values: Sequence[float | None]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from leverplus.doctor.logs.names import PLACES, Line, Reading, read_names, scale_of
+from leverplus.doctor.logs.names import PLACES, LogLine, NameReading, read_names, scale_of
 from leverplus.doctor.records import Epoch, Series
 
 POLICY_GRADIENT = {"reward", "kl", "kl_prox", "loss/pg", "adv/std", "adv/max", "clip_ratio/region_mean", "ratio/mean",
@@ -14,7 +14,7 @@ ENVIRONMENT = ("rollout/", "charts/", "losses/", "ep_rew_mean", "episodic_return
 """Beginnings of names that trainings of agents in environments log."""
 
 
-def series_from(lines: Sequence[Line], label: str, chosen: Mapping[str, str]) -> tuple[Series | None, Reading]:
+def series_from(lines: Sequence[LogLine], label: str, chosen: Mapping[str, str]) -> tuple[Series | None, NameReading]:
     """The series of a log and what its names were taken for; None where nothing in it means anything to us."""
     reading = read_names(lines, chosen)
     metrics = {ours: name for ours, name in reading.names.items() if ours not in PLACES}
@@ -50,7 +50,7 @@ def _scaled(ours: str, value: float | None, scale: float) -> float | None:
     return abs(value) if ours == "entropy" else value * scale
 
 
-def _places(lines: Sequence[Line], reading: Reading) -> tuple[list[int], str]:
+def _places(lines: Sequence[LogLine], reading: NameReading) -> tuple[list[int], str]:
     """The step (or else epoch) of every line and which of both it is; counted where neither is logged."""
     name = reading.names.get("step") or reading.names.get("epoch")
     places: list[int] = []
@@ -62,7 +62,7 @@ def _places(lines: Sequence[Line], reading: Reading) -> tuple[list[int], str]:
     return places, "epoch" if name is not None and "step" not in reading.names else "step"
 
 
-def _went_back(before: Line, line: Line, reading: Reading) -> bool:
+def _went_back(before: LogLine, line: LogLine, reading: NameReading) -> bool:
     """Whether the number of the step fell, or the clock began again."""
     for ours in ("step", "elapsed"):
         name = reading.names.get(ours)
@@ -72,7 +72,7 @@ def _went_back(before: Line, line: Line, reading: Reading) -> bool:
     return False
 
 
-def _stage(found: set[str], reading: Reading) -> str:
+def _stage(found: set[str], reading: NameReading) -> str:
     if "pair/margin" in found:
         return "dpo"
     if not found & POLICY_GRADIENT:

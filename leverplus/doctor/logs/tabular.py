@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from leverplus.doctor.logs.names import Line, finite
+from leverplus.doctor.logs.names import LogLine, finite
 from leverplus.errors import DataError
 from leverplus.parsing import parse_json
 
@@ -17,7 +17,7 @@ _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """Weights & Biases writes `run name - metric` over the columns of an exported chart."""
 
 
-def read_csv(path: Path) -> list[Line]:
+def read_csv(path: Path) -> list[LogLine]:
     """The rows of a CSV (or TSV) file with a header; an empty cell was not measured."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         start = file.read(4096)
@@ -28,7 +28,7 @@ def read_csv(path: Path) -> list[Line]:
             table = [{_column(name): value for name, value in row.items() if name} for row in rows]
         except csv.Error as error:
             raise DataError(f"{path} is not a CSV file ({error})") from error
-    return [Line(_numbers(row)) for row in table]
+    return [LogLine(_numbers(row)) for row in table]
 
 
 def _column(name: str) -> str:
@@ -49,9 +49,9 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
     return values
 
 
-def lines_of(objects: Iterable[Mapping[str, Any]]) -> list[Line]:
+def lines_of(objects: Iterable[Mapping[str, Any]]) -> list[LogLine]:
     """JSON objects as lines; nested ones with their names joined by a slash (verl's file logger nests under `data`)."""
-    return [Line(_numbers({**_flat(own), **_flat(own.get("data") or {})})) for own in objects]
+    return [LogLine(_numbers({**_flat(own), **_flat(own.get("data") or {})})) for own in objects]
 
 
 def _flat(values: Any, start: str = "") -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _flat(values: Any, start: str = "") -> dict[str, Any]:
     return found
 
 
-def read_state(path: Path) -> list[Line]:
+def read_state(path: Path) -> list[LogLine]:
     """The log_history of a trainer_state.json; the summary at the end of a training is where the next one resumed."""
     try:
         history = parse_json(path.read_bytes()).get("log_history")
@@ -72,18 +72,18 @@ def read_state(path: Path) -> list[Line]:
         raise DataError(f"{path} is not a trainer_state.json, or was cut off ({error})") from error
     if not isinstance(history, list) or not all(isinstance(entry, Mapping) for entry in history):
         raise DataError(f"{path} has no log_history; give the trainer_state.json that Trainer saves with a checkpoint")
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     ended = False
     for entry in history:
         if "train_runtime" in entry:
             ended = True
             continue
-        lines.append(Line(_numbers(entry), resumed=ended))
+        lines.append(LogLine(_numbers(entry), resumed=ended))
         ended = False
     return lines
 
 
-def read_checkpoints(folder: Path) -> list[Line]:
+def read_checkpoints(folder: Path) -> list[LogLine]:
     """The longest log among the checkpoints of a folder; a checkpoint without its optimiser marks where it was lost."""
     states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: _step(path.parent))
     own = folder / "trainer_state.json"
@@ -93,7 +93,7 @@ def read_checkpoints(folder: Path) -> list[Line]:
     for line in lines:
         step = line.values.get("step") or 0.0
         lost = any(before <= place < step for place in bare)
-        found.append(Line(line.values, line.resumed or lost))
+        found.append(LogLine(line.values, line.resumed or lost))
         before = step
     return found
 
