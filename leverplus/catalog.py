@@ -1,11 +1,15 @@
 """Every named part on one page: "name": "module:attribute", loaded when it is asked for.
 
-Adding a part is its code, one row here and its cases in the mirrored test.
+Adding a part is its code, one row here and its cases in the mirrored test. Who uses this package adds one without
+touching it: wherever a recipe names a part, `package.module:attribute` is taken as well.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -94,6 +98,20 @@ MODELS: Table = {
     "lstm": "leverplus.legacy.id_models:IdPolicy",
 }
 """The classes of selectors, by `select.model`."""
+HEADS: Table = {
+    "cosine": "leverplus.policies.heads:Cosine",
+    "neighbour": "leverplus.policies.heads:Neighbour",
+    "additive": "leverplus.policies.heads:Additive",
+    "bilinear": "leverplus.policies.heads:Bilinear",
+    "interaction_mlp": "leverplus.policies.heads:Interaction",
+}
+METRICS: Table = {
+    "vqa_accuracy": "leverplus.metrics.vqa:vqa_accuracy",
+    "exact_match": "leverplus.metrics.text:exact_match",
+    "label_accuracy": "leverplus.metrics.text:label_accuracy",
+    "token_f1": "leverplus.metrics.text:token_f1",
+    "edit_similarity": "leverplus.metrics.text:edit_similarity",
+}
 EMBEDDERS: Table = {
     "world": "leverplus.embedders.world:WorldEmbedder",
     "sentence": "leverplus.embedders.sentence:SentenceEncoder",
@@ -235,12 +253,53 @@ LEGACY: Table = {
 }
 """What the core asks of the room for the earlier code: readers of its files, and its mistakes, made on purpose."""
 
+KINDS: tuple[tuple[str, Table], ...] = (
+    ("reward", REWARDS),
+    ("advantage", ADVANTAGES),
+    ("loss", LOSSES),
+    ("pool", SAMPLERS),
+    ("head", HEADS),
+    ("embedder", EMBEDDERS),
+    ("backend", BACKENDS),
+    ("task", TASKS),
+    ("metric", METRICS),
+    ("check", CHECKS),
+)
+"""What a setting that names a part may name, and the table of those that ship."""
+
+_OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name is written as `package.module:attribute`, the way to a part of somebody else."""
+    return _OUTSIDE.fullmatch(name) is not None
+
 
 def load(table: Table, name: str, kind: str) -> Any:
-    """The part called `name` from a table; an unknown name is answered with the nearest known one."""
+    """The part called `name` from a table, or from outside; an unknown name is answered with the nearest known one."""
+    if name not in table and is_outside(name):
+        return _load_outside(name, kind)
     if name not in table:
         near = difflib.get_close_matches(name, table, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(table))}"
         raise UnknownName(f"there is no {kind} called '{name}'; {hint}")
     module, attribute = table[name].split(":")
     return getattr(import_module(module), attribute)
+
+
+def _load_outside(name: str, kind: str) -> Any:
+    """A part of somebody else; whatever its module does wrong is told in one sentence."""
+    module, attribute = name.split(":")
+    if os.getcwd() not in sys.path:
+        # a file in the folder the command is typed in is found too, but never instead of what is installed
+        sys.path.append(os.getcwd())
+    try:
+        found = import_module(module)
+    except Exception as error:
+        raise UnknownName(
+            f"the {kind} '{name}' cannot be imported ({type(error).__name__}: {error}); type the command in the folder "
+            f"that holds {module.split('.')[0]}, or install its package"
+        ) from error
+    if not hasattr(found, attribute):
+        raise UnknownName(f"the {kind} '{name}' is not there: module {module} has no '{attribute}'")
+    return getattr(found, attribute)

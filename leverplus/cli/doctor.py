@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="with these values of [reward]"
     )
     parser.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        metavar="package.module:function",
+        help="also make this check of your own: a record in, findings out; may be given again",
+    )
+    parser.add_argument(
         "--gallery", action="store_true", help="list the runs with known mistakes that show what the doctor finds"
     )
 
@@ -74,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             )
         if args.targets[0].is_dir() and (args.queries or args.candidates):
             raise LeverError("a run folder keeps no single scores; give its store, where they are, or leave these out")
-    findings = examine(record)
+    findings = examine(record, args.check)
     result = {"findings": [finding.as_json() for finding in findings]}
     if len(args.targets) == 1 and is_run(args.targets[0]):
         rundir.write_text(args.targets[0] / rundir.FINDINGS, json.dumps(result, indent=1, ensure_ascii=False) + "\n")

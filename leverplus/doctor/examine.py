@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -13,10 +13,13 @@ from leverplus.doctor.records import Record
 Check = Callable[[Record], list[Finding]]
 
 
-def examine(record: Record) -> list[Finding]:
-    """All findings of a record, root causes first; those made in a training say when they could first be made."""
+def examine(record: Record, own: Sequence[str] = ()) -> list[Finding]:
+    """All findings of a record, root causes first; those made in a training say when they could first be made.
+
+    `own` names checks of the user's as `package.module:attribute`, beside those of the recipe (`train.checks`).
+    """
     found: list[Finding] = []
-    for code in catalog.CHECKS:
+    for code in (*catalog.CHECKS, *(record.setting("train.checks") or ()), *own):
         check: Check = catalog.load(catalog.CHECKS, code, "check")
         found += [replace(f, evidence={**f.evidence, **fired(check, record)}) for f in check(record)]
     return ordered(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,14 +34,11 @@ def open_embedder(
 ) -> Embedder:
     """The embedder of an `[embed]` section; `folder` is where vectors are kept."""
     factory = catalog.load(catalog.EMBEDDERS, section.name, "embedder")
-    # Two entries of the catalog are embedders themselves; the others are encoders, which are wrapped with a cache.
-    if section.name == "world":
-        world: Embedder = factory()
-        return world
-    if section.name == "stored":
-        stored: Embedder = factory(section)
-        return stored
-    return CachedEmbedder(factory(section), folder, batch=section.batch, mean=section.mean, progress=progress)
+    made: Any = factory() if section.name == "world" else factory(section)
+    if hasattr(made, "embed"):  # an embedder itself; the others are encoders, which are wrapped with a cache
+        embedder: Embedder = made
+        return embedder
+    return CachedEmbedder(made, folder, batch=section.batch, mean=section.mean, progress=progress)
 
 
 class NoCache:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus import rundir
+from leverplus.catalog import KINDS, load
 from leverplus.errors import LeverError, MissingFile
 from leverplus.experiment.parts import Parts, Progress, Say
 from leverplus.experiment.run import Run
@@ -40,6 +41,8 @@ def open_run(
             from leverplus.training.given import find_given
 
             find_given(recipe.train.start)  # one that is missing is refused before there is a folder
+        for _, kind, part in recipe.outside_parts():
+            load(dict(KINDS)[kind], part, kind)  # likewise a part of the user's own that cannot be imported
         try:
             _write_folder(folder, recipe, source, identity, stored)
         except OSError as error:

@@ -1,6 +1,7 @@
 """Metrics that score an answer (official VQA accuracy, exact match, CIDEr, ...) and functions that cut it from text.
 
-METRICS and POSTPROCESS are the names a task may declare. CIDEr judges a corpus, not one answer, so it is not a row:
+`catalog.METRICS` and POSTPROCESS have the names a task may declare; a metric may also be `package.module:attribute`.
+CIDEr judges a corpus, not one answer, so it is not a row:
 `cider` scores a corpus, `CiderD(corpus).score(caption, references)` one caption.
 """
 
@@ -10,6 +11,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from leverplus.catalog import METRICS, load
 from leverplus.errors import UnknownName
 from leverplus.metrics.cider import CiderD, CiderScores, cider
 from leverplus.metrics.postprocess import caption_answer, plain_answer, vqa_answer
@@ -19,7 +21,6 @@ from leverplus.metrics.vqa import normalise_answer, vqa_accuracy
 
 __all__ = [
     "MATCHING",
-    "METRICS",
     "POSTPROCESS",
     "CiderD",
     "CiderScores",
@@ -46,14 +47,6 @@ Metric = Callable[[str, Sequence[str]], float]
 Postprocess = Callable[[str], str]
 """Raw model text -> answer."""
 
-METRICS: Mapping[str, Metric] = {
-    "vqa_accuracy": vqa_accuracy,
-    "exact_match": exact_match,
-    "label_accuracy": label_accuracy,
-    "token_f1": token_f1,
-    "edit_similarity": edit_similarity,
-}
-
 MATCHING = ("vqa_accuracy", "exact_match", "label_accuracy")
 """Metrics that give 0 to an answer that no annotator gave; the others grade how near it came."""
 
@@ -69,7 +62,8 @@ Function = TypeVar("Function")
 
 def metric_named(name: str) -> Metric:
     """The metric a task declares; an unknown name is answered with the nearest known one."""
-    return _named(METRICS, name, "metric")
+    metric: Metric = load(METRICS, name, "metric")
+    return metric
 
 
 def postprocess_named(name: str) -> Postprocess:

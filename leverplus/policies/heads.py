@@ -208,12 +208,3 @@ def raw_likeness(features: Features, pairs: tuple[tuple[str, str], ...]) -> Tens
         any_block = next(iter(features.query.values()))
         return any_block.new_zeros(*features.pool.shape, 0)
     return torch.stack(columns, dim=-1)
-
-
-HEADS: dict[str, type[Head]] = {
-    "cosine": Cosine,
-    "neighbour": Neighbour,
-    "additive": Additive,
-    "bilinear": Bilinear,
-    "interaction_mlp": Interaction,
-}

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leverplus.catalog import HEADS, load
 from leverplus.policies.base import Encoded, Features, Memory, Policy, State
 from leverplus.policies.decoders import AskedSlots, Refine, Slots
-from leverplus.policies.heads import HEADS, Head
+from leverplus.policies.heads import Head
 from leverplus.policies.setterms import SetTerm, build_terms, chosen_rows
 from leverplus.policies.states import build_state
 from leverplus.policies.trunks import build_trunk
@@ -56,7 +57,7 @@ class PointerPolicy(Policy):
         item_size = fused_size(dims, config.demo_fields, config.fuse)
         self.trunk = build_trunk(config, query_size, item_size)
         self.state = build_state(config.state, config.hidden)
-        self.head = HEADS[config.head](config, dims)
+        self.head: Head = load(HEADS, config.head, "head")(config, dims)
         self.terms = build_terms(config)
         slots = config.slot_form if config.decoder == "slots" else "none"
         self.slots = Slots(config) if slots == "fixed" else None

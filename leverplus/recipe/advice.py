@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leverplus.catalog import KINDS, load
+from leverplus.errors import UnknownName
 from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
 from leverplus.recipe.training import GrpoConfig
 from leverplus.rundir import shipped
@@ -39,9 +41,14 @@ METHOD = ("train.stages", "score.search", "score.rounds")
 
 
 def missing_here(recipe: Recipe) -> list[str]:
-    """Files, folders and variables that the recipe names and that are not there: a run would end on the first."""
+    """Files, folders, variables and parts from outside that the recipe names and that are not there."""
     task, score, model = recipe.task, recipe.score, recipe.model
     found = []
+    for key, kind, name in recipe.outside_parts():
+        try:
+            load(dict(KINDS)[kind], name, kind)
+        except UnknownName as error:
+            found.append(f"{key}: {error}")
     if task.name in ONE_FILE_TASKS:
         if not task.file:
             found.append("task.file: is not set; add --set task.file=FILE, see docs/own_data.md")

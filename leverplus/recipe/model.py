@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from leverplus.catalog import is_outside
 from leverplus.recipe.schema import setting
 
 QUESTION, ANSWER = "{question}", "{answer}"
@@ -72,7 +73,7 @@ class ModelSection:
     def problems(self, backend: str) -> list[str]:
         """What does not go together with a backend."""
         found = []
-        if backend != "world" and not self.name:
+        if backend != "world" and not is_outside(backend) and not self.name:
             found.append(f'model.name = "": score.backend = "{backend}" needs the name of a model')
         question, answer = self.template.find(QUESTION), self.template.find(ANSWER)
         if question < 0 or answer < question or self.template.count(QUESTION) + self.template.count(ANSWER) != 2:

@@ -17,7 +17,7 @@ from leverplus.recipe.mistakes import MistakesSection
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.pools import PoolSection
 from leverplus.recipe.rules import contradictions, failures
-from leverplus.recipe.schema import hashed_settings, known_mistakes_in, plain_settings, read_section
+from leverplus.recipe.schema import hashed_settings, known_mistakes_in, outside_parts, plain_settings, read_section
 from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, TaskSection, TrainSection
 from leverplus.recipe.selection import PolicyConfig, read_selection
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
@@ -87,6 +87,10 @@ class Recipe:
     def known_mistakes(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
         return [line for key, section in self._sections().items() for line in known_mistakes_in(section, f"{key}.")]
+
+    def outside_parts(self) -> list[tuple[str, str, str]]:
+        """Parts of somebody else that the recipe names: key, kind and `package.module:attribute`."""
+        return [part for key, section in self._sections().items() for part in outside_parts(section, f"{key}.")]
 
     def _sections(self) -> dict[str, Any]:
         return {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}

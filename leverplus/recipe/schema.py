@@ -15,6 +15,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from leverplus.catalog import is_outside
+
 SectionT = TypeVar("SectionT")
 
 
@@ -28,6 +30,7 @@ def setting(
     above: float | None = None,
     mistakes: Sequence[Any] = (),
     since: str = "",
+    part: str = "",
 ) -> Any:
     """A field of a section: default, one line of documentation and what values are allowed.
 
@@ -35,7 +38,8 @@ def setting(
     are inclusive, `above` exclusive. `mistakes` lists values that reproduce a known mistake on purpose: allowed, never
     a default, and named as such when the recipe is checked. `since` is the version that added the setting, "" for the
     first one: while such a setting is at its default it does not count in a recipe's hash, so that results and run
-    folders of before it existed are still recognised. Every new setting must have it.
+    folders of before it existed are still recognised. Every new setting must have it. `part` is the kind of part that
+    the value names ("reward"): then `package.module:attribute` is allowed beside the choices.
     """
     metadata = {
         "doc": doc,
@@ -45,6 +49,7 @@ def setting(
         "above": above,
         "mistakes": tuple(mistakes),
         "since": since,
+        "part": part,
     }
     # a state of training is recognised by the words of its sections, so later settings stay out of them as well
     return dataclasses.field(default=default, metadata=metadata, repr=not since)
@@ -78,10 +83,13 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     for part in value if isinstance(value, tuple) else (value,):
         if part is None:
             continue
+        if metadata.get("part") and isinstance(part, str) and is_outside(part):
+            continue  # whether it can be imported is asked where it is used, and by `lever check`
         if allowed is not None and part not in allowed:
             near = difflib.get_close_matches(str(part), [str(a) for a in allowed], n=1)
             hint_text = f" (did you mean '{near[0]}'?)" if near else ""
-            raise ValueError(f"allowed: {', '.join(show_value(a) for a in allowed)}{hint_text}")
+            own = ", or package.module:attribute" if metadata.get("part") else ""
+            raise ValueError(f"allowed: {', '.join(show_value(a) for a in allowed)}{own}{hint_text}")
         _check_range(part, metadata)
     return value
 
@@ -142,6 +150,17 @@ def plain_settings(section: Any) -> dict[str, Any]:
 
 def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def outside_parts(section: Any, prefix: str) -> list[tuple[str, str, str]]:
+    """Parts of somebody else that a section names: key, kind and `package.module:attribute`."""
+    found = []
+    for field in dataclasses.fields(section):
+        kind, value = field.metadata.get("part"), getattr(section, field.name)
+        for name in value if isinstance(value, tuple) else (value,):
+            if kind and is_outside(name):
+                found.append((f"{prefix}{field.name}", kind, name))
+    return found
 
 
 def known_mistakes_in(section: Any, prefix: str) -> list[str]:

@@ -17,9 +17,7 @@ def _tasks() -> tuple[str, ...]:
 
 
 def _metrics() -> tuple[str, ...]:
-    from leverplus.metrics import METRICS
-
-    return ("auto", *METRICS)
+    return ("auto", *catalog.METRICS)
 
 
 def _embedders() -> tuple[str, ...]:
@@ -38,14 +36,17 @@ def _stages() -> tuple[str, ...]:
 class TaskSection:
     """`[task]`: where questions, pictures and answers come from."""
 
-    name: str = setting("world", "the task", choices=_tasks)
+    name: str = setting("world", "the task", choices=_tasks, part="task")
     world_seed: int = setting(0, "which world is drawn (task = world)", low=0)
     folder: str = setting("data", "folder that holds the task's files")
     images: str = setting("", 'folder of the pictures; "": beside the files; "none": questions only')
     file: str = setting("", "the file of tasks that are one file (jsonl, labels)")
     captions: str = setting("", "file of machine captions (okvqa_captions)")
     metric: str = setting(
-        "auto", "how an answer is judged (jsonl); auto: by the number of answers of most items", choices=_metrics
+        "auto",
+        "how an answer is judged (jsonl); auto: by the number of answers of most items",
+        choices=_metrics,
+        part="metric",
     )
     split_seed: int = setting(0, "which pictures make a split that the data set does not have", low=0)
     dev_items: int = setting(500, "items of such a dev split; at most a fifth of what there is", low=1)
@@ -67,7 +68,7 @@ class TaskSection:
 class EmbedSection:
     """`[embed]`: what turns items into vectors."""
 
-    name: str = setting("world", "the embedder", choices=_embedders)
+    name: str = setting("world", "the embedder", choices=_embedders, part="embedder")
     model: str = setting("", 'its weights: a folder, an installed package, a name on a hub; "": the usual ones')
     device: str = setting("auto", "where it runs: auto, cpu, cuda, cuda:1, ...")
     batch: int = setting(64, "texts or pictures embedded together", low=1)
@@ -89,7 +90,7 @@ class EmbedSection:
 class ScoreSection:
     """`[score]`: what is asked of the frozen model for training, and how much of it."""
 
-    backend: str = setting("world", "the frozen model", choices=_backends)
+    backend: str = setting("world", "the frozen model", choices=_backends, part="backend")
     engine: str = setting("local", "where it runs: this process, or a Ray cluster", choices=("local", "ray"))
     workers: int = setting(0, "model copies on a Ray cluster; 0: one a GPU, or one a CPU where there is none", low=0)
     worker_timeout: float = setting(
@@ -167,6 +168,9 @@ class TrainSection:
         "",
         "what the first stage begins with: a checkpoint folder, a run, RUN:NAME, or a file of the earlier code",
         since="0.2",
+    )
+    checks: tuple[str, ...] = setting(
+        (), "checks of your own that the doctor makes beside its own", choices=(), since="0.2", part="check"
     )
 
     @property

@@ -18,6 +18,10 @@ def preset_names() -> tuple[str, ...]:
     return tuple(catalog.POLICIES)
 
 
+def _heads() -> tuple[str, ...]:
+    return tuple(catalog.HEADS)
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """A selector from parts: what it sees (fields), how it reads (trunk), remembers (state), judges (head, set terms)
@@ -57,7 +61,8 @@ class PolicyConfig:
     head: str = setting(
         "cosine",
         "how a candidate is scored",
-        choices=("cosine", "neighbour", "additive", "bilinear", "interaction_mlp"),
+        choices=_heads,
+        part="head",
     )
     head_hidden: int = setting(64, "width of the interaction head", low=4)
     temperature: float = setting(0.1, "scores are divided by this", above=0.0)

@@ -24,9 +24,12 @@ def _advantages() -> tuple[str, ...]:
 class RewardConfig:
     """`[reward]`: what a score is worth. Computed on read, so changing it never asks the model again."""
 
-    mode: str = setting("gt_prob", "the reward of one prompt", choices=_rewards)
+    mode: str = setting("gt_prob", "the reward of one prompt", choices=_rewards, part="reward")
     components: tuple[str, ...] = setting(
-        (), "several rewards instead of one, each normalised in its group and then summed", choices=_rewards
+        (),
+        "several rewards instead of one, each normalised in its group and then summed",
+        choices=_rewards,
+        part="reward",
     )
     component_weights: tuple[float, ...] = setting((), "weights of the components; 1 each when empty")
     adaptive: bool = setting(False, "scale component weights until each spreads alike inside groups")
@@ -148,6 +151,9 @@ class ListwiseConfig(StageConfig):
         choices=("tried", "pool", "pairs"),
     )
     min_children: int = setting(2, "a prefix takes part when so many next picks were measured", low=2)
+    loss: str = setting(
+        "listwise", "the loss of the tables of next picks", choices=("listwise",), since="0.2", part="loss"
+    )
 
     def problems(self, prefix: str) -> list[str]:
         found = super().problems(prefix)
@@ -201,7 +207,9 @@ class GrpoConfig(StageConfig):
     lr: float = setting(2e-4, "learning rate of AdamW", above=0.0)
     batch_size: int = setting(32, "groups in a batch", low=1)
     inner_epochs: int = setting(1, "passes over the groups between refreshes of the proximal policy", low=1)
-    advantage: str = setting("leave_one_out", "how a member compares with its group", choices=_advantages)
+    advantage: str = setting(
+        "leave_one_out", "how a member compares with its group", choices=_advantages, part="advantage"
+    )
     std_floor: float = setting(0.1, "smallest standard deviation of the z-score", above=0.0)
     batch_scale: bool = setting(True, "divide advantages by their deviation over the batch")
     advantage_clip: float = setting(5.0, "largest advantage", above=0.0)

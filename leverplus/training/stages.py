@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from leverplus import catalog
 from leverplus.maths import losses
 from leverplus.maths.advantages import live_groups
 from leverplus.maths.losses import LossParts
@@ -174,7 +175,9 @@ class Listwise(Stage[ListwiseConfig | AgreementConfig]):
         # of each sequence only the step behind its prefix is wanted
         index = steps[..., None, None].expand(-1, -1, 1, table.shape[-1])  # (B, N, 1, A)
         log_p = torch.gather(table, 2, index).squeeze(2)  # (B, N, A)
-        result = losses.listwise(log_p, targets, self.config.temperature, self.config.among)
+        named = self.config.loss if isinstance(self.config, ListwiseConfig) else "listwise"
+        loss = catalog.load(catalog.LOSSES, named, "loss")
+        result: LossParts = loss(log_p, targets, self.config.temperature, self.config.among)
         unmeasured = targets.isnan()  # (B, N, A)
         best = targets.masked_fill(unmeasured, -torch.inf).argmax(-1)  # (B, N)
         likeliest = log_p.detach().masked_fill(unmeasured, -torch.inf).argmax(-1)  # (B, N)

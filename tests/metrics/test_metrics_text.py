@@ -4,9 +4,9 @@ import difflib
 
 import pytest
 
+from leverplus.catalog import METRICS
 from leverplus.errors import NotMeasured, UnknownName
 from leverplus.metrics import (
-    METRICS,
     POSTPROCESS,
     edit_similarity,
     exact_match,
@@ -64,7 +64,7 @@ def test_every_metric_refuses_an_item_without_references(name: str) -> None:
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("answer", ["", "red", "Red.", "a dog, brown", "no"])
 def test_every_metric_lies_between_zero_and_one(name: str, answer: str) -> None:
-    assert 0.0 <= METRICS[name](answer, ["red", "red", "dog", ""]) <= 1.0
+    assert 0.0 <= metric_named(name)(answer, ["red", "red", "dog", ""]) <= 1.0
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_known_one() -> None:

@@ -14,7 +14,7 @@ from leverplus import catalog
 from leverplus.policies.base import Encoded, Features, Policy
 from leverplus.policies.build import build_policy
 from leverplus.policies.decoders import LOST, AskedSlots, Refine, Slots
-from leverplus.policies.heads import HEADS, comparable, raw_likeness
+from leverplus.policies.heads import Head, comparable, raw_likeness
 from leverplus.policies.pointer import fuse_blocks, fused_size
 from leverplus.policies.setterms import build_terms, chosen_rows
 from leverplus.policies.states import build_state
@@ -23,6 +23,11 @@ from leverplus.recipe.selection import PolicyConfig
 
 HIDDEN, SIZE = 4, 5
 DIMS = {"image": 6, "text": 6, "answer": 3}
+
+
+def head_named(name: str) -> type[Head]:
+    head: type[Head] = catalog.load(catalog.HEADS, name, "head")
+    return head
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -109,7 +114,7 @@ def test_raw_likeness_is_the_cosine_and_the_cosine_standardised_inside_the_pool(
 def head_scores(name: str, temperature: float = 0.5, stop: bool = False) -> tuple[nn.Module, np.ndarray, Features]:
     """The scores of a head for h, v of two queries, before any pick and after picks 0 then 2 of every member."""
     torch.manual_seed(3)
-    head = HEADS[name](small(temperature=temperature), DIMS).double()
+    head = head_named(name)(small(temperature=temperature), DIMS).double()
     seen = features()
     v, h = numbers(2, SIZE + int(stop), HIDDEN, seed=5), numbers(2, 3, HIDDEN, seed=6)
     encoded = Encoded(seen.mask, {"v": v, **head.read(seen, v)})
@@ -121,7 +126,7 @@ def head_scores(name: str, temperature: float = 0.5, stop: bool = False) -> tupl
     return head, np.stack(found), seen
 
 
-@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize("name", sorted(catalog.HEADS))
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_head_scores_by_its_formula(name: str, stop: bool) -> None:
     head, found, seen = head_scores(name, stop=stop)
@@ -175,10 +180,10 @@ def interaction(head, w, state, candidate, seen, row, action, picks, items) -> f
 
 
 def test_a_learned_temperature_never_sharpens_more_than_a_hundredfold() -> None:
-    head = HEADS["cosine"](small(temperature=0.001, learn_temperature=True), DIMS)
+    head = head_named("cosine")(small(temperature=0.001, learn_temperature=True), DIMS)
     assert head.scaled(torch.tensor(2.0)).item() == pytest.approx(200.0)
     assert head.log_scale.requires_grad
-    fixed = HEADS["cosine"](small(temperature=0.25), DIMS)
+    fixed = head_named("cosine")(small(temperature=0.25), DIMS)
     assert fixed.scaled(torch.tensor(2.0)).item() == pytest.approx(8.0)
     assert not list(fixed.parameters())
 
@@ -187,13 +192,13 @@ def test_output_layers_start_a_tenth_as_wide_as_torch_makes_them_so_that_a_fresh
     config = small(hidden=64, head_hidden=64)
     for name, layer in (("additive", "vector"), ("interaction_mlp", "out")):
         torch.manual_seed(0)
-        weight = getattr(HEADS[name](config, DIMS), layer).weight
+        weight = getattr(head_named(name)(config, DIMS), layer).weight
         assert 0.09 / 8 < weight.abs().max().item() <= 0.1 / 8, "torch draws within 1 / sqrt(64)"
 
 
-@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize("name", sorted(catalog.HEADS))
 def test_only_heads_that_look_at_rivals_say_so(name: str) -> None:
-    assert HEADS[name].compares is (name in {"neighbour", "interaction_mlp"})
+    assert head_named(name).compares is (name in {"neighbour", "interaction_mlp"})
 
 
 # set terms
