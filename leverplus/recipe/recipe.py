@@ -44,6 +44,9 @@ PLAIN = {
 TEXTS = ("purpose", "expected")
 
 
+SCHEMA = 1
+"""Raised when what a recipe means changes while its settings do not, such as by another default of a later setting."""
+
 LONGEST_CHAIN = 16
 """Recipes that may extend each other."""
 
@@ -75,8 +78,10 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """Twelve digits that name the experiment; a setting that a later version added counts once it is changed."""
-        covered = {key: hashed_settings(section) for key, section in self._sections().items()}
+        """Twelve digits that name the experiment: every setting that `hashed_settings` counts, and SCHEMA."""
+        covered: dict[str, Any] = {key: hashed_settings(section) for key, section in self._sections().items()}
+        if SCHEMA > 1:
+            covered["schema"] = SCHEMA
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]
 
     def dev_reserve(self) -> int:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any, TypeVar
 
 from leverplus.catalog import is_outside
@@ -37,8 +40,7 @@ def setting(
     `choices` may be a function, so that a table of the catalog is read when the recipe is checked. `low` and `high`
     are inclusive, `above` exclusive. `mistakes` lists values that reproduce a known mistake on purpose: allowed, never
     a default, and named as such when the recipe is checked. `since` is the version that added the setting, "" for the
-    first one: while such a setting is at its default it does not count in a recipe's hash, so that results and run
-    folders of before it existed are still recognised. Every new setting must have it. `part` is the kind of part that
+    first one; it is for readers, see `hashed_settings`. `part` is the kind of part that
     the value names ("reward"): then `package.module:attribute` is allowed beside the choices.
     """
     metadata = {
@@ -51,8 +53,7 @@ def setting(
         "since": since,
         "part": part,
     }
-    # a state of training is recognised by the words of its sections, so later settings stay out of them as well
-    return dataclasses.field(default=default, metadata=metadata, repr=not since)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def read_section(cls: type[SectionT], values: Mapping[str, Any], prefix: str, problems: list[str]) -> SectionT | None:
@@ -134,12 +135,30 @@ def _coerce(value: Any, hint: Any) -> Any:
     return value
 
 
+@cache
+def _first_version() -> Mapping[str, Sequence[str]]:
+    text = resources.files("leverplus.recipe").joinpath("first_version.json").read_text(encoding="utf-8")
+    names: dict[str, list[str]] = json.loads(text)
+    return names
+
+
+def first_settings(cls: type) -> Sequence[str] | None:
+    """The settings that a section had in the first version; None for a class that is no section of a recipe."""
+    known = _first_version()
+    return next((known[base.__name__] for base in cls.__mro__ if base.__name__ in known), None)
+
+
 def hashed_settings(section: Any) -> dict[str, Any]:
-    """The settings of a section that a recipe's hash covers: all but later ones that stand at their default."""
+    """The settings of a section that a recipe's hash covers.
+
+    Those of the first version always count, every other one while it differs from its default: a setting that is added
+    changes no hash, so that results and run folders of before it are still recognised, and nobody has to think of it.
+    """
+    first = first_settings(type(section))
     return {
         field.name: _as_json(getattr(section, field.name))
         for field in dataclasses.fields(section)
-        if not field.metadata.get("since") or getattr(section, field.name) != field.default
+        if first is None or field.name in first or getattr(section, field.name) != field.default
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leverplus import catalog
-from leverplus.recipe.schema import read_section, setting
+from leverplus.recipe.schema import first_settings, read_section, setting
 
 QUERY_FIELDS = ("image", "text")
 DEMO_FIELDS = ("image", "text", "answer")
@@ -112,6 +112,11 @@ class PolicyConfig:
             "stop": self.stop != "never",
         }
         return tuple(part for part, present in there.items() if present)
+
+    def __repr__(self) -> str:
+        """In the words of the first version, by which a state of training is recognised when it is gone on with."""
+        names = first_settings(PolicyConfig) or ()
+        return f"PolicyConfig({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def problems(self, prefix: str = "select.") -> list[str]:
         """Values that are allowed one by one but not together."""

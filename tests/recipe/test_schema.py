@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leverplus.recipe.schema import hashed_settings, known_mistakes_in, plain_settings, read_section, setting
+from leverplus.recipe.pools import PoolSection
+from leverplus.recipe.recipe import PLAIN, SCHEMA, load_recipe
+from leverplus.recipe.schema import (
+    first_settings,
+    hashed_settings,
+    known_mistakes_in,
+    plain_settings,
+    read_section,
+    setting,
+)
+from leverplus.recipe.selection import PolicyConfig
+from leverplus.recipe.training import SECTIONS
 
 
 @dataclass(frozen=True)
@@ -83,16 +97,43 @@ def test_a_known_mistake_is_allowed_and_named() -> None:
 
 
 @dataclass(frozen=True)
-class _Earlier:
-    shots: tuple[int, ...] = setting((1, 2), "a setting of the first version")
+class _GrownPool(PoolSection):
+    order: str = setting("near", "a setting that somebody added, without a thought of hashes")
 
 
-@dataclass(frozen=True)
-class _Later(_Earlier):
-    order: str = setting("near", "a setting that was added later", since="0.2")
+def test_an_added_setting_changes_no_hash_until_it_is_changed() -> None:
+    assert hashed_settings(_GrownPool()) == hashed_settings(PoolSection())
+    assert hashed_settings(_GrownPool(order="far")) == {**hashed_settings(PoolSection()), "order": "far"}
+    assert plain_settings(_GrownPool()) == {**plain_settings(PoolSection()), "order": "near"}
 
 
-def test_a_later_setting_counts_in_the_hash_only_once_it_is_changed() -> None:
-    assert hashed_settings(_Later()) == hashed_settings(_Earlier()) == {"shots": [1, 2]}
-    assert hashed_settings(_Later(order="far")) == {"shots": [1, 2], "order": "far"}
-    assert plain_settings(_Later()) == {"shots": [1, 2], "order": "near"}
+def test_a_recipe_whose_schema_has_a_new_setting_is_known_by_its_old_hash() -> None:
+    recipe = load_recipe("world")
+    grown = replace(recipe, pool=_GrownPool(**plain_settings(recipe.pool)))
+    assert grown.hash == recipe.hash
+    assert replace(recipe, pool=replace(grown.pool, order="far")).hash != recipe.hash
+
+
+def test_the_words_of_a_selector_by_which_a_state_is_known_stay_those_of_the_first_version() -> None:
+    @dataclass(frozen=True, repr=False)
+    class Grown(PolicyConfig):
+        order: str = setting("near", "a setting that somebody added")
+
+    assert repr(PolicyConfig()).startswith("PolicyConfig(preset=None, model='pointer', query_fields=('image', 'text'),")
+    assert "order" not in repr(Grown())
+
+
+def test_every_setting_of_the_first_version_is_still_there() -> None:
+    for cls in (*PLAIN.values(), PolicyConfig, *SECTIONS.values()):
+        names = {field.name for field in dataclasses.fields(cls)}
+        assert set(first_settings(cls) or ["missing"]) <= names, cls.__name__
+
+
+def test_the_default_of_a_later_setting_changes_only_with_the_schema() -> None:
+    """A recipe that does not give such a setting has the same hash whatever the default is, so it must not move."""
+    kept = json.loads((Path(__file__).parent / "later_defaults.json").read_text(encoding="utf-8"))
+    sections = {**PLAIN, "select": PolicyConfig, **SECTIONS}
+    for key, default in kept["defaults"].items():
+        section, _, name = key.partition(".")
+        (now,) = [field.default for field in dataclasses.fields(sections[section]) if field.name == name]
+        assert json.loads(json.dumps(now)) == default or kept["schema"] < SCHEMA, f"raise SCHEMA for {key}"
