@@ -7,7 +7,11 @@ import inspect
 import math
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,11 +93,23 @@ def test_python_in_a_page_is_python(page: Path) -> None:
         ast.parse(f"{{{block}}}" if row_of_a_table else block)
 
 
+OWN_REWARD = next(block for block in blocks(README, "python") if "# mine.py" in block)
+
+
+def test_the_reward_that_the_readme_adds_passes_the_linters_of_this_project(tmp_path: Path) -> None:
+    shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
+    (tmp_path / "mine.py").write_text(OWN_REWARD, encoding="utf-8")
+    for words in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy", "--strict"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_reward_that_the_readme_adds_is_a_reward() -> None:
-    code = next(block for block in blocks(README, "python") if "# leverplus/maths/rewards.py" in block)
-    namespace = dict(vars(rewards))
-    exec(code, namespace)
-    (own,) = [value for name, value in namespace.items() if name not in vars(rewards) and callable(value)]
+    namespace: dict[str, Any] = {}
+    exec(OWN_REWARD, namespace)
+    own = namespace["cautious"]
     assert inspect.signature(own).parameters.keys() == inspect.signature(rewards.gt_prob).parameters.keys()
     references = (Reference("cookie", 10, math.log(0.5)),)
     score = Score(ItemId("q"), (), "cookie", "cookie", 1.0, True, references, 1.0, 1.0, 9, 0.1)

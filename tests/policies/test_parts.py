@@ -356,7 +356,7 @@ def test_the_bi_encoder_reads_query_and_candidates_by_two_networks_into_unit_vec
 
 def test_the_bilinear_head_starts_near_the_identity() -> None:
     torch.manual_seed(0)
-    head = HEADS["bilinear"](PolicyConfig(hidden=64, head="bilinear"), {"image": 8, "text": 8, "answer": 8})
+    head = head_named("bilinear")(PolicyConfig(hidden=64, head="bilinear"), {"image": 8, "text": 8, "answer": 8})
     off = head.weight - torch.eye(64)
     assert 0.009 < off.std().item() < 0.011
     assert abs(off.mean().item()) < 0.001
