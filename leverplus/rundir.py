@@ -51,7 +51,7 @@ def started_from(run: Path, name: str) -> Path | None:
     """The folder a run was started from, where it has this relative path and the current folder has not."""
     if not name or Path(name).expanduser().is_absolute() or Path(name).exists():
         return None
-    manifest = run / "run.json"
+    manifest = run / MANIFEST
     home = read_json(manifest).get("started_in") if manifest.is_file() else None
     return Path(home) if isinstance(home, str) and (Path(home) / name).exists() else None
 
