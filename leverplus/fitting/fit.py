@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
 from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
@@ -242,7 +243,7 @@ def _named_embedder(name: str) -> dict[str, Any]:
     from leverplus.embedders.pretrained import locate
     from leverplus.parsing import parse_json
 
-    config = Path(locate(name)) / "config.json"
+    config = Path(locate(name), "config.json")
     kind = str(parse_json(config.read_bytes()).get("model_type", "")) if config.is_file() else ""
     family = "clip" if kind == "clip" else "siglip" if kind.startswith("siglip") else "sentence"
     return {"name": family, "model": name}
@@ -399,6 +400,6 @@ def _packed_shots(arm: str, named: str, shots: Any, table: Mapping[str, Any]) ->
 
 
 def _warnings(run: Run) -> list[str]:
-    path = run.folder / "findings.json"
+    path = run.folder / rundir.FINDINGS
     found = read_json(path).get("findings", []) if path.is_file() else []
     return [str(own["title"]) for own in found if own.get("severity") in ("warning", "error")]

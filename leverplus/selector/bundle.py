@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import EmbedSection
@@ -69,7 +70,7 @@ class Bundle:
         """Names how this bundle chooses: what bundle.json says but for the demonstrations, and the weights."""
         how = {key: value for key, value in self.facts.items() if key not in ("demonstrations", "figures", "licence")}
         content = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
-        weights = self.folder / SELECTOR / "model.safetensors"
+        weights = self.folder / SELECTOR / rundir.WEIGHTS
         if weights.is_file():
             content.update(weights.read_bytes())
         return content.hexdigest()[:16]
@@ -88,7 +89,7 @@ class Bundle:
 
     def add(self, demos: Sequence[Mapping[str, Any]]) -> list[str]:
         """Keep demonstrations; they are in the file, and in every choice that starts now, when this returns."""
-        if (self.folder / SELECTOR / "config.json").is_file() and _over_ids(self.folder):
+        if (self.folder / SELECTOR / rundir.CONFIG).is_file() and _over_ids(self.folder):
             raise LeverError(
                 "this selector chooses by the numbers of its demonstrations, so none can be added; train a new one"
             )
@@ -188,7 +189,7 @@ def _file_bytes(image: Any) -> bytes | None:
 
 
 def _over_ids(folder: Path) -> bool:
-    config: Mapping[str, Any] = read_json(folder / SELECTOR / "config.json").get("config", {})
+    config: Mapping[str, Any] = read_json(folder / SELECTOR / rundir.CONFIG).get("config", {})
     return bool(config.get("model", "pointer") != "pointer")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus import rundir
 from leverplus.errors import LeverError
 from leverplus.experiment.train import trained_policy
 from leverplus.rundir import (
@@ -187,7 +188,7 @@ def pack_run(
     `pictures` is "bytes" (kept inside) or "paths" (looked for where they are now). `numbers` are values by name and
     id; arm `effect` needs those called "effect".
     """
-    evaluated = run.folder / "eval.json"
+    evaluated = run.folder / rundir.EVAL
     found = read_json(evaluated) if evaluated.is_file() else {}
     arm = arm or advised_arm(found)
     if arm not in ARMS:
