@@ -115,7 +115,7 @@ def test_a_disk_that_fills_where_nobody_expects_it_is_one_sentence_too(
     def run(_args: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/file")
 
-    monkeypatch.setattr(entry, "_module", lambda _: SimpleNamespace(add_arguments=lambda _: None, run=run))
+    monkeypatch.setattr(entry, "command_module", lambda _: SimpleNamespace(add_arguments=lambda _: None, run=run))
     assert main(["check"]) == 1
     assert "cannot write to /somewhere/file (No space left on device); make room" in capsys.readouterr().err
     with pytest.raises(OSError, match="No space left"):

@@ -98,7 +98,7 @@ def test_ctrl_c_says_that_nothing_is_lost(capsys: Capture, monkeypatch: pytest.M
         def run(args: object) -> int:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "_module", lambda command: Stopped)
+    monkeypatch.setattr(entry, "command_module", lambda command: Stopped)
     assert main(["check"]) == 130
     assert "everything measured so far is kept" in capsys.readouterr().err
 
