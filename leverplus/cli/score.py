@@ -26,6 +26,6 @@ def run(args: argparse.Namespace) -> int:
             groups = search_groups(made)
     meter = made.scorer.meter
     facts = {"queries": len(groups), "calls": made.calls(), "fresh": meter.fresh, "seconds": round(meter.seconds, 1)}
-    line = f"{facts['queries']} queries, {facts['calls']:,} calls, {facts['fresh']:,} of them measured now"
+    line = f"{facts['queries']} queries, {facts['calls']:,} calls of this run so far, {facts['fresh']:,} measured now"
     print(json.dumps(facts) if args.json else line)
     return 0

@@ -24,7 +24,7 @@ from leverplus.errors import DataError, LeverError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import EmbedSection
 from leverplus.rundir import read_json, write_json
-from leverplus.selector.choose import ARMS, make_chooser
+from leverplus.selector.choose import ARMS, Chooser, make_chooser
 from leverplus.selector.corpus import FIELDS, Rows
 from leverplus.selector.index import FLAT_ABOVE, CellTable
 from leverplus.selector.query import HeldPictures, clean_picture, clean_question, pixel_digest
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from leverplus.policies.base import Policy
-    from leverplus.selector.selector import Selector
 
 MANIFEST = "bundle.json"
 DEMOS = "demos.sqlite"
@@ -193,10 +192,8 @@ def _over_ids(folder: Path) -> bool:
     return bool(config.get("model", "pointer") != "pointer")
 
 
-def open_bundle(folder: Path) -> Selector:
-    """The selector of a bundle; its embedder is opened at the first query."""
-    from leverplus.selector.selector import Selector
-
+def open_bundle(folder: Path) -> tuple[Bundle, Chooser]:
+    """A bundle and what chooses in it; its embedder is opened at the first query."""
     facts = read_json(folder / MANIFEST)
     _check_facts(folder, facts)
     store = DemoStore(folder / DEMOS)
@@ -204,8 +201,7 @@ def open_bundle(folder: Path) -> Selector:
     source = BundleSource(folder, store, rows, lambda: _open_encoder(folder, facts))
     fixed = list(store.rows_of([ItemId(name) for name in facts.get("fixed", [])]).values())
     chooser = make_chooser(facts["arm"], facts, _read_policy(folder, facts), fixed)
-    bundle = Bundle(folder, facts, source)
-    return Selector(source, chooser, arm=facts["arm"], shots=min(facts["shots"], chooser.most), bundle=bundle)
+    return Bundle(folder, facts, source), chooser
 
 
 def _check_facts(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -64,7 +64,10 @@ class Selector:
         if (Path(folder) / MANIFEST).is_file():
             if checkpoint is not None:
                 raise LeverError(f"{folder} is a bundle, which holds its own selector; leave --checkpoint out")
-            return open_bundle(Path(folder))
+            bundle, chooser = open_bundle(Path(folder))
+            facts = bundle.facts
+            shots = min(facts["shots"], chooser.most)  # a fixed list may be shorter than the shots asked for
+            return cls(bundle.source, chooser, arm=facts["arm"], shots=shots, bundle=bundle)
         return cls._of_run(Path(folder), checkpoint)
 
     @classmethod

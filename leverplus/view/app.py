@@ -74,6 +74,7 @@ def create_app(root: Path, host: str = "127.0.0.1") -> FastAPI:
     app.add_middleware(Guard, host=host)
     _add_errors(app)
     _add_runs(app, view)
+    _add_comparison(app, view)
     _add_queries(app, view)
     _add_try(app, view)
 
@@ -176,6 +177,8 @@ def _add_runs(app: FastAPI, view: View) -> None:
             raise MissingFile(f"{name} has no report yet; `lever report` makes it")
         return Response(path.read_bytes(), media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
+
+def _add_comparison(app: FastAPI, view: View) -> None:
     @app.get("/compare")
     def compare(run: Annotated[Sequence[str], Query()] = (), baseline: str = "") -> HTMLResponse:
         names = list(dict.fromkeys(run))
