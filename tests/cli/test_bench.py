@@ -64,8 +64,7 @@ def test_a_recipe_that_cannot_run_is_named_and_the_others_are_compared(
     quick: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = quick / "broken.toml"
-    sound = find_recipe("baseline_sft").read_text()
-    broken.write_text(sound.replace("[sft]", "[sft]\neasy_epochs = 1\neasy_count = 99"))
+    broken.write_text(f"{find_recipe('baseline_sft').read_text()}\n[sft]\neasy_epochs = 1\neasy_count = 99\n")
     where = ["--out", str(quick / "runs"), "--store", str(quick / "s.db")]
     assert main(["bench", "plans", "--quick", "--json", "--recipes", f"plan5,{broken}", *where]) == 1
     found = json.loads(capsys.readouterr().out)

@@ -30,7 +30,7 @@ def test_a_signal_ends_with_one_sentence_and_the_usual_exit_code(name, code, cap
         signal.pause()
         return 0
 
-    monkeypatch.setattr(entry, "_module", lambda _: command(run))
+    monkeypatch.setattr(entry, "command_module", lambda _: command(run))
     assert main(["check"]) == code
     said = capsys.readouterr().err
     assert f"stopped by {name}; everything measured so far is kept. Type the same command to go on." in said
@@ -47,14 +47,14 @@ def test_a_signal_that_is_ignored_stays_ignored(monkeypatch) -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             return 7
 
-        monkeypatch.setattr(entry, "_module", lambda _: command(run))
+        monkeypatch.setattr(entry, "command_module", lambda _: command(run))
         assert main(["check"]) == 7
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
 def test_a_command_in_another_thread_leaves_signals_alone(monkeypatch) -> None:
-    monkeypatch.setattr(entry, "_module", lambda _: command(lambda _args: 5))
+    monkeypatch.setattr(entry, "command_module", lambda _: command(lambda _args: 5))
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(main(["check"])))
     thread.start()
@@ -66,7 +66,7 @@ def test_terminal_escapes_never_reach_the_terminal(capsys, monkeypatch) -> None:
     def run(_args: object) -> int:
         raise LeverError(f"the server says {HOSTILE}")
 
-    monkeypatch.setattr(entry, "_module", lambda _: command(run))
+    monkeypatch.setattr(entry, "command_module", lambda _: command(run))
     assert main(["check"]) == 1
     bars = Bars()
     bars.say(HOSTILE)
@@ -88,6 +88,6 @@ def test_a_signal_while_the_command_is_still_being_loaded_ends_with_the_same_sen
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
 
-    monkeypatch.setattr(entry, "_module", load)
+    monkeypatch.setattr(entry, "command_module", load)
     assert main(["check", "world"]) == 130
     assert "stopped by SIGINT" in capsys.readouterr().err

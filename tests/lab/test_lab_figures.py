@@ -33,12 +33,13 @@ def test_the_readme_shows_what_was_measured(budget: int) -> None:
     row, readme = measured(budget), (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = [line for line in readme.splitlines() if line.startswith(f"| `{METHODS['best'].recipe_at(budget)}` |")]
     low, high = row["against_nearest"]["ci95"]
-    harm = row["harm"]["1"]
+    (rival,) = [arm for arm in MEASURED["arms"] if arm["arm"] == row["against_nearest"]["arm"] and arm["pool"] == 64]
+    leads = [100 * (row["accuracy"][shots] - rival["accuracy"][shots]) for shots in ("1", "2", "3", "4")]
     assert [cell.strip() for cell in line.strip("|").split("|")[1:]] == [
         f"{budget:,}",
         f"{100 * row['accuracy']['mean']:.1f}",
         f"{100 * row['against_nearest']['diff']:+.1f} ({100 * low:.1f} to {100 * high:.1f})",
-        f"{100 * harm['harmed']:.1f} % / {100 * harm['helped']:.1f} %",
+        " / ".join(f"{lead:+.1f}" for lead in leads),
     ]
 
 

@@ -109,7 +109,7 @@ def test_the_interval_of_a_share_covers_the_truth_as_often_as_it_says() -> None:
         random, oracle = ((rng.random(n) < level + ease).astype(float) for level in (0.30, 0.80))
         shift = rng.normal(0.0, 0.02, (seeds, 1))
         own = (rng.random((seeds, n)) < 0.62 + ease + shift).astype(float)
-        found = gap(own, random, oracle, [f"picture{row // 2}" for row in range(n)])
+        found = gap(own, random, oracle, [f"0:picture{row // 2}" for row in range(n)])
         assert found is not None
         covered += found["ci95"][0] <= truth <= found["ci95"][1]
     assert 0.90 <= covered / rounds <= 0.99

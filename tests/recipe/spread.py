@@ -68,6 +68,9 @@ SPREAD: dict[str, tuple[str, ...]] = {
 RESOLVED = ("select.preset",)
 """Settings that are used up when the recipe is read: a preset becomes the values it stands for."""
 
+BY_THE_DOCTOR = ("train.checks",)
+"""Settings that the doctor reads from the written recipe, by their names."""
+
 NOT_CODE = ("dataclasses.py", "schema.py", "recipe.py", "idle.py", "rules.py")
 """Modules that go over all fields of a section whether anybody needs them or not."""
 

@@ -6,7 +6,18 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from recipe.spread import RESOLVED, SPREAD, all_keys, other_value, outcome, owners, recorded, spread_recipe, with_owners
+from recipe.spread import (
+    BY_THE_DOCTOR,
+    RESOLVED,
+    SPREAD,
+    all_keys,
+    other_value,
+    outcome,
+    owners,
+    recorded,
+    spread_recipe,
+    with_owners,
+)
 
 from leverplus import catalog
 from leverplus.maths.rewards import Evidence, Weights
@@ -28,7 +39,7 @@ def test_what_is_not_declared_idle_is_read_and_what_is_changes_nothing(name: str
     usual = outcome(recorded(recipe, read), tmp_path / "usual", store)
     # the loop asks for `keep` only after an epoch that was not better than all before it
     kept = {f"{stage}.keep" for stage in recipe.stages}
-    unread = all_keys(recipe) - read - kept - set(RESOLVED)
+    unread = all_keys(recipe) - read - kept - {*RESOLVED, *BY_THE_DOCTOR}
     assert sorted(unread - set(idle)) == [], "neither read nor declared idle"
     changed = {}
     for section, owner in owners(recipe).items():

@@ -24,7 +24,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "flat_groups": {"kl_beta": 0.5},
     "behaviour": {"importance_cap": 0.7},
 }
-ELSEWHERE = {"keep"}  # needs held-out numbers
+ELSEWHERE = {
+    "keep",
+    "loss",
+}  # `keep` needs held-out numbers; a loss of one's own is tried in tests/test_outside_parts.py
 CHOICES = [
     (stage, field.name)
     for stage, section in SECTIONS.items()

@@ -366,6 +366,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 NO_EFFECT_ON_WEIGHTS = {"epochs", "patience", "monitor", "keep"}
 NEEDS_ADAPTERS = {"lora_rank", "lora_alpha", "lora_dropout"}  # tests/embedders/test_live_embedder.py
 SHAPE_ROWS = {"queries", "candidates", "agreeing"}  # tests/training/test_from_labels.py
+FROM_OUTSIDE = {"loss"}  # tests/test_outside_parts.py
 
 
 def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None:
@@ -398,7 +399,7 @@ def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, pl
     rows = [replace(row, accuracy=row.accuracy * (0.6 if place % 2 else 1.0)) for place, row in enumerate(rows)]
     shared = set(vars(StageConfig())) if name != "sft" else NO_EFFECT_ON_WEIGHTS  # one loop: shared ones are tried once
     ends: dict[StageConfig, torch.Tensor] = {}
-    for key in sorted(set(vars(SECTIONS[name]())) - shared - NEEDS_ADAPTERS - SHAPE_ROWS):
+    for key in sorted(set(vars(SECTIONS[name]())) - shared - NEEDS_ADAPTERS - SHAPE_ROWS - FROM_OUTSIDE):
         value = ALTERED[key]
         if key == "reference":
             value = {"grpo": "sft", "pairwise": "none"}[name]
