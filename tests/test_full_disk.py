@@ -145,7 +145,8 @@ def test_a_store_that_can_only_be_read_serves_what_it_holds(
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     folder = tmp_path / "run"
     shutil.copytree(tiny_run.folder, folder)
-    shutil.copy(tiny_run.store, small_disk / "scores.db")
+    for file in tiny_run.store.parent.glob(f"{tiny_run.store.name}*"):  # with the -wal of a connection that is open
+        shutil.copy(file, small_disk / f"scores.db{file.name.removeprefix(tiny_run.store.name)}")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     before, store = (folder / "eval.json").read_text(), ["--store", str(small_disk / "scores.db")]
     (folder / "eval.json").unlink()

@@ -292,10 +292,10 @@ def test_the_keyboard_reaches_every_control_in_the_order_of_the_page(
         reached.append(page.evaluate("document.activeElement.dataset.place"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     assert [int(place) for place in reached] == list(range(count))
-    page.reload()
+    page.reload(wait_until="load")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert page.url.endswith("#content"), "the first stop skips to the content"
+    page.wait_for_url(lambda url: url.endswith("#content"), timeout=10_000)  # the first stop skips to the content
 
 
 HOSTILE = "<img src=x onerror=\"document.documentElement.dataset.pwned='1'\">"
