@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import LeverError, MissingFile
+from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
 
 RECIPE = "recipe.toml"  # the recipe as it was given
@@ -62,15 +62,21 @@ def moved_paths(run: Path, section: Any, keys: Sequence[str]) -> dict[str, Any]:
     return {key: str(home / getattr(section, key)) for key, home in homes.items() if home is not None}
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, command: str | None = None) -> dict[str, Any]:
+    """The JSON object of a file; an error names `command`, which makes the file again, where the caller knows it."""
+    missing = f"is {path.parent} a run folder? `lever run` makes one"
+    again = "delete it and run the command that makes it again"
+    if command is not None:
+        missing = f"type `{command}` if it is a run folder"
+        again = f"type `{command}` to make it again"
     try:
         value = parse_own_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise MissingFile(f"{path} is not there; is {path.parent} a run folder? `lever run` makes one") from error
+        raise MissingFile(f"{path} is not there; {missing}") from error
     except json.JSONDecodeError as error:
-        raise LeverError(f"{path} is damaged ({error}); delete it and run the command that makes it again") from error
+        raise DataError(f"{path} is damaged ({error}); {again}") from error
     if not isinstance(value, dict):
-        raise LeverError(f"{path} holds no JSON object; delete it and run the command that makes it again")
+        raise DataError(f"{path} holds no JSON object; {again}")
     return value
 
 

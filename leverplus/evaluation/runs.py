@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus import rundir
-from leverplus.errors import DataError, EvaluationError, MissingFile
+from leverplus.errors import DataError, EvaluationError
 from leverplus.evaluation.behaviour import agreement, help_and_harm
 from leverplus.evaluation.conditions import items_hash, require_same
 from leverplus.evaluation.evaluate import MEAN_SHOTS
 from leverplus.evaluation.predictions import Results, check_items, read_predictions
-from leverplus.parsing import parse_own_json
+from leverplus.rundir import read_json
 from leverplus.stats import compare, compare_seeds, holm
 from leverplus.stats.comparison import LEVEL
 from leverplus.types import ItemId
@@ -60,8 +59,8 @@ def read_evaluated(
     With `arms` the predictions of those alone are read.
     """
     evaluated = rundir.of_split(rundir.EVAL, split)
-    manifest = _read_json(folder / rundir.MANIFEST, folder)
-    report = _read_json(folder / evaluated, folder)
+    manifest = read_json(folder / rundir.MANIFEST, f"lever eval {folder}")
+    report = read_json(folder / evaluated, f"lever eval {folder}")
     conditions = report.get("conditions")
     if not isinstance(conditions, Mapping):
         raise DataError(f"{folder}/{evaluated} does not say how it was measured; type `lever eval {folder}`")
@@ -75,18 +74,6 @@ def read_evaluated(
     return EvaluatedRun(
         folder.name or str(folder), manifest["recipe"], manifest["recipe_hash"], manifest["seed"], report, results
     )
-
-
-def _read_json(path: Path, folder: Path) -> dict[str, Any]:
-    try:
-        value = parse_own_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise MissingFile(f"{path} is not there; type `lever eval {folder}` if it is a run folder") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path} is damaged ({error}); type `lever eval {folder}` to make it again") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds no JSON object; type `lever eval {folder}` to make it again")
-    return value
 
 
 @dataclass(frozen=True)

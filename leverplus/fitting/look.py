@@ -92,7 +92,8 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
     if not rows:
         raise DataError(f"{path} is empty; write one record a line, such as " + '{"text": "...", "label": "..."}')
     if len(rows) < FEWEST_ITEMS:
-        raise DataError(f"{path} has {len(rows)} records; at least {FEWEST_ITEMS} are needed, 200 or more make sense")
+        held = "1 record" if len(rows) == 1 else f"{len(rows)} records"
+        raise DataError(f"{path} has {held}; at least {FEWEST_ITEMS} are needed, 200 or more make sense")
     place = {"images": images} if images else {}
     if all("text" in row and "label" in row for row in rows):
         if written:

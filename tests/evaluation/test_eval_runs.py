@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from conftest import MakeRun
 from handmade import coin_flips, item_ids, results_from
 
 from leverplus.errors import EvaluationError, LeverError
 from leverplus.evaluation.predictions import read_predictions, write_predictions
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, read_evaluated
 from leverplus.types import ItemId
+
+if TYPE_CHECKING:  # several folders of tests have a conftest, and only one can be imported by that name
+    from conftest import MakeRun
 
 N = 300
 
