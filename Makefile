@@ -38,7 +38,7 @@ run: $(VENV)/.core
 	$(BIN)/lever run world $(ARGS)
 
 test: $(VENV)/.dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --reruns 1 $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -129,11 +129,12 @@ def test_a_redirect_is_refused_and_nothing_goes_there(code) -> None:
 
 def test_a_failed_request_ends_the_asking_and_what_was_under_way_is_stored(tmp_path: Path) -> None:
     with faulty(FAULTS["refusal 400"], delay=0.05, times_left=1) as served:
-        scorer, prompts = paying_scorer.open_scorer(tmp_path, section_of(served, logprobs="never"))
+        scorer, prompts = paying_scorer.open_scorer(tmp_path, section_of(served, logprobs="never"), demos=12)
         with pytest.raises(ScoringError, match="refuses: status 400"):
             scorer.score(prompts)
         assert scorer.store.count() == len(served.tokens)
-        assert served.posts <= 4 + 2
+        # the fourth request fails; how many more were sent before the others saw it depends on the machine
+        assert served.posts < len(prompts) / 2
 
 
 def test_ctrl_c_while_scoring_waits_for_what_is_under_way_and_loses_nothing(tmp_path: Path) -> None:
