@@ -275,6 +275,9 @@ def _reward(recipe: Recipe) -> Reasons:
         found |= _off("reward", ["clamp"], f"{_is(recipe, 'reward.normalise')} has no bound")
     if not any(_reads_rewards(recipe, name, stage) for name, stage in recipe.stages.items()):
         keys = [field.name for field in dataclasses.fields(reward) if field.name != "compare"]
+        if recipe.score.backend == "openai":
+            # Rows carry rewards whether they are read or not, and a server may not offer what this reward needs.
+            keys.remove("mode")
         found |= _off("reward", keys, "no stage learns from rewards: sft imitates the best lists, all alike")
     return found
 

@@ -1,9 +1,9 @@
 """Any labelled questions in one JSONL file: one record per line, with a picture or without.
 
 A line is `{"id": ..., "question": ..., "answers": [...], "image": path or null, "split": "train" | "dev" | "test"}`;
-`answer` may stand for one answer, `image_id` groups pictures, `meta` holds texts to slice results by. Paths are
-relative to task.images, else to the file, and stay below that folder. Without `split` in any line the splits are made
-by picture.
+`answer` may stand for one answer, a record without `id` is named by the number of its line, `image_id` groups
+pictures, `meta` holds texts to slice results by. Paths are relative to task.images, else to the file, and stay below
+that folder. Without `split` in any line the splits are made by picture.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         place = f"{path.name}, line {number}"
         row = json_record(line, place, problems)
         if isinstance(row, dict):
+            row.setdefault("id", number)  # whoever gives no ids finds an item again by its line
             rows.append((place, row))
         elif row is not UNREADABLE:
             problems.add(place, f"must be an object in braces; it is {_shortened(row)}")

@@ -67,9 +67,7 @@ def labels(section: TaskSection) -> FileTask:
         elif postprocess_named(POSTPROCESS)(label) != label:
             problems.add(place, f"the label {label!r} would be cut from a model's text as another; use a shorter word")
         else:
-            line_number = place.rpartition(" ")[2]
-            item_id = str(row.get("id", line_number))
-            drafts.append(Draft(_item(item_id, text, label, split), place))
+            drafts.append(Draft(_item(str(row["id"]), text, label, split), place))
     known = tuple(dict.fromkeys(draft.item.answer for draft in drafts))
     if len(known) == 1:
         problems.add("task.file", f"all texts have the label {known[0]!r}; there is nothing to tell apart")

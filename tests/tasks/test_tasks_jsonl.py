@@ -42,6 +42,12 @@ def test_splits_are_made_when_no_line_has_one(tmp_path, section) -> None:
     assert (task.metric, task.item(ItemId("7")).answer) == ("exact_match", "7")
 
 
+def test_a_record_without_an_id_is_named_by_its_line(tmp_path, section) -> None:
+    nameless = [{"question": f"What is {n}?", "answers": [str(n)]} for n in range(20)]
+    task = jsonl(section(file=write(tmp_path / "a.jsonl", nameless)))
+    assert task.item(ItemId("7")).answer == "6"
+
+
 def homes(task: Task) -> dict[str, str]:
     return {item.id: split for split in SPLITS for item in task.items(split)}
 
