@@ -134,7 +134,7 @@ def test_a_shipped_recipe_gives_no_setting_without_effect(name: str) -> None:
 
 def test_the_reward_is_never_called_idle_where_a_server_answers() -> None:
     """A server without log-probabilities is refused with the advice to set reward.mode: the advice must not be idle."""
-    local = load_recipe("own_labels", ["train.stages=[\"sft\"]", "score.rounds=0"])
+    local = load_recipe("own_labels", ['train.stages=["sft"]', "score.rounds=0"])
     assert "reward.mode" in idle_settings(local)
     model = dataclasses.replace(local.model, name="gpt", url="http://127.0.0.1:1/v1")
     served = dataclasses.replace(local, score=dataclasses.replace(local.score, backend="openai"), model=model)
