@@ -28,6 +28,9 @@ MIXES = (0.15, 0.3, 0.5)
 LABEL_WEIGHTS = (0.0, 0.1, 0.3, 1.0)
 """Weights of similarity beside the expected score of a demonstration's answer."""
 
+PARTS = 5
+"""Parts of the training queries; effects that choose for one are learnt from the others."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -59,13 +62,9 @@ class Arms:
             name: own[queries[:, None], candidates] for name, own in self.task.likeness.items()
         }  # (Q, 64) by field
         self.allowed = table.usable
-        known = self.task.split == "train"
-        self.labels = tuned(self.task, known, self.task.split == "dev") if not hasattr(self.task, "tuned") else None
-        if self.labels is None:
-            self.labels = self.task.tuned  # type: ignore[attr-defined]
-        else:
-            self.task.tuned = self.labels  # type: ignore[attr-defined]  # the same for all models
-        assert self.labels is not None
+        if not self.task.labels:  # the same for all models
+            self.task.labels = tuned(self.task, self.task.split == "train", self.task.split != "test")
+        self.labels = self.task.labels
 
     def rows(self, places: Ints) -> Ints:
         return self.table.one_shot[self.everyone, places]
@@ -109,7 +108,6 @@ class Arms:
 
     def by_label(self) -> list[Arm]:
         """Demonstrations of the answer that labels predict; ranked by what their answer may expect, and similarity."""
-        assert self.labels is not None
         shown = self.task.shown[self.table.candidates]
         found = []
         for name, source in (("vote_demos", "vote"), ("label_rank", "regression")):
@@ -124,7 +122,6 @@ class Arms:
         return found
 
     def without_model(self) -> list[Arm]:
-        assert self.labels is not None
         found = []
         for name, source in (("label_vote", "vote"), ("label_regression", "regression")):
             likeliest = self.labels[source][0][self.table.queries].argmax(axis=1)
@@ -148,11 +145,25 @@ class Arms:
                 settings[f"anchor {anchor}, 1 shot"] = self.rows(places)
         return [Arm("fixed", "calls", settings | self.longer("fixed"))]
 
-    def effects(self, learn: Mask | None = None) -> tuple[dict[str, Ints], dict[str, Floats]]:
-        """The places and scores of every combination of parts: similarity, effects, labels, interactions."""
-        assert self.labels is not None
+    def effects(self) -> Arm:
+        """Every combination of parts; training queries are chosen for by what the other training queries teach."""
+        rng = np.random.default_rng(0)
+        group = self.task.group[self.table.queries]
+        part = rng.permutation(int(group.max()) + 1)[group] % PARTS
+        places = self.effect_places(self.train)
+        for number in range(PARTS):
+            held = self.train & (part == number)
+            for name, own in self.effect_places(self.train & ~held).items():
+                places[name][held] = own[held]
+        return Arm("effects", "calls", {f"{name}, 1 shot": self.rows(own) for name, own in places.items()})
+
+    def effect_places(self, learn: Mask) -> dict[str, Ints]:
+        """The place that each combination of parts chooses (similarity, effects, labels, interactions).
+
+        Effects and weights are learnt from the queries marked.
+        """
         table = self.table
-        used = self.allowed & (self.train if learn is None else learn)[:, None]
+        used = self.allowed & learn[:, None]
         count = len(self.task.items)
         similarity: dict[str, Floats] = {}
         for name, own in self.likeness.items():
@@ -167,14 +178,12 @@ class Arms:
         vectors = self.task.vectors["question"].astype(np.float64)
         cross = cross_features(vectors[table.queries], vectors, table.candidates)
         parts = {"similarity": similarity, "effects": effects, "labels": labels, "interaction": cross}
-        places, scores = {}, {}
+        places = {}
         for names in COMBINATIONS:
             features = {key: value for name in names for key, value in parts[name].items()}
             ranker = fit_ranker(features, table.accuracy, used, self.task.group[table.queries])
-            value = ranker.score(features)
-            key = " + ".join(names)
-            scores[key], places[key] = value, first(value, self.allowed)
-        return places, scores
+            places[" + ".join(names)] = first(ranker.score(features), self.allowed)
+        return places
 
 
 COMBINATIONS = (

@@ -54,6 +54,8 @@ class TaskData:
                 self.worth[place, column[answer]] = judge(answer, item.answers)
         self.vectors: Mapping[str, NDArray[np.float32]] = self.planner.vectors
         self.likeness = self.planner.likeness
+        self.labels: dict[str, tuple[Floats, int]] = {}
+        """What labels alone predict (`real_labels.tuned`), once it has been asked for."""
 
     @cached_property
     def lists(self) -> dict[int, dict[str, list[int]]]:

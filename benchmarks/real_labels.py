@@ -1,12 +1,14 @@
 """Answers that labels alone predict, without any call of a model: a tuned vote of neighbours, and kernel regression.
 
 Both give what every shown answer may expect to score with every item (N, A), for an item of the training set as if it
-and its picture were not in it.
+and its picture were not in it. So training items serve to choose settings, beside dev.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -25,9 +27,13 @@ WARMTH = (0.03, 0.1, 0.3)
 WIDTHS, RIDGES = (0.15, 0.5), (0.3,)
 
 
-def vote(task: TaskData, field: str, train: Mask, neighbours: int, warmth: float) -> Floats:
+Near = tuple[NDArray[np.int64], Floats]
+"""The nearest training items of every item (N, 64), best first, and their similarities."""
+
+
+def vote(task: TaskData, near: Near, neighbours: int, warmth: float) -> Floats:
     """Expected score of every answer: the mean over the nearest training items, weighed by exp(similarity / warmth)."""
-    places, value = nearest(task, field, train)
+    places, value = near
     places, value = places[:, :neighbours], value[:, :neighbours]
     weight = np.exp((value - value[:, :1]) / warmth)
     weight /= weight.sum(axis=1, keepdims=True)
@@ -36,8 +42,8 @@ def vote(task: TaskData, field: str, train: Mask, neighbours: int, warmth: float
     return np.asarray((chosen @ sparse.csr_matrix(task.worth)).todense())
 
 
-def nearest(task: TaskData, field: str, train: Mask) -> tuple[NDArray[np.int64], Floats]:
-    """The nearest training items of every item (N, 64), not on its own picture, and their similarities."""
+def nearest(task: TaskData, field: str, train: Mask) -> Near:
+    """The nearest training items of every item, none on its own picture."""
     known = np.flatnonzero(train)
     near = task.likeness[field][:, known].copy()
     near[task.group[:, None] == task.group[known]] = -np.inf
@@ -46,33 +52,53 @@ def nearest(task: TaskData, field: str, train: Mask) -> tuple[NDArray[np.int64],
 
 
 def kernel_regression(task: TaskData, field: str, train: Mask, width: float, ridge: float) -> Floats:
-    """Ridge regression of scores on the kernel exp((cosine - 1) / width); training items by leaving them out."""
+    """Ridge regression of scores on the kernel exp((cosine - 1) / width); training items without their own picture."""
     known = np.flatnonzero(train)
     kernel = np.exp((task.likeness[field][:, known].astype(np.float32) - 1.0) / width)
     inverse = np.linalg.inv(kernel[known] + np.float32(ridge) * np.eye(len(known), dtype=np.float32))
-    weights = inverse @ task.worth[known]
-    found = kernel @ weights
-    # closed form of leaving one out: y - (C^-1 y) / diag(C^-1)
-    found[known] = task.worth[known] - weights / np.diag(inverse)[:, None]
-    return np.asarray(found)
+    weights = inverse @ task.worth[known].astype(np.float32)
+    found = (kernel @ weights).astype(np.float64)
+    found[known] = task.worth[known] - left_out_residual(inverse, weights, task.group[known])
+    return found
 
 
-def tuned(task: TaskData, train: Mask, dev: Mask) -> dict[str, tuple[Floats, int]]:
-    """The best vote and the best regression by dev accuracy of their likeliest answer, and how many were tried."""
+def left_out_residual(inverse: NDArray[np.float32], weights: NDArray[np.float32], group: NDArray[np.int64]) -> Floats:
+    """What a fit without the rows of a group misses at those rows: (C^-1)_gg^-1 (C^-1 y)_g, C being kernel + ridge."""
+    missed = weights / np.diag(inverse)[:, None]
+    order = np.argsort(group, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        if len(rows) > 1:
+            missed[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows])
+    return np.asarray(missed, np.float64)
+
+
+def tuned(task: TaskData, train: Mask, judged: Mask) -> dict[str, tuple[Floats, int]]:
+    """The best vote and the best regression by the accuracy of their likeliest answer on the judged items.
+
+    Beside each stands how many were tried.
+    """
+    places = np.flatnonzero(judged)
 
     def right(expected: Floats) -> float:
-        places = np.flatnonzero(dev)
         return float(task.worth[places, expected[places].argmax(axis=1)].mean())
 
     fields = list(task.vectors)
+    near = {field: nearest(task, field, train) for field in fields}
+    tries: dict[str, list[Callable[[], Floats]]] = {
+        "vote": [
+            partial(vote, task, near[field], neighbours, warmth)
+            for field, neighbours, warmth in product(fields, NEIGHBOURS, WARMTH)
+        ],
+        "regression": [
+            partial(kernel_regression, task, field, train, width, ridge)
+            for field, width, ridge in product(fields[:2], WIDTHS, RIDGES)
+        ],
+    }
     found = {}
-    for name, predict, settings in (
-        ("vote", vote, list(product(fields, NEIGHBOURS, WARMTH))),
-        ("regression", kernel_regression, list(product(fields[:2], WIDTHS, RIDGES))),
-    ):
+    for name, settings in tries.items():
         best, most = np.zeros_like(task.worth), -1.0
-        for field, first, second in settings:
-            expected = predict(task, field, train, first, second)  # type: ignore[operator]
+        for predict in settings:
+            expected = predict()
             if (now := right(expected)) > most:
                 best, most = expected, now
         found[name] = best, len(settings)

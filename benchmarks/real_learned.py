@@ -3,7 +3,7 @@
     python benchmarks/real_learned.py RUN RECORDS/TASK-MODEL.parquet
 
 RUN is the folder of `lever run okvqa_table --set task.file=... model.name=...` on that table. Its test items must be
-those of the records. Its dev accuracy is not that of the other arms (other dev items), so dev never recommends it.
+those of the records. It has no cross-fitted accuracy on training queries, so it is never the one recommended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ def learned(run: Path, like: WayRecord) -> list[WayRecord]:
         raise SystemExit(f"{run} has no choice for item {missing[0]} ({len(missing)} such); evaluate all test items")
     own = np.array([score[item] for item in like.items])
     made = replace(
-        like, arm="learned", kind="calls", setting="selector, 1 shot", tries=1, dev=float("nan"), accuracy=own
+        like,
+        arm="learned",
+        kind="calls",
+        setting="selector, 1 shot",
+        tries=1,
+        dev=float("nan"),
+        estimate=float("nan"),
+        accuracy=own,
     )
     return [replace(made, shots=shots) for shots in ("1", "best")]
 

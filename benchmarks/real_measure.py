@@ -2,9 +2,11 @@
 
     python benchmarks/real_measure.py --data DATA --cache vectors --out benchmarks/real [--tasks ...] [--models ...]
 
-Settings of an arm (field, number of shots, weights) are chosen on dev queries; test queries are looked at once, with
-the chosen one. Every arm is kept twice: at its own best number of shots, and with one demonstration. `lever bench real`
-makes its table of what is kept here. DATA is where the data sets lie (docs/recorded.md); nothing asks a model.
+Settings of an arm (field, number of shots, weights) are chosen on training and dev queries, where everything learnt is
+cross-fitted (what chooses for a training query has not seen it); test queries are looked at once, with the chosen one.
+Every arm is kept twice: at its own best number of shots, and with one demonstration. `lever bench real` makes its table
+of what is kept here. What settings were chosen by is kept too (OUT/choosing). DATA is where the data sets lie
+(docs/recorded.md); nothing asks a model.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real_arms import NONE, Arm, Arms
-from real_data import Floats, Ints, ModelTable, TaskData, embedder
+from real_data import PLACES, Floats, Ints, ModelTable, TaskData, embedder
 
 from leverplus.lab.real import WayRecord, write_records
+from leverplus.stats.choosing import adjusted_means
 
 TASKS = ("okvqa", "aokvqa", "trec", "sst2", "agnews")
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
@@ -48,9 +51,7 @@ def calibrated(arms: Arms, rows: Ints) -> Floats:
 
 def candidates(arms: Arms) -> list[tuple[Arm, dict[str, Floats]]]:
     """Every arm with the accuracy (Q,) of each of its settings."""
-    made = arms.all()
-    places, _ = arms.effects()
-    made.append(Arm("effects", "calls", {f"{name}, 1 shot": arms.rows(own) for name, own in places.items()}))
+    made = [*arms.all(), arms.effects()]
     found = [
         (arm, {name: accuracy(arms.table, rows) for name, rows in arm.settings.items()} | arm.scores) for arm in made
     ]
@@ -65,55 +66,45 @@ def candidates(arms: Arms) -> list[tuple[Arm, dict[str, Floats]]]:
     return found
 
 
-def common(dev: Any, found: Sequence[tuple[Arm, Mapping[str, Floats]]]) -> Any:
-    """The dev queries that all settings of all arms were recorded for."""
-    there = [~np.isnan(own) for _, scores in found for own in scores.values()]
-    return dev & np.all(there, axis=0)
-
-
-def measure(table: ModelTable) -> list[WayRecord]:
+def measure(table: ModelTable, choosing: Path) -> list[WayRecord]:
+    """Records of the test queries; what settings were chosen by is kept item by item in the file `choosing`."""
     arms = Arms(table)
+    found = candidates(arms)
+    names = [(arm.name, setting) for arm, scores in found for setting in scores]
+    scores = np.stack([own for _, scores in found for own in scores.values()], axis=1)  # (Q, S)
+    known = arms.train | arms.dev
+    means = adjusted_means(scores[known])
+    estimate = dict(zip(names, means.mean.tolist(), strict=True))
+    on_dev = dict(zip(names, np.nanmean(scores[arms.dev], axis=0).tolist(), strict=True))
+    write_choosing(choosing, arms, known, names, scores[known])
     test = [str(arms.task.items[query].id) for query in table.queries[arms.test]]
     groups = arms.task.group[table.queries[arms.test]].tolist()
+    same: dict[str, Any] = {"task": arms.task.source.name, "model": table.model, "items": test, "groups": groups}
     records = []
-    found = candidates(arms)
-    dev = common(arms.dev, found)
-    for arm, scores in found:
-        one = {name: own for name, own in scores.items() if "shots" not in name}
-        for shots, settings in (("best", scores), ("1", one)):
-            if settings:
-                setting = max(settings, key=lambda name, own=settings: float(own[name][dev].mean()))  # type: ignore[misc]
-                own = settings[setting]
-                records.append(
-                    WayRecord(
-                        task=arms.task.source.name,
-                        model=table.model,
-                        arm=arm.name,
-                        kind=arm.kind,
-                        shots=shots,
-                        setting=setting,
-                        tries=len(settings),
-                        dev=float(own[dev].mean()),
-                        items=test,
-                        groups=groups,
-                        accuracy=own[arms.test],
-                    )
-                )
-    oracle = np.where(arms.allowed, table.accuracy, -1.0).max(axis=1)
-    best = WayRecord(
-        arms.task.source.name,
-        table.model,
-        "oracle",
-        "looks",
-        "1",
-        "best of 64",
-        64,
-        float("nan"),
-        test,
-        groups,
-        oracle[arms.test],
+    for arm, settings in found:
+        one = [name for name in settings if "shots" not in name]
+        for shots, among in (("best", list(settings)), ("1", one)):
+            if among:
+                setting = max(among, key=lambda name, arm=arm: estimate[arm.name, name])  # type: ignore[misc]
+                about = {"arm": arm.name, "kind": arm.kind, "shots": shots, "setting": setting, "tries": len(among)}
+                figures = {"dev": on_dev[arm.name, setting], "estimate": estimate[arm.name, setting]}
+                records.append(WayRecord(**same, **about, **figures, accuracy=settings[setting][arms.test]))
+    oracle = np.where(arms.allowed, table.accuracy, -1.0).max(axis=1)[arms.test]
+    looks = {"arm": "oracle", "kind": "looks", "shots": "1", "setting": "best of 64", "tries": PLACES}
+    return [*records, WayRecord(**same, **looks, dev=float("nan"), accuracy=oracle)]
+
+
+def write_choosing(path: Path, arms: Arms, known: Any, names: Sequence[tuple[str, str]], scores: Floats) -> None:
+    """Accuracies of every setting on the training and dev queries, in thousandths; 65535 where it was not measured."""
+    places = arms.table.queries[known]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        names=np.array([f"{arm} | {setting}" for arm, setting in names]),
+        dev=arms.dev[known],
+        group=arms.task.group[places],
+        thousandths=np.where(np.isnan(scores), 65535, np.round(1000 * np.nan_to_num(scores))).astype(np.uint16),
     )
-    return [*records, best]
 
 
 def main() -> None:
@@ -131,7 +122,7 @@ def main() -> None:
         print(f"{name}: {len(task.items):,} items, {time.perf_counter() - started:.0f} s", flush=True)
         for model in args.models:
             started = time.perf_counter()
-            records = measure(ModelTable.read(task, model))
+            records = measure(ModelTable.read(task, model), args.out / "choosing" / f"{name}-{model}.npz")
             write_records(args.out / f"{name}-{model}.parquet", records)
             shown = ", ".join(f"{r.arm} {100 * np.nanmean(r.accuracy):.1f}" for r in records if r.shots == "1")
             print(

@@ -90,7 +90,8 @@ def _real(args: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     print(
-        "Accuracy in %, test queries; settings were chosen on dev, * is what dev recommends, (n) the number of shots."
+        "Accuracy in %, test queries; settings were chosen on training and dev queries, cross-fitted; * is what they "
+        "recommend, (n) the number of shots."
     )
     for task in dict.fromkeys(row["task"] for row in found["arms"]):
         _print_lines(task, *task_lines(found, task))

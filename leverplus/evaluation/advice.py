@@ -1,9 +1,10 @@
 """Advice: which arm to deploy at which number of shots, by accuracy on dev, and whether training helped.
 
 Every arm that can be deployed is a candidate at every number of shots; oracles look at the answers and cannot be
-deployed. The candidate with the highest accuracy on dev is advised, the cheaper one among equals. The best of many is
-high by luck, and the selector's checkpoint was itself chosen on some dev items: so the accuracies of the same pair on
-test are reported beside it, and take no part in the choice.
+deployed. The candidate with the highest accuracy on dev is advised, the cheaper one among equals (the rule and what it
+was chosen by: `leverplus.stats.choosing`). The best of many is high by luck, and the selector's checkpoint was itself
+chosen on some dev items: so the accuracies of the same pair on test are reported beside it, and take no part in the
+choice.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from leverplus.evaluation.arms import CALIBRATED, MODEL_FREE
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.stats import Comparison, compare
+from leverplus.stats.choosing import adjusted_means, best_first
 from leverplus.stats.paired import TIE
 
 NO_DEV = "No way of choosing is recommended, because there are no dev items to choose on."
@@ -62,11 +66,10 @@ class DevArm:
 def candidates(dev: Results) -> list[DevArm]:
     """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
     deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
-    found = [
-        DevArm(arm, shots, float(dev.accuracy(arm, shots).mean())) for arm in deployable for shots in dev.shots(arm)
-    ]
-    # rounded to multiples of TIE, so that means that differ in the last bit only count as equal
-    return sorted(found, key=lambda own: (-round(own.dev / TIE), own.cost))
+    pairs = [(arm, shots) for arm in deployable for shots in dev.shots(arm)]
+    means = adjusted_means(np.stack([dev.accuracy(arm, shots) for arm, shots in pairs], axis=1)).mean
+    found = [DevArm(arm, shots, float(mean)) for (arm, shots), mean in zip(pairs, means, strict=True)]
+    return [found[place] for place in best_first(means, [own.cost for own in found])]
 
 
 def advise(dev: Results, test: Results | None) -> dict[str, Any]:

@@ -33,8 +33,9 @@ DIGITS = 4
 class WayRecord:
     """An arm on the test queries of one table: accuracy by item (NaN: not recorded), and how its setting was chosen.
 
-    `kind` is one of KINDS; `shots` is "best" (its own best number, chosen on dev) or "1"; `dev` is the accuracy there
-    that it was chosen by, `tries` among how many settings. `groups` names each item's picture.
+    `kind` is one of KINDS; `shots` is "best" (its own best number) or "1". `estimate` is the accuracy on training and
+    dev queries that its setting was chosen by, among `tries`; `dev` that on dev alone. `groups` names each item's
+    picture.
     """
 
     task: str
@@ -48,6 +49,12 @@ class WayRecord:
     items: Sequence[str]
     groups: Sequence[int]
     accuracy: Floats
+    estimate: float = float("nan")
+
+    @property
+    def expected(self) -> float:
+        """What arms are chosen by: the estimate, or accuracy on dev where there is none; NaN where neither is."""
+        return self.dev if np.isnan(self.estimate) else self.estimate
 
     @property
     def mean(self) -> float:
@@ -67,7 +74,7 @@ def write_records(path: Path, records: Sequence[WayRecord]) -> None:
     for record in records:
         name = f"{record.arm}@{record.shots}"
         columns[name] = pa.array(np.round(record.accuracy, DIGITS), from_pandas=True)  # NaN becomes null
-        known = ("kind", "setting", "tries", "dev")
+        known = ("kind", "setting", "tries", "dev", "estimate")
         about[name] = {key: getattr(record, key) for key in known if getattr(record, key) == getattr(record, key)}
     meta = {"task": first.task, "model": first.model, "arms": about}
     table = pa.table(columns).replace_schema_metadata({b"leverplus.real": json.dumps(meta).encode()})
@@ -110,6 +117,7 @@ def read_file(path: Path) -> list[WayRecord]:
                 setting=known["setting"],
                 tries=known["tries"],
                 dev=known.get("dev", float("nan")),
+                estimate=known.get("estimate", float("nan")),
                 items=items,
                 groups=groups,
                 accuracy=table.column(name).to_numpy(zero_copy_only=False).astype(np.float64),
@@ -133,15 +141,16 @@ def standings(records: Sequence[WayRecord]) -> dict[str, Any]:
 
 
 def recommended(records: Sequence[WayRecord]) -> WayRecord:
-    """The arm to use: the best on dev at its own number of shots."""
-    usable = [r for r in records if r.shots == "best" and r.kind != "looks" and not np.isnan(r.dev)]
-    return max(usable, key=lambda record: record.dev)
+    """The arm to use: the best on training and dev queries at its own number of shots."""
+    usable = [r for r in records if r.shots == "best" and r.kind != "looks" and not np.isnan(r.expected)]
+    return max(usable, key=lambda record: record.expected)
 
 
 def best_of(records: Sequence[WayRecord], kinds: Sequence[str], shots: str) -> WayRecord | None:
-    """The arm of some kinds that dev finds best."""
-    own = [r for r in records if r.kind in kinds and r.shots == shots and r.arm not in OURS and not np.isnan(r.dev)]
-    return max(own, key=lambda record: record.dev, default=None)
+    """The arm of some kinds that training and dev queries find best."""
+    open_ = [r for r in records if r.kind in kinds and r.shots == shots and r.arm not in OURS]
+    own = [record for record in open_ if not np.isnan(record.expected)]
+    return max(own, key=lambda record: record.expected, default=None)
 
 
 def _pairs(records: Sequence[WayRecord], advised: WayRecord) -> list[dict[str, Any]]:
@@ -179,7 +188,8 @@ def _correct(compared: list[dict[str, Any]]) -> None:
 
 
 def _row(record: WayRecord, advised: bool) -> dict[str, Any]:
-    known = {key: getattr(record, key) for key in ("task", "model", "arm", "kind", "shots", "setting", "tries", "dev")}
+    names = ("task", "model", "arm", "kind", "shots", "setting", "tries", "dev", "estimate")
+    known = {name: getattr(record, name) for name in names}
     measured = int((~np.isnan(record.accuracy)).sum())
     return {**known, "accuracy": record.mean, "n": measured, "recommended": advised}
 

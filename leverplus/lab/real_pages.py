@@ -13,8 +13,8 @@ Lines = tuple[Sequence[str], list[list[str]]]
 """A head and the rows below it."""
 
 NAMES = {
-    "nearest": "nearest, fields and shots chosen on dev",
-    "mmr": "diverse (MMR), fields and shots chosen on dev",
+    "nearest": "nearest, field and shots chosen",
+    "mmr": "diverse (MMR), field and shots chosen",
     "balanced": "nearest of every label in turn",
     "fixed": "one list for all queries, chosen on train",
     "vote_demos": "demonstrations of the answer a tuned vote predicts",
@@ -63,7 +63,7 @@ def _cell(row: Row | None, *, with_shots: bool = False) -> str:
 
 
 def comparison_lines(found: Mapping[str, Any]) -> Lines:
-    """Ours and the recommended arm against the rivals that dev finds best."""
+    """Ours and the recommended arm against the rivals that training and dev queries find best."""
     lines = []
     for row in found["comparisons"]:
         low, high = (100 * bound for bound in row["ci95"])
