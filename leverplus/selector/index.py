@@ -141,7 +141,7 @@ def learn_cells(vectors: NDArray[Any], *, seed: int = 0) -> CellTable | None:
     sample = np.sort(rng.permutation(len(vectors))[: 64 * count])
     kmeans = faiss.Kmeans(vectors.shape[1], count, niter=10, seed=seed + 1, spherical=True, max_points_per_centroid=64)
     kmeans.train(np.ascontiguousarray(vectors[sample], dtype=np.float32))
-    centres: Floats = kmeans.centroids
+    centres: Floats = np.asarray(kmeans.centroids, np.float32)
     coarse = faiss.IndexFlatIP(vectors.shape[1])
     coarse.add(centres)
     assigned = np.concatenate([coarse.search(part, 1)[1][:, 0] for part in parts_of(vectors)]).astype(np.int32)
