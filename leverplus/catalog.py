@@ -124,6 +124,7 @@ BACKENDS: Table = {
     "openai": "leverplus.backends.api.backend:OpenAIBackend",
     "hf": "leverplus.backends.hf.backend:HfBackend",
     "table": "leverplus.backends.table.backend:TableBackend",
+    "vllm": "leverplus.backends.vllm:VllmBackend",
 }
 TINY_MODELS: Table = {
     "qwen2_5_vl": "leverplus.lab.tiny_models:qwen2_5_vl",

@@ -28,7 +28,7 @@ def render_prompt(
 
         written = ServerPrompts(model, task)
         return written.turns(request) if model.prompt == "chat" else written.text(request)
-    if backend == "hf":
+    if backend in ("hf", "vllm"):
         from leverplus.backends.hf.files import find_model
         from leverplus.backends.hf.load import load_words
         from leverplus.backends.hf.sight import prompts_for

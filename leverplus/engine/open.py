@@ -46,7 +46,7 @@ def build_backend(
 
 def find_weights(backend: str, model: ModelSection, run: Path) -> ModelSection:
     """`[model]` with a relative folder or file that is not here looked for where the run was started from."""
-    if backend not in ("hf", "table"):
+    if backend not in ("hf", "vllm", "table"):
         return model
     names = [name.strip() for name in model.name.split(",")] if backend == "table" else [model.name]
     homes = [started_from(run, name) for name in names]

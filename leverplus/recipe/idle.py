@@ -160,13 +160,16 @@ def _model(recipe: Recipe) -> Reasons:
     found: Reasons = {}
     if backend == "openai":
         found |= _off("model", LOCAL, 'score.backend = "openai" does not use it')
-    if backend == "hf":
-        found |= _off("model", SERVER, 'score.backend = "hf" does not use it')
+    if backend in ("hf", "vllm"):
+        found |= _off("model", SERVER, f'score.backend = "{backend}" does not use it')
+    if backend == "vllm":
+        own = ["batch_tokens", "image_cache", "beams", "length_penalty"]
+        found |= _off("model", own, "vLLM finds its own batches, caches pictures itself and writes greedily")
     if model.prompt == "chat":
         found |= _off("model", ["template"], 'model.prompt = "chat" writes turns of the model\'s own template')
     if not shows_pictures(recipe):
         found |= _off("model", ["image_pixels", "image_cache"], "the items have no pictures")
-    if backend == "hf" and recipe.task.name in LABEL_TASKS:
+    if backend in ("hf", "vllm") and recipe.task.name in LABEL_TASKS:
         found |= _off("model", ["max_new_tokens", "beams", "length_penalty"], "labels are weighed, nothing is written")
     if model.beams == 1:
         found |= _off("model", ["length_penalty"], "model.beams = 1 has one ending")
