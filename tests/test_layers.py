@@ -29,7 +29,7 @@ ROOMS = (
     ("report",),
     ("experiment",),
     ("selector", "legacy"),
-    ("lab",),
+    ("lab", "adapters"),
     ("fitting",),
     ("__init__",),
     ("view",),

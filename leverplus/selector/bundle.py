@@ -94,7 +94,7 @@ class Bundle:
             )
         if isinstance(demos, Mapping):
             demos = [demos]
-        drafts = [_draft(number, demo) for number, demo in enumerate(demos)]
+        drafts = [draft_demo(number, demo) for number, demo in enumerate(demos)]
         drafts = list({entry.id: (entry, picture, content) for entry, picture, content in drafts}.values())
         if not drafts:
             return []
@@ -145,7 +145,7 @@ class Bundle:
         return {name: found[name] for name in blocks}
 
 
-def _draft(number: int, demo: Mapping[str, Any]) -> tuple[Entry, Image.Image | None, bytes | None]:
+def draft_demo(number: int, demo: Mapping[str, Any]) -> tuple[Entry, Image.Image | None, bytes | None]:
     """One demonstration to add, its picture decoded, and the picture file to keep."""
     from leverplus.selector.demo import png_of
 

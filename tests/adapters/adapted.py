@@ -1,0 +1,88 @@
+"""Small bundles for the tests of adapters, and the pages that show each adapter in ten lines."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from plain_words import WordEmbedder, vector_of
+
+from leverplus.selector.bundle import draft_demo
+from leverplus.selector.pack import BundlePlan, write_bundle
+from leverplus.selector.store import KeptPicture
+
+ROOT = Path(__file__).parent.parent.parent
+EMBEDDER = {"section": {"name": "plain_words:WordEmbedder"}, "fingerprint": dict(WordEmbedder().fingerprint())}
+COLOURS = ("red", "green", "blue", "white", "black", "gray")
+ANIMALS = ("dog", "cat", "horse", "bird", "fish", "sheep")
+ASKED = "what colour is the dog"
+
+
+def png(colour: str, size: int = 8) -> bytes:
+    """A picture of one colour."""
+    out = io.BytesIO()
+    Image.new("RGB", (size, size), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def colour_at(picture: Image.Image | bytes) -> tuple[int, int, int]:
+    """The colour of a picture's first pixel, by which tests know which picture it is."""
+    image = picture if isinstance(picture, Image.Image) else Image.open(io.BytesIO(picture))
+    pixel = image.convert("RGB").getpixel((0, 0))
+    assert isinstance(pixel, tuple)
+    return (int(pixel[0]), int(pixel[1]), int(pixel[2]))
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    return colour_at(Image.new("RGB", (1, 1), colour))
+
+
+def animals(*, pictures: bool = True) -> list[dict[str, Any]]:
+    """Questions about animals; the picture of each has the colour that is its answer."""
+    rows: list[dict[str, Any]] = []
+    for animal, colour in zip(ANIMALS, COLOURS, strict=True):
+        row = {"id": animal, "question": f"what colour is the {animal}", "answer": colour}
+        rows.append(row | ({"image": png(colour)} if pictures else {}))
+    return rows
+
+
+def make_bundle(folder: Path, rows: Sequence[Mapping[str, Any]], **plan: Any) -> Path:
+    """A bundle that shows the nearest by words."""
+    drafts = [draft_demo(number, row) for number, row in enumerate(rows)]
+    entries = [(entry, KeptPicture(entry.picture, kept) if entry.picture else None) for entry, _, kept in drafts]
+    vectors = {"text": np.stack([vector_of(entry.question) for entry, _, _ in drafts])}
+    how = {"arm": "nearest_text", "shots": 2, "embedder": EMBEDDER, "prompt": {"form": "chat"}} | plan
+    return write_bundle(folder, BundlePlan(**how), entries, vectors)
+
+
+def by_hand(question: str, count: int, rows: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
+    """The ids of the nearest by brute force, nearest last."""
+    own = animals() if rows is None else rows
+    near = [float(vector_of(row["question"]) @ vector_of(question)) for row in own]
+    best = sorted(range(len(own)), key=lambda place: (-near[place], place))[:count]
+    return [own[place]["id"] for place in reversed(best)]
+
+
+def answer_of(name: str) -> str:
+    """What the demonstration of an animal answers."""
+    return COLOURS[ANIMALS.index(name)]
+
+
+def page_of(name: str) -> str:
+    """The program of an adapter's page."""
+    text = (ROOT / "docs" / "adapters" / f"{name}.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found, f"docs/adapters/{name}.md shows no Python"
+    return found[0]
+
+
+def run_page(name: str, **given: Any) -> dict[str, Any]:
+    """Run the program of a page in the current folder; the names it leaves."""
+    names: dict[str, Any] = {"__name__": "a_page", **given}
+    exec(compile(page_of(name), f"docs/adapters/{name}.md", "exec"), names)
+    return names
