@@ -140,5 +140,5 @@ def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> Activ
     calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
     plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACQUIRED)
     own = partial(make_rows, imitate=imitated(run, recipe.train.asking))
-    pools = run.pools(run.shuffled_queries())[0]
-    return ActiveRows(plan, run.scorer, pools, make_rows.table, searched=groups, make_rows=own)
+    queries = run.shuffled_queries()[: plan.most_pools]
+    return ActiveRows(plan, run.scorer, run.pools(queries)[0], make_rows.table, searched=groups, make_rows=own)

@@ -169,8 +169,13 @@ def shows_answer(item: Item) -> bool:
 def _other_answer(item: Item, others: Sequence[Item]) -> str:
     """The first answer of another item that nobody gave for this one, or one that nobody gave at all."""
     own = reference_counts(item)
-    others = [other for other in others if shows_answer(other)]
-    return next((answer for other in others for answer in reference_counts(other) if answer not in own), NO_ANSWER)
+    for other in others:
+        if not shows_answer(other):
+            continue
+        for answer in reference_counts(other):
+            if answer not in own:
+                return answer
+    return NO_ANSWER
 
 
 def check_spans(backend: Backend, requests: Sequence[Request], problems: list[str]) -> int | None:

@@ -85,6 +85,18 @@ def test_an_item_has_the_same_vectors_in_any_company(
     np.testing.assert_allclose(alone.text[0], vectors.text[40], atol=1e-6)
 
 
+def test_the_demonstrations_of_a_world_are_embedded_once_and_never_taken_for_another_worlds(
+    task: WorldTask, embedder: WorldEmbedder
+) -> None:
+    own = embedder.embed(task.items("train"), task)
+    assert WorldEmbedder().embed(WorldTask(0).items("train"), WorldTask(0)) is own
+    alone = embedder.embed(task.items("train")[:600], task)
+    assert np.allclose(alone.image, own.image[:600], atol=1e-6)
+    assert np.allclose(alone.answer, own.answer[:600], atol=1e-6)
+    other = embedder.embed(WorldTask(1).items("train"), WorldTask(1))
+    assert not np.allclose(other.image, own.image, atol=1e-2)
+
+
 def test_the_fingerprint_names_the_weights(embedder: WorldEmbedder) -> None:
     fingerprint = embedder.fingerprint()
     assert fingerprint["embedder"] == "world-dual-encoder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from leverplus.experiment.opening import open_run
+from leverplus.experiment.parts import Parts
 from leverplus.experiment.rows import search_groups
 from leverplus.experiment.run import Run
 from leverplus.experiment.train import train_run
 from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.training.checkpoint import load_checkpoint
+from leverplus.training.data import expected_accuracy
 from leverplus.training.data.active import propose, turns
 from leverplus.types import Pool
 
@@ -36,31 +39,46 @@ SETTINGS = [
 DEEP = [*SETTINGS, "score.depth=4", "select.state=vector_gate"]
 
 
-def trained(folder: Path, store: Path, settings: list[str]) -> Run:
-    run = open_run(load_recipe("best", settings), find_recipe("best"), folder, seed=0, store_path=store)
+@pytest.fixture(scope="module", autouse=True)
+def short_lessons() -> Iterator[None]:
+    """Labels are read twice, not twenty times: how well they teach is proved in test_expected_accuracy.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expected_accuracy, "EPOCHS", 2)
+        patch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
+        yield
+
+
+def opened(folder: Path, settings: list[str], recipe: str = "best", parts: Parts | None = None) -> Run:
+    """A run with a store of its own; the world, its vectors and its model are those of another run, where given."""
+    source = find_recipe(recipe)
+    store = folder / "scores.db"
+    return open_run(load_recipe(recipe, settings), source, folder / "run", seed=0, store_path=store, shared=parts)
+
+
+def trained(folder: Path, settings: list[str], parts: Parts | None = None) -> Run:
+    run = opened(folder, settings, parts=parts)
     train_run(run)
     return run
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("acquired")
-    return trained(folder / "run", folder / "scores.db", DEEP)
+    return trained(tmp_path_factory.mktemp("acquired"), DEEP)
 
 
 @pytest.fixture(scope="module")
-def flat(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("flat")
-    return trained(folder / "run", folder / "scores.db", SETTINGS)
+def flat(tmp_path_factory: pytest.TempPathFactory, whole: Run) -> Run:
+    return trained(tmp_path_factory.mktemp("flat"), SETTINGS, whole.parts)
 
 
 def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:
     """The pools in the order of their turns, each with the prompts that were asked about it."""
-    pools = run.pools(run.shuffled_queries())[0]
-    order = turns(len(pools), len(run.training_queries()), run.recipe.score.depth)
+    queries = run.shuffled_queries()
+    order = turns(len(queries), len(run.training_queries()), run.recipe.score.depth)
     rounds = sorted((run.folder / "acquired").iterdir())
-    prompts = [own for path in rounds for own in json.loads(path.read_text())["prompts"]]
-    return [(pools[place], [tuple(one) for one in own]) for own, (place, _) in zip(prompts, order, strict=False)]
+    prompts = [[tuple(one) for one in own] for path in rounds for own in json.loads(path.read_text())["prompts"]]
+    pools, _ = run.pools([queries[place] for place, _ in islice(order, len(prompts))])
+    return list(zip(pools, prompts, strict=True))
 
 
 def test_rounds_ask_about_fresh_queries_and_stay_within_the_budget(flat: Run, whole: Run) -> None:
@@ -109,9 +127,7 @@ def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
 
 
 def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tmp_path: Path) -> None:
-    run = open_run(
-        load_recipe("best", DEEP), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
-    )
+    run = opened(tmp_path, DEEP, parts=whole.parts)
     seen = 0
 
     def stop(what: str, done: int, total: int) -> None:
@@ -122,7 +138,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tm
 
     with pytest.raises(KeyboardInterrupt):
         train_run(replace(run, progress=stop))
-    again = trained(tmp_path / "run", tmp_path / "scores.db", DEEP)
+    again = trained(tmp_path, DEEP, whole.parts)
     # a picture seen among others may differ in the last digit, and so may a probability
     weights = [load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors") for run in (again, whole)]
     assert all(torch.allclose(weights[0][name], value, atol=1e-6) for name, value in weights[1].items())
@@ -130,9 +146,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tm
 
 
 def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(flat: Run, tmp_path: Path) -> None:
-    run = open_run(
-        load_recipe("best", SETTINGS), find_recipe("best"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db"
-    )
+    run = opened(tmp_path, SETTINGS, parts=flat.parts)
 
     def stop(what: str, done: int, total: int) -> None:
         if what == "training, agreement" and done == total:
@@ -142,15 +156,15 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(f
         train_run(replace(run, progress=stop))
     assert (run.folder / "checkpoints" / "agreement-epoch001").is_dir()
     assert not (run.folder / "checkpoints" / "agreement").exists()
-    again = trained(tmp_path / "run", tmp_path / "scores.db", SETTINGS)
+    again = trained(tmp_path, SETTINGS, flat.parts)
     for stage in ("agreement", "listwise"):
         own, other = (load_file(r.folder / "checkpoints" / stage / "model.safetensors") for r in (again, flat))
         assert all(torch.allclose(own[name], value, atol=1e-6) for name, value in other.items())
 
 
-def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judging(tmp_path: Path) -> None:
+def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judging(flat: Run, tmp_path: Path) -> None:
     still = [*SETTINGS, "listwise.lr=1e-12", "score.chance=0"]
-    run = trained(tmp_path / "run", tmp_path / "scores.db", still)
+    run = trained(tmp_path, still, flat.parts)
     taught = load_checkpoint(run.folder / "checkpoints" / "agreement")[0]
     asked_about = asked(run)
     pools = [pool for pool, _ in asked_about]
@@ -162,28 +176,25 @@ def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judg
     assert log[1]["lvlm_calls"] <= 3 * judged
 
 
-def test_supervised_training_may_follow_labels(tmp_path: Path) -> None:
+def test_supervised_training_may_follow_labels(whole: Run, tmp_path: Path) -> None:
     small = ["score.queries=6", "score.dev_queries=2", "score.dev_shots=[1]", "sft.epochs=1", "select.hidden=16"]
     labels = ["agreement.epochs=1", "agreement.queries=50", 'train.stages=["agreement", "sft"]']
-    recipe = load_recipe("world", [*small, *labels])
-    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    run = opened(tmp_path, [*small, *labels], "world", whole.parts)
     train_run(run)
     assert (run.folder / "checkpoints" / "sft").is_dir()
 
 
-def test_rewards_that_need_prefixes_reach_supervised_training(tmp_path: Path) -> None:
+def test_rewards_that_need_prefixes_reach_supervised_training(whole: Run, tmp_path: Path) -> None:
     settings = ["score.queries=6", "score.dev_queries=4", "score.dev_shots=[1]", "sft.epochs=1", "rce.epochs=1"]
-    recipe = load_recipe("exp1_1", [*settings, 'train.stages=["sft", "rce"]'])
-    run = open_run(recipe, find_recipe("exp1_1"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    run = opened(tmp_path, [*settings, 'train.stages=["sft", "rce"]'], "exp1_1", whole.parts)
     train_run(run)
     assert (run.folder / "checkpoints" / "rce").is_dir()
 
 
-def test_the_second_stage_learns_from_sequences_drawn_from_the_first(tmp_path: Path) -> None:
+def test_the_second_stage_learns_from_sequences_drawn_from_the_first(whole: Run, tmp_path: Path) -> None:
     settings = ["score.search=mixed", "score.random=2", "score.retrieved=1", "score.samples=2", "score.queries=6"]
     small = ["score.dev_queries=4", "score.dev_shots=[1]", "sft.epochs=1", "rce.epochs=1", "select.hidden=16"]
-    recipe = load_recipe("world", [*settings, *small, 'train.stages=["sft", "rce"]'])
-    run = open_run(recipe, find_recipe("world"), tmp_path / "run", seed=0, store_path=tmp_path / "scores.db")
+    run = opened(tmp_path, [*settings, *small, 'train.stages=["sft", "rce"]'], "world", whole.parts)
     policy = train_run(run)
     groups = search_groups(run, policy)
     assert {member.source.split("@")[0] for group in groups for member in group.members} > {"random", "retrieval"}

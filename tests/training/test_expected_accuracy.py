@@ -134,6 +134,15 @@ print(judge.predictors[0].columns, float(judge.predictors[0].network(judge.input
     assert len(said) == 1
 
 
+def test_what_answers_score_is_laid_out_by_question_and_column() -> None:
+    scored = [{"lift": 1.0, "hoist": 0.3}, {}, {"crane": 0.6}, {"elevator": 0.9, "crane": 0.2, "lift": 0.1}]
+    columns = {"elevator": 0, "lift": 1, "crane": 2}  # nobody tells hoist apart
+    shown, worth = expected_accuracy._scored_columns(scored, columns)
+    found = torch.zeros(4, 3).scatter_add_(1, shown, worth)
+    truth = [[own.get(answer, 0.0) for answer in columns] for own in scored]
+    assert torch.equal(found, torch.tensor(truth))
+
+
 def test_items_without_answers_teach_nothing() -> None:
     items, vectors, _ = labelled(60)
     silent = [

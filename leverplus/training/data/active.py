@@ -50,6 +50,11 @@ class AskingPlan:
         calls_per_turn = self.section.best + self.section.chance + 1
         return self.calls // (self.section.rounds * calls_per_turn)
 
+    @property
+    def most_pools(self) -> int:
+        """Pools that can have a turn before the calls are spent; more of them would not change any turn."""
+        return self.searched + self.section.rounds * self.turns_per_round
+
 
 class ActiveRows:
     """Rows of the searched groups and of everything that the rounds have asked so far.
