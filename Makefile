@@ -37,8 +37,9 @@ models: $(VENV)/.core
 run: $(VENV)/.core
 	$(BIN)/lever run world $(ARGS)
 
+# Modules are kept compiled (also where the shell says otherwise), because many tests start processes.
 test: $(VENV)/.dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --reruns 1 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -75,7 +75,9 @@ def page_text(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         gives = "; ".join(shown(kind, name) for kind, name in row.links)
-        tried = "[recipes](../tests/test_documents.py)" if row.tried == "recipe" else f"[test](../{row.tried})"
+        tried = f"[test](../{row.tried})"
+        if row.tried == "recipe":
+            tried = "[recipes](../tests/matrix/test_plan_recipes.py)"
         lines.append(f"| {row.number} | {row.document} | {row.says} | {gives} | {tried} |")
     return HEAD + "\n".join(lines) + "\n"
 

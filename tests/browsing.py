@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,9 +106,8 @@ def overflow(page: Any) -> list[str]:
     )
 
 
-def shot(page: Any, name: str, *, whole: bool = True) -> Path:
-    """A picture of the page for people to look at."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    path = SCREENSHOTS / f"{name}.png"
-    page.screenshot(path=path, full_page=whole)
-    return path
+def shot(page: Any, name: str, *, whole: bool = True) -> None:
+    """A picture of the page for people to look at, where LEVER_SCREENSHOTS is set: a long page takes a second."""
+    if os.environ.get("LEVER_SCREENSHOTS"):
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=whole)

@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_a_part_is_its_code_and_one_row(kind: str, tmp_path: Path) -> None:
     table, name, file, code, key = CASES[kind]

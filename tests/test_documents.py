@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from benchmarking import load_benchmark
 
 from leverplus import catalog
-from leverplus.cli.main import main, parse
+from leverplus.cli.main import parse
 from leverplus.recipe.recipe import PLAIN, documents_names, load_recipe
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.recipe.training import SECTIONS
@@ -93,43 +92,3 @@ def test_every_plan_has_both_forms() -> None:
     from leverplus.lab.plans import PLANS
 
     assert {f"documents/{name}_documents" for name in PLANS} == set(documents_names())
-
-
-SMALL = (
-    "pool.size=8", "score.budget=4000", "score.queries=10", "score.dev_queries=2", "score.dev_shots=[1]",
-    "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2", "eval.random_draws=1",
-)  # fmt: skip
-
-
-def small_epochs(name: str) -> list[str]:
-    """Two epochs of every stage, the first of them on easy queries where a plan begins with those."""
-    found = []
-    for stage, config in load_recipe(name).stages.items():
-        found += [f"{stage}.epochs=2"]
-        if getattr(config, "min_positive_ratio", 0.0) > 0.0:
-            found += ["score.queries=48"]  # few queries have so many right answers
-        if getattr(config, "easy_epochs", 0):
-            found += [f"{stage}.easy_epochs={min(config.easy_epochs, 2 if config.easy_epochs >= config.epochs else 1)}"]
-    return found
-
-
-@pytest.fixture(scope="module")
-def scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store for all plans, which ask for the same scores."""
-    return tmp_path_factory.mktemp("documents") / "scores.db"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", documents_names())
-def test_a_plan_in_the_form_of_the_documents_runs_to_its_end(name: str, tmp_path: Path, scores: Path) -> None:
-    from leverplus.training.checkpoint import load_checkpoint, tensors_of
-
-    folder = tmp_path / "run"
-    words = ["run", name, "--out", str(folder), "--store", str(scores), "--ignore-findings"]
-    assert main([*words, "--set", *SMALL, *small_epochs(name)]) == 0
-    assert json.loads((folder / "eval.json").read_text())["arms"]["learned"]["shots"].keys() == {"1"}
-    for stage, config in load_recipe(name).stages.items():
-        if config.keep != "last":
-            continue
-        kept, last = (tensors_of(load_checkpoint(folder / "checkpoints" / n)[0]) for n in (stage, f"{stage}-epoch002"))
-        assert all((kept[key] == last[key]).all() for key in last), f"{stage} hands over its last epoch"

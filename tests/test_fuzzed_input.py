@@ -108,6 +108,7 @@ def test_a_query_is_answered_or_refused_with_a_sentence(tiny_run: TinyRun, tmp_p
     assert min(outcomes) >= 20, outcomes
 
 
+@pytest.mark.slow
 def test_the_doctor_and_the_import_read_or_say_why_not(tmp_path: Path) -> None:
     candidates = [{"pointer": [n, n + 1], "vqa_acc_score": n / 4, "gen_method": "beam"} for n in range(4)]
     rl = json.dumps({"7": {"pointer_candidates": candidates}, "8": {"pointer_candidates": candidates}}).encode()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import LEVER, Forker
 from tiny_world import TinyRun, tiny_arguments
 
 from leverplus.cli.main import main
@@ -53,6 +52,7 @@ BREAKABLE = {
 }
 
 
+@pytest.mark.slow
 def test_parts_that_fail_are_notes_and_are_made_up_by_the_same_command(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,15 +88,15 @@ result.call_cost = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [KILL_BEFORE_THE_REPORT, KILL_BEFORE_THE_RECORD_IS_WHOLE], ids=["report", "record"])
 def test_a_run_killed_after_its_last_answer_ends_in_seconds_and_asks_nothing(
-    kill: str, tiny_run: TinyRun, tmp_path: Path
+    kill: str, tiny_run: TinyRun, tmp_path: Path, forker: Forker
 ) -> None:
     folder, store = tmp_path / "run", tmp_path / "scores.db"
     shutil.copyfile(tiny_run.store, store)
-    start = "import os, signal\nfrom leverplus.cli.main import main\n"
-    script = f"{start}{kill}\nraise SystemExit(main({tiny_arguments(folder, store)!r}))"
-    assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == KILLED
+    lever = LEVER.format(words=tiny_arguments(folder, store))
+    assert forker.run(f"import os, signal\n{kill}\n{lever}") == KILLED
     assert is_results(read_json(folder / "eval.json"))
     assert not (folder / "report.html").exists()
     asked = ScoreStore(store).count()
@@ -115,6 +115,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL)
 def test_the_smallest_runs_end_with_a_table_and_without_notes(
     case: str, tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]

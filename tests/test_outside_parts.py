@@ -107,6 +107,7 @@ def test_a_part_in_a_file_of_the_user_passes_the_check(kind: str, capsys: pytest
     assert load_recipe("world", [*STAGES, *more, KEYS[kind]]).hash != load_recipe("world", [*STAGES, *more]).hash
 
 
+@pytest.mark.slow
 def test_one_run_uses_parts_of_every_kind(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = [value for kind, value in KEYS.items() if kind != "metric"]  # the task names its metric
     sizes = [value for value in TINY if not value.startswith("sft.")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from forked import LEVER, Forker
 from tiny_world import TINY, TinyRun, run_tiny, tiny_arguments
 
 from leverplus.errors import LeverError, MissingFile, TrainingError
@@ -113,6 +112,7 @@ def test_training_stays_within_its_budget(tiny_run: TinyRun) -> None:
     assert 0 < tiny_run.report["model_calls"] <= 1300
 
 
+@pytest.mark.slow
 def test_the_same_seed_with_an_empty_store_gives_the_same_bytes(tiny_run: TinyRun, tmp_path: Path) -> None:
     again = run_tiny(tmp_path / "elsewhere", tmp_path / "empty.db")
     assert (again.folder / "eval.json").read_bytes() == (tiny_run.folder / "eval.json").read_bytes()
@@ -120,6 +120,7 @@ def test_the_same_seed_with_an_empty_store_gives_the_same_bytes(tiny_run: TinyRu
     assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_another_seed_trains_another_selector_on_the_same_test_items(tiny_run: TinyRun, tmp_path: Path) -> None:
     other = run_tiny(tmp_path / "seed1", tiny_run.store, "--seed", "1")
     assert other.report != tiny_run.report
@@ -160,20 +161,20 @@ train.dev_judge = dev_judge
 """
 
 
-def run_and_be_killed(prelude: str, folder: Path, store: Path) -> None:
-    arguments = tiny_arguments(folder, store)
-    code = f"import os, signal\n{prelude}\nfrom leverplus.cli.main import main\nmain({arguments!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == KILLED, done.stderr
+def run_and_be_killed(forker: Forker, prelude: str, folder: Path, store: Path) -> None:
+    lever = LEVER.format(words=tiny_arguments(folder, store))
+    assert forker.run(f"import os, signal\n{prelude}\n{lever}") == KILLED
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_scoring_and_in_training_ends_with_the_same_results(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_a_run_killed_in_scoring_and_in_training_ends_with_the_same_results(
+    tiny_run: TinyRun, tmp_path: Path, forker: Forker
+) -> None:
     folder, store = tmp_path / "run", tmp_path / "scores.db"
-    run_and_be_killed(KILL_IN_SCORING, folder, store)
+    run_and_be_killed(forker, KILL_IN_SCORING, folder, store)
     assert 0 < ScoreStore(store).count() < tiny_run.report["model_calls"]
     assert not (folder / "checkpoints").exists()
-    run_and_be_killed(KILL_IN_TRAINING, folder, store)
+    run_and_be_killed(forker, KILL_IN_TRAINING, folder, store)
     assert list((folder / "checkpoints").glob("*-epoch*"))
     assert not (folder / "checkpoints" / "sft").exists()
     run_tiny(folder, store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,33 @@ pytestmark = [
 ]
 
 SMALL = (
-    "task.limit=48", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=6",
+    "task.limit=48", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=4",
     "eval.shots=[1]", "eval.random_draws=1", "eval.dev_items=2", "eval.diagnostics=false", "listwise.epochs=2",
 )  # fmt: skip
 ROUNDS = ("score.rounds=1", "score.first_share=0.1", "agreement.epochs=1")
 """For the recipes in which the selector says what to ask next."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly() -> Iterator[None]:
+    """The model is loaded once, and tested on 12 questions; tests/test_smollm_run.py asks it all 32."""
+    from leverplus.backends.hf import backend
+    from leverplus.scoring.selftest import self_test
+
+    loaded: dict[tuple[Path, str, str], Any] = {}
+    load_model = backend.load_model
+
+    def load(folder: Path, section: Any) -> Any:
+        key = (folder, section.device, section.dtype)
+        if key not in loaded:
+            loaded[key] = load_model(folder, section)
+        return loaded[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "load_model", load)
+        patch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=12))
+        yield
+
 
 TEXTS = ("who wrote {}", "where is {}", "how many of {}", "what colour has {}", "when was {}", "why is there {}")
 THINGS = (
@@ -61,7 +84,7 @@ def run(tmp_path: Path, recipe: str, *settings: str) -> dict[str, Any]:
     words = ["run", recipe, "--out", str(tmp_path / "run"), "--store", str(tmp_path / "scores.db"), "--ignore-findings"]
     assert main([*words, "--set", *SMALL, *settings]) == 0
     found: dict[str, Any] = json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert found["n"] == 6
+    assert found["n"] == 4
     assert {"zero_shot", "nearest_text", "learned"} <= found["arms"].keys()
     return found
 

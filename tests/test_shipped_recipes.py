@@ -29,8 +29,7 @@ ELSEWHERE = {
     **dict.fromkeys(("trec_few", "trec_smollm", "own_labels", "okvqa_captions_smollm"), "test_real_runs.py"),
     **dict.fromkeys(("sst2_smollm",), "test_smollm_run.py"),
 }
-"""The plans are run by tests/matrix/test_plan_recipes.py and tests/test_documents.py, the gallery by
-tests/lab/test_lab_gallery.py."""
+"""The plans are run by tests/matrix/test_plan_recipes.py, the gallery by tests/lab/test_lab_gallery.py."""
 
 SMALL = (
     "pool.size=6", "score.budget=160", "score.dev_queries=2", "score.dev_shots=[1]", "score.rounds=1", "eval.items=4",
@@ -62,6 +61,7 @@ def test_every_recipe_has_a_test() -> None:
     assert gallery_names()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEST)
 def test_the_recipes_of_the_best_method_run_to_their_end(name: str, tmp_path: Path) -> None:
     run(name, tmp_path, *SMALL, *PLAIN_REWARD)
@@ -82,6 +82,7 @@ def write_colours(folder: Path) -> Path:
     return folder / "mine.jsonl"
 
 
+@pytest.mark.slow
 def test_own_pictures_run_against_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: CLIP reads pictures with it")
     file, encoder = write_colours(tmp_path), save_dual_model(tmp_path / "clip", "clip")
@@ -111,6 +112,7 @@ def test_coco_small_runs_on_pictures_and_ten_answers(tmp_path: Path) -> None:
     run("coco_small", tmp_path, *small, f"task.folder={tmp_path}", "score.queries=2")
 
 
+@pytest.mark.slow
 def test_the_recorded_table_is_replayed(tmp_path: Path) -> None:
     """Pools stay whole: they are what was recorded."""
     found = run("okvqa_table", tmp_path, "score.queries=20", "score.dev_queries=4", "eval.items=4", "eval.dev_items=2")

@@ -7,9 +7,10 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leverplus import rundir
 from leverplus.errors import LeverError
@@ -24,6 +25,9 @@ from leverplus.report.pictures import Thumbnails
 from leverplus.report.verdict import advice, headline, notes, verdict
 from leverplus.rundir import replaced
 from leverplus.tasks.base import Task
+
+if TYPE_CHECKING:
+    import jinja2
 
 ASSETS = resources.files("leverplus.report") / "assets"
 SCRIPTS = ("plotly-basic.min.js", "report.js")
@@ -86,20 +90,29 @@ def render(run: ReportedRun, files: RunFiles) -> str:
 
 def fill_template(name: str, drawn: Sequence[Figure], **values: Any) -> str:
     """A page from one of our templates, with the charts it draws, their scripts and the style sheet inside."""
-    import jinja2
-
     scripts = [_asset(script) for script in SCRIPTS]
     # The page's content security policy lets only scripts with these hashes run.
     hashes = [f"'sha256-{_digest(script)}'" for script in scripts]
-    loader = jinja2.FunctionLoader(_asset)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.get_template(name).render(
-        **values,
-        style=_asset("report.css"),
-        figure_json=script_json(figures.figure_values(drawn)),
-        scripts=scripts,
-        script_hashes=" ".join(hashes),
+    return (
+        _environment()
+        .get_template(name)
+        .render(
+            **values,
+            style=_asset("report.css"),
+            figure_json=script_json(figures.figure_values(drawn)),
+            scripts=scripts,
+            script_hashes=" ".join(hashes),
+        )
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Keeps templates once they are compiled, which takes longer than to fill them."""
+    import jinja2
+
+    loader = jinja2.FunctionLoader(_asset)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
 def results_part(files: RunFiles) -> dict[str, Any]:
@@ -250,9 +263,11 @@ def _figures(value: Any) -> list[Figure]:
     return []
 
 
+@cache
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
+@cache
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -192,6 +192,7 @@ def test_the_backend_passes_the_self_test(served, capitals, paintings, prompt) -
     assert (found.picture_effect is None) == (prompt == "plain")
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_get_the_pictures_fails_the_self_test(served, paintings, monkeypatch) -> None:
     backend = OpenAIBackend(paintings, section_of(served, prompt="chat"))
     grey = data_url(Image.new("RGB", (8, 8), "grey"), 0)

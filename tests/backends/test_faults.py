@@ -49,6 +49,7 @@ def test_there_are_faults_enough() -> None:
     assert len(FAULTS) >= 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_was_charged_is_stored_or_reported_in_every_fault(name, tmp_path: Path) -> None:
     fault = FAULTS[name]
@@ -174,6 +175,7 @@ def start(maker: subprocess.Popen[str]) -> int:
     return int(maker.stdout.readline())
 
 
+@pytest.mark.slow
 def test_twenty_kills_repeat_at_most_what_was_under_way(tmp_path: Path) -> None:
     """A process that tests the backend and then scores, killed with -9 at random moments and started again."""
     rng, tested = random.Random(3), 0

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ pytest.importorskip("httpcore", reason="the extra `api` is not installed")
 pytest.importorskip("transformers", reason="the extra `embed` is not installed")
 import paying_scorer
 from faulty_server import faulty
+from forked import LEVER, Forker
 from test_api_backend import RECIPE
 
 from leverplus.recipe.model import ModelSection
@@ -25,7 +25,9 @@ KILLS, THREADS = 20, 2
 
 
 @pytest.mark.slow
-def test_lever_killed_twenty_times_pays_for_nothing_twice_but_what_was_under_way(tmp_path: Path) -> None:
+def test_lever_killed_twenty_times_pays_for_nothing_twice_but_what_was_under_way(
+    tmp_path: Path, forker: Forker
+) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "embedders"))
     from tiny_networks import save_sentence_model
 
@@ -39,19 +41,19 @@ def test_lever_killed_twenty_times_pays_for_nothing_twice_but_what_was_under_way
             paying_scorer.open_scorer(folder, section)  # writes the items
             served.tokens.clear()
             (folder / "own.toml").write_text(RECIPE.format(folder=folder, weights=weights, url=served.url))
-            command = [sys.executable, "-m", "leverplus.cli.main", "run", str(folder / "own.toml")]
-            command += ["--out", str(folder / "run"), "--store", str(folder / "scores.db")]
-            command += ["--set", f"model.concurrency={THREADS}"]
-            environment = {**os.environ, "LEVER_TEST_KEY": "sk-test"}
+            words = ["run", str(folder / "own.toml"), "--out", str(folder / "run")]
+            words += ["--store", str(folder / "scores.db"), "--set", f"model.concurrency={THREADS}"]
+            lever = LEVER.format(words=words)
             for _ in range(kills):
                 before = served.posts
-                process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-                while process.poll() is None and served.posts == before:
+                process = forker.start(lever, LEVER_TEST_KEY="sk-test")
+                while process.running() and served.posts == before:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0.0, 0.4))
-                process.send_signal(signal.SIGKILL)
-                assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
-            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+                assert process.running(), "it was done before it was killed"
+                os.kill(process.pid, signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
+            assert forker.run(lever, LEVER_TEST_KEY="sk-test") == 0
             posts.append(len(served.tokens))
             spent = json.loads((folder / "run" / "run.json").read_text())["spent"]
             charged = served.cost(2.0, 8.0)

@@ -12,6 +12,8 @@ from leverplus.lab.plans import PLANS
 from leverplus.recipe.recipe import find_recipe
 from leverplus.rundir import read_json
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:

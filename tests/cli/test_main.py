@@ -166,6 +166,7 @@ def test_run_prints_one_object_that_is_eval_json(tiny_run: TinyRun) -> None:
     assert one_object(tiny_run.printed) == json.loads((tiny_run.folder / "eval.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["pool", "score", "train", "eval"])
 def test_every_stage_can_be_run_alone_and_prints_one_object(
     command: str, capsys: Capture, tiny_run: TinyRun, tmp_path: Path

@@ -21,6 +21,7 @@ def words(folder: Path, *more: str) -> list[str]:
     return ["sweep", "world", "--out", str(folder / "runs"), "--store", store, "--seeds", "1", *sets, *more]
 
 
+@pytest.mark.slow
 def test_a_sweep_prints_its_choice_and_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = ("--grid", "sft.lr=1e-3,1e-4")
     assert main(words(tmp_path, *grid)) == 0

@@ -11,6 +11,7 @@ from PIL import Image
 from leverplus.cli.main import main
 
 
+@pytest.mark.slow
 def test_the_ladder_has_every_rung_and_leaves_nothing_in_the_folder_it_is_typed_in(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +34,7 @@ def test_the_ladder_has_every_rung_and_leaves_nothing_in_the_folder_it_is_typed_
         assert share is None or 0.0 <= share <= 1.0
 
 
+@pytest.mark.slow
 def test_the_ladder_is_a_table_too_even_where_a_share_is_over_no_item(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

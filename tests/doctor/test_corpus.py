@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from benchmarking import load_benchmark
 
+pytestmark = pytest.mark.slow
+
 corpus = load_benchmark("doctor_corpus")
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 

@@ -40,6 +40,7 @@ SICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", SICK)
 def test_a_sick_training_shows_its_mistake(plant, tmp_path, code):
     found = {finding.code: finding for finding in examine(trained(plant, tmp_path, SICK[code]))}

@@ -26,6 +26,8 @@ from leverplus.rundir import read_json
 from leverplus.scoring.scorer import EVALUATION
 from leverplus.training.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 ARMS = {
     "zero_shot", "random", "nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr", "majority",
     "label_vote", "learned", "learned_auto", "oracle", "oracle_any", "oracle_exhaustive",

@@ -17,6 +17,7 @@ from leverplus.fitting.look import find_data, near_duplicates
 from leverplus.fitting.plan import SELF_TEST, Seen, asked_per_item, divide, model_values
 from leverplus.recipe.forecast import Sizes, forecast
 from leverplus.recipe.recipe import build_recipe
+from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
 
 
@@ -177,8 +178,9 @@ def test_near_duplicates_between_splits_are_counted() -> None:
 
 @pytest.mark.slow
 def test_a_fit_of_the_world_ends_with_a_bundle_and_a_recommendation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)  # how well labels teach is tested beside it
     words = [
         "fit",
         "world",

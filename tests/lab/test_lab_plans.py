@@ -178,6 +178,7 @@ def test_what_a_seed_does_to_both_recipes_cancels() -> None:
     assert 0.0 < found["ci95"][0] < found["diff"] < found["ci95"][1] < 0.1
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
     covered, ids = 0, list(range(120))

@@ -16,6 +16,8 @@ from leverplus.lab.sweep import configurations, read_grid, run_sweep, split_valu
 from leverplus.rundir import read_json, write_json
 from leverplus.store.db import ScoreStore
 
+pytestmark = pytest.mark.slow
+
 GRID = {"sft.lr": ["1e-3", "1e-4"]}
 SETS = [*TINY, "score.budget=200", "sft.epochs=1", "eval.diagnostics=false", "eval.oracle=false"]
 

@@ -83,6 +83,7 @@ def test_what_is_called_equivalent_names_mistakes_that_exist_and_a_reason() -> N
     assert all(len(reason) > 20 for reason in reasons.values())
 
 
+@pytest.mark.slow
 def test_a_mistake_is_caught_by_the_tests_beside_its_file_and_the_source_itself_is_not() -> None:
     program = """
 import json, mutation

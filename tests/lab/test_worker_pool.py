@@ -82,6 +82,7 @@ def test_processes_report_failures_survive_deaths_and_use_one_thread_each() -> N
     assert "died (exit code 9)" in told.failed["best/8000/world0/seed2"]
 
 
+@pytest.mark.slow
 def test_when_the_time_is_up_what_is_under_way_is_left_out() -> None:
     jobs, started = [job(seed=3), job(budget=128_000)], time.monotonic()
     told, left = pool(jobs, processes=2, seconds=4.0)

@@ -79,6 +79,7 @@ def test_what_is_missing_is_named(tiny_run: TinyRun, tmp_path: Path, text: str, 
         find_given(text.format(run=tiny_run.folder, tmp=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_file_of_the_earlier_code_is_evaluated_in_a_run(tiny_run: TinyRun, old_file: Path, capsys: Any) -> None:
     store = ["--store", str(tiny_run.store), "--json"]
     arguments = ["eval", str(tiny_run.folder), "--split", "dev", "--items", "6"]
@@ -108,6 +109,7 @@ def test_vectors_of_another_width_are_refused_in_a_sentence(tiny_run: TinyRun, t
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_selector_from_elsewhere_chooses(tiny_run: TinyRun, old_file: Path, tmp_path: Path, capsys: Any) -> None:
     run = load_run(tiny_run.folder)
     picture = tmp_path / "query.png"

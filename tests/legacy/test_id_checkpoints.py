@@ -142,6 +142,7 @@ def old_file(run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(lightning(model), tmp_path_factory.mktemp("old") / "v0.ckpt")
 
 
+@pytest.mark.slow
 def test_a_file_over_ids_is_evaluated_and_chooses(run: TinyRun, old_file: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["eval", str(run.folder), "--store", str(run.store), "--split", "dev", "--checkpoint", str(old_file)]
     assert main([*words, "--json"]) == 0

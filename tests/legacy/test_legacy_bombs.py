@@ -131,6 +131,7 @@ def test_widths_that_make_no_sense_are_one_sentence(tmp_path, dims) -> None:
         load_checkpoint(folder)
 
 
+@pytest.mark.slow
 def test_an_import_that_is_interrupted_says_so(tmp_path) -> None:
     torch.save({"model_state_dict": state()}, tmp_path / "whole.pt")
     command = [sys.executable, "-m", "leverplus.cli.main", "import", str(tmp_path / "whole.pt")]

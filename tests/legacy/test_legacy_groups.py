@@ -158,6 +158,7 @@ def places(value: object, before: tuple = ()) -> list[tuple]:
     return [before, *(place for key, part in inside for place in places(part, (*before, key)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [rl_global, rl_local, beam, metrics])
 def test_whatever_a_file_holds_it_is_taken_over_whole_or_refused(make, tmp_path) -> None:
     path, refused, broken = tmp_path / "a.json", 0, []

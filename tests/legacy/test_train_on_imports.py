@@ -26,6 +26,7 @@ def imported(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return place / "groups"
 
 
+@pytest.mark.slow
 def test_a_selector_is_trained_from_a_file_and_nothing_is_searched(imported, tmp_path) -> None:
     recipe = load_recipe("world", [*TINY, f"score.groups={imported}"])
     said: list[str] = []
@@ -69,6 +70,7 @@ def beams(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "groups"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["all", "weighted"])
 def test_beams_are_imitated_without_asking_for_their_accuracy(tiny_run, beams, tmp_path, labels) -> None:
     given = [*TINY, f"score.groups={beams}", "train.imitate=3", f"sft.labels={labels}", "sft.keep=last"]

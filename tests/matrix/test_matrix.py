@@ -24,7 +24,14 @@ FAILED_ONCE = (249, 262)
 """Seeds beyond those that `benchmarks/matrix.py` found failing: nothing was counted as the answer "A"."""
 
 
-@pytest.mark.parametrize("seed", [*range(CASES), *FAILED_ONCE])
+QUICK = 8
+"""Seeds that are tried where `-m "not slow"` asks for a quick look."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.slow) for seed in (*range(QUICK, CASES), *FAILED_ONCE))],
+)
 def test_a_drawn_case_is_evaluated_or_refused_with_the_key(
     seed: int, tmp_path: Path, tiny_models: dict[str, str], asked: Asked
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every plan of the earlier reports runs from start to end, smaller; tests/test_documents.py runs their other form."""
+"""Every plan of the earlier reports runs from start to end, smaller, mended and in the form of the documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from matrix_models import Asked
 
 from leverplus.cli.main import main
-from leverplus.recipe.recipe import load_recipe, recipe_names
+from leverplus.recipe.recipe import documents_names, load_recipe, recipe_names
 
 PLANS = [name for name in recipe_names() if name.startswith(("baseline", "exp", "plan", "run"))]
 
@@ -25,6 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("plans") / "scores.db"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_runs_to_its_end(name: str, tmp_path: Path, store: Path, asked: Asked) -> None:
     stages = load_recipe(name).stages
@@ -36,3 +37,39 @@ def test_a_plan_runs_to_its_end(name: str, tmp_path: Path, store: Path, asked: A
     assert found["arms"]["learned"]["shots"].keys() == {"1"}
     assert [stage.name for stage in (tmp_path / "run" / "checkpoints").iterdir() if stage.name in stages]
     assert "advice" in found
+
+
+SHORT = (
+    "pool.size=8", "score.budget=4000", "score.queries=10", "score.dev_queries=2", "score.dev_shots=[1]",
+    "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2", "eval.random_draws=1",
+)  # fmt: skip
+
+
+def two_epochs(name: str) -> list[str]:
+    """Two epochs of every stage, the first of them on easy queries where a plan begins with those."""
+    found = []
+    for stage, config in load_recipe(name).stages.items():
+        found += [f"{stage}.epochs=2"]
+        if getattr(config, "min_positive_ratio", 0.0) > 0.0:
+            found += ["score.queries=48"]  # few queries have so many right answers
+        if getattr(config, "easy_epochs", 0):
+            found += [f"{stage}.easy_epochs={min(config.easy_epochs, 2 if config.easy_epochs >= config.epochs else 1)}"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", documents_names())
+def test_a_plan_in_the_form_of_the_documents_runs_to_its_end(
+    name: str, tmp_path: Path, store: Path, asked: Asked
+) -> None:
+    from leverplus.training.checkpoint import load_checkpoint, tensors_of
+
+    folder = tmp_path / "run"
+    words = ["run", name, "--out", str(folder), "--store", str(store), "--ignore-findings"]
+    assert main([*words, "--set", *SHORT, *two_epochs(name)]) == 0
+    assert json.loads((folder / "eval.json").read_text())["arms"]["learned"]["shots"].keys() == {"1"}
+    for stage, config in load_recipe(name).stages.items():
+        if config.keep != "last":
+            continue
+        kept, last = (tensors_of(load_checkpoint(folder / "checkpoints" / n)[0]) for n in (stage, f"{stage}-epoch002"))
+        assert all((kept[key] == last[key]).all() for key in last), f"{stage} hands over its last epoch"

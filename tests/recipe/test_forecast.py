@@ -79,6 +79,7 @@ def test_a_run_asks_no_more_than_was_forecast(tiny_run: TinyRun) -> None:
     _within_forecast(tiny_run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [

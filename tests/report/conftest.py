@@ -17,6 +17,7 @@ from leverplus.evaluation.evaluate import compared_pairs, comparisons, summary
 from leverplus.evaluation.predictions import Prediction, Results, write_predictions
 from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.report.build import build_report
 from leverplus.types import Item, ItemId
 
 HOSTILE = (
@@ -161,6 +162,12 @@ def task() -> HostileTask:
 @pytest.fixture
 def made(tmp_path, task) -> Made:
     return write_run(tmp_path / "run", task)
+
+
+@pytest.fixture(scope="session")
+def report_address(tmp_path_factory, task) -> str:
+    """The report of such a run, built once for all who only look at it."""
+    return build_report(write_run(tmp_path_factory.mktemp("report") / "run", task)).as_uri()
 
 
 @pytest.fixture(scope="session")

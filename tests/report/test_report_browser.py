@@ -1,11 +1,9 @@
-"""The report in a real Chromium, opened from disk. Pictures for people go to build/screenshots."""
+"""The report in a real Chromium, opened from disk. LEVER_SCREENSHOTS=1 puts pictures into build/screenshots."""
 
 from __future__ import annotations
 
 import pytest
 from browsing import PHONE, barriers, drawn, overflow, shot
-
-from leverplus.report.build import build_report
 
 pytestmark = pytest.mark.browser
 
@@ -17,8 +15,8 @@ LOOKS = {
 }
 
 
-def test_the_report_draws_every_chart_and_runs_nothing_hostile(made, visitor) -> None:
-    page = visitor.open(build_report(made).as_uri())
+def test_the_report_draws_every_chart_and_runs_nothing_hostile(report_address, visitor) -> None:
+    page = visitor.open(report_address)
     charts = drawn(page)
     assert {"accuracy", "forest", "regret", "cost", "curve-loss", "curve-flat", "rewards-sft", "spread-sft"} <= set(
         charts
@@ -31,8 +29,8 @@ def test_the_report_draws_every_chart_and_runs_nothing_hostile(made, visitor) ->
     assert min(sections) > 40
 
 
-def test_the_numbers_of_every_chart_are_behind_it(made, visitor) -> None:
-    page = visitor.open(build_report(made).as_uri())
+def test_the_numbers_of_every_chart_are_behind_it(report_address, visitor) -> None:
+    page = visitor.open(report_address)
     for chart in drawn(page):
         figure = page.locator("figure", has=page.locator(f'[data-figure="{chart}"]'))
         table = figure.locator("table")
@@ -43,8 +41,8 @@ def test_the_numbers_of_every_chart_are_behind_it(made, visitor) -> None:
         assert len(table.locator("tbody td").all_inner_texts()) > 0
 
 
-def test_a_name_above_a_chart_hides_and_shows_its_series_by_keyboard(made, visitor) -> None:
-    page = visitor.open(build_report(made).as_uri())
+def test_a_name_above_a_chart_hides_and_shows_its_series_by_keyboard(report_address, visitor) -> None:
+    page = visitor.open(report_address)
     drawn(page)
     figure = page.locator("figure", has=page.locator('[data-figure="accuracy"]'))
     button = figure.get_by_role("button", name="learned", exact=True)
@@ -58,8 +56,8 @@ def test_a_name_above_a_chart_hides_and_shows_its_series_by_keyboard(made, visit
     assert lines.count() == shown
 
 
-def test_an_example_opens_with_pictures_of_its_demonstrations(made, visitor) -> None:
-    page = visitor.open(build_report(made).as_uri())
+def test_an_example_opens_with_pictures_of_its_demonstrations(report_address, visitor) -> None:
+    page = visitor.open(report_address)
     example = page.locator("details.example").first
     assert page.locator("details.example").count() == 30
     example.locator("> summary").click()
@@ -70,8 +68,8 @@ def test_an_example_opens_with_pictures_of_its_demonstrations(made, visitor) -> 
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_it_can_be_read_wide_and_on_a_phone_in_light_and_dark(made, visitor, name) -> None:
-    page = visitor.open(build_report(made).as_uri(), **LOOKS[name])
+def test_it_can_be_read_wide_and_on_a_phone_in_light_and_dark(report_address, visitor, name) -> None:
+    page = visitor.open(report_address, **LOOKS[name])
     drawn(page)
     page.locator("details.example > summary").first.click()
     assert overflow(page) == []
@@ -82,8 +80,8 @@ def test_it_can_be_read_wide_and_on_a_phone_in_light_and_dark(made, visitor, nam
     assert barriers(page) == []
 
 
-def test_it_prints_in_light_colours_inside_the_margins_of_the_paper(made, visitor) -> None:
-    page = visitor.open(build_report(made).as_uri(), color_scheme="dark", viewport={"width": 680, "height": 960})
+def test_it_prints_in_light_colours_inside_the_margins_of_the_paper(report_address, visitor) -> None:
+    page = visitor.open(report_address, color_scheme="dark", viewport={"width": 680, "height": 960})
     drawn(page)
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

@@ -199,6 +199,7 @@ class TestBadInput:
 KILLS, CHUNK = 20, 4
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_at_twenty_random_moments_costs_at_most_a_chunk_each(tmp_path: Path) -> None:
     """Started again after each kill: nothing committed is asked again or lost, no key occurs twice."""
     store, log = tmp_path / "scores.db", tmp_path / "asked"

@@ -8,6 +8,7 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
 from bundles import ids, make_bundle, open_words
 
 OPERATIONS = int(os.environ.get("LEVER_TEST_OPERATIONS", "100"))
@@ -109,6 +110,7 @@ def _work_until_killed(folder: Path, limit: int, writer: int) -> None:
     os.write(writer, b"done\n")
 
 
+@pytest.mark.slow
 def test_a_process_killed_between_any_two_writes_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """Killed before the n-th statement or file, for every n until the child lives to its end."""
     limit, ended = 0, False

@@ -32,6 +32,7 @@ def _assert_kept(rows: list, simulations: int) -> None:
         assert row.low - slack <= row.measured <= row.high + slack, row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(5))
 def test_alarms_coverage_and_power_are_as_stated(benchmark: ModuleType, index: int) -> None:
     rows = list(benchmark.rows_of_population(benchmark.POPULATIONS[index], 200, SIMULATIONS, seed=7))
@@ -47,6 +48,7 @@ def test_seeds_and_items_together_are_as_stated(benchmark: ModuleType) -> None:
     _assert_kept(list(benchmark.rows_of_seeds(200, 3, SIMULATIONS, seed=7)), SIMULATIONS)
 
 
+@pytest.mark.slow
 def test_a_difference_among_ten_is_found_as_often_as_stated_under_correction(benchmark: ModuleType) -> None:
     rows = list(benchmark.rows_of_family(200, 10, SIMULATIONS, seed=7))
     _assert_kept(rows, SIMULATIONS)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_an_export_or_a_store_reads_wrong(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     try:

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "store.py"
 
 
+@pytest.mark.slow
 def test_killed_writers_lose_nothing_committed_and_ask_nothing_committed_again(tmp_path) -> None:
     """A reduced run of the benchmark: four writers, kill -9, start again; on shares, then all on the same prompts."""
     options = ["--records", "0", "--kills", "2", "--queries", "160", "--folder", str(tmp_path), "--json"]

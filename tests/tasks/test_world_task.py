@@ -47,6 +47,7 @@ def test_world_0_is_the_world_it_always_was(task: WorldTask) -> None:
     assert pictures_digest(task) == DEV_PICTURES_OF_WORLD_0
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_bytes(task: WorldTask) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"

@@ -24,6 +24,8 @@ from leverplus.training.data import expected_accuracy
 from leverplus.training.data.active import propose, turns
 from leverplus.types import Pool
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     "score.budget=1400",
     "score.dev_queries=4",

@@ -51,6 +51,7 @@ def rows_of(planted: Any) -> list[Row]:
     return [*outlier, *rows[2:4], replace(rows[4], rewards=torch.ones_like(rows[4].rewards))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "key"), CHOICES)
 def test_every_choice_of_a_setting_ends_with_other_weights(stage: str, key: str, planted: Any) -> None:
     rows, beside = rows_of(planted), BESIDE.get(key, {}) if stage == "grpo" else {}

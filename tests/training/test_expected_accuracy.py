@@ -57,24 +57,33 @@ def labelled(count: int, seed: int = 0) -> tuple[list[Item], Vectors, np.ndarray
     return items, Vectors(None, vectors, vectors), kind
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of which questions a network sees, which hold however little it has learnt from them."""
+    monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)
+    monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 8)
+
+
 def expected(items: Sequence[Item], vectors: Vectors, seed: int = 0) -> np.ndarray:
     judge = ExpectedAccuracy(items, vectors, exact_match, seed=seed)
     return np.array([judge(score(item.id, WORDS[0])) for item in items])
 
 
+@pytest.mark.slow
 def test_the_chance_behind_the_labels_is_found() -> None:
     items, vectors, kind = labelled(1200)
-    found = expected(items, vectors)
+    judge = ExpectedAccuracy(items, vectors, exact_match, seed=0)
+    found = np.array([judge(score(item.id, WORDS[0])) for item in items])
     truth = np.array(CHANCE)[kind]
     measured = np.array([float(item.answer == WORDS[0]) for item in items])
     for number in range(KINDS):
         assert found[kind == number].mean() == pytest.approx(CHANCE[number], abs=0.08)
     assert np.mean((found - truth) ** 2) < 0.15 * np.mean((measured - truth) ** 2)
-    judge = ExpectedAccuracy(items, vectors, exact_match, seed=0)
     assert judge.likeliest(items[int(np.flatnonzero(kind == 0)[0])].id) == WORDS[0]
     assert judge.likeliest(items[int(np.flatnonzero(kind == 3)[0])].id) == WORDS[1]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_question_is_judged_without_its_own_label_and_without_its_pictures() -> None:
     items, vectors, _ = labelled(120)
     before = expected(items, vectors)
@@ -101,6 +110,7 @@ def test_answers_of_several_annotators_count_by_the_metric() -> None:
     assert judge(score("i3", "elevator")) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "answer"), [(vqa_accuracy, "two"), (vqa_accuracy, "The beach"), (label_accuracy, "num-date")]
 )
@@ -111,18 +121,20 @@ def test_answers_that_normalising_changes_are_worth_what_the_metric_says(metric:
     assert ExpectedAccuracy(items, vectors, metric, seed=0)(score("i3", answer)) > 0.9
 
 
+@pytest.mark.slow
 def test_the_order_of_sets_does_not_matter() -> None:
     """Answers are given equally often; the order in which a set yields them differs between processes."""
     code = """
 import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.metrics import exact_match
-from leverplus.training.data.expected_accuracy import ExpectedAccuracy
+from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
+expected_accuracy.FEWEST_STEPS = expected_accuracy.EPOCHS = 4
 words = ("lift", "elevator", "hoist", "crane")
 items = [Item(ItemId(f"i{n}"), "what?", words, "train") for n in range(30)]
 vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-judge = ExpectedAccuracy(items, Vectors(None, vectors, vectors), exact_match, seed=0)
+judge = expected_accuracy.ExpectedAccuracy(items, Vectors(None, vectors, vectors), exact_match, seed=0)
 print(judge.predictors[0].columns, float(judge.predictors[0].network(judge.inputs).sum()))
 """
     said = {
@@ -143,6 +155,7 @@ def test_what_answers_score_is_laid_out_by_question_and_column() -> None:
     assert torch.equal(found, torch.tensor(truth))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_items_without_answers_teach_nothing() -> None:
     items, vectors, _ = labelled(60)
     silent = [
@@ -185,6 +198,7 @@ def test_many_questions_are_read_less_often_and_every_step_is_told(monkeypatch: 
     assert said == [(done, 12) for done in range(1, 13)]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     items, vectors, _ = labelled(60)
     judge = ExpectedAccuracy(items, vectors, exact_match, seed=0)
@@ -198,6 +212,7 @@ def test_what_labels_do_not_tell_is_as_measured(monkeypatch: pytest.MonkeyPatch)
     assert few(score("i0", common, 0.25)) != 0.25
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_the_same_seed_gives_the_same_and_leaves_the_generator_alone() -> None:
     items, vectors, _ = labelled(60)
     torch.manual_seed(5)
@@ -219,9 +234,9 @@ def refuse(_run: object) -> None:
     raise AssertionError("nobody should ask for it")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_steps")
 def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)
-    monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
     settings = [
         'reward.components=["expected_accuracy","gt_prob"]',
         "score.budget=300",

@@ -42,6 +42,7 @@ def weights(policy: Policy) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in policy.state_dict().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_every_stage_learns_the_planted_rule_for_queries_it_never_saw(name: str, planted: Any) -> None:
     policy = planted.policy(head="interaction_mlp", temperature=1.0)
@@ -63,6 +64,7 @@ def one_shot_tables(planted: Any) -> list[Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, planted: Any, tmp_path: Path) -> None:
     rows = rows_from_groups(planted.groups(4, (1, 2)), planted.table, RewardConfig())
@@ -389,6 +391,7 @@ def training_of(name: str, config: StageConfig, planted: Any, rows: list[Any]) -
     return torch.cat([value.flatten() for value in policy.state_dict().values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_every_setting_of_a_stage_changes_the_weights_it_ends_with(name: str, planted: Any) -> None:
     groups = planted.groups(6, (1, 2))

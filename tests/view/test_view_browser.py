@@ -1,4 +1,4 @@
-"""The page as a visitor uses it, in a real Chromium, served by `lever view`. Pictures go to build/screenshots."""
+"""The page as a visitor uses it, in a real Chromium, served by `lever view`. LEVER_SCREENSHOTS=1 keeps pictures."""
 
 from __future__ import annotations
 

@@ -56,6 +56,7 @@ HEADS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", HEADS)
 def test_a_request_that_does_not_come_is_ended_while_others_are_answered(port, said) -> None:
     slow = [connect(port, HEADS[said]) for _ in range(6)]

@@ -121,6 +121,7 @@ def test_the_outlook_does_not_depend_on_what_the_annotators_said(benchmark: Modu
         assert benchmark.outlook(silent, facts) == benchmark.outlook(item, facts)
 
 
+@pytest.mark.slow
 def test_no_one_shot_choice_expects_more_and_steps_are_greedy(benchmark: ModuleType, tmp_path: Path) -> None:
     run = Run(load_recipe("best", ["task.world_seed=1", "pool.size=8"]), tmp_path, 0, tmp_path / "scores.db")
     items = run.chosen_items("dev", 20)
@@ -156,6 +157,7 @@ def test_the_share_of_the_gap_varies_as_items_drawn_together(benchmark: ModuleTy
     np.testing.assert_allclose(got["ci95"], np.quantile(shares, [0.025, 0.975]), atol=0.01)
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_worlds_and_pairs(benchmark: ModuleType, tmp_path: Path, monkeypatch, capsys) -> None:
     sizes = ["--worlds", "1", "2", "--n", "8", "--shots", "2", "--pairs", "4", "--set", "pool.size=6"]
     place = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "ceiling.json")]

@@ -29,6 +29,7 @@ def precision() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("precision")
 def test_two_steps_on_a_cpu_leave_weights_that_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path), "--device", "cpu", *TINY.split()]) == 0
