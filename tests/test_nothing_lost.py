@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from forked import LEVER, Forker
-from tiny_world import TinyRun, tiny_arguments
+from tiny_world import TinyRun, copy_store, tiny_arguments
 
 from leverplus.cli.main import main
 from leverplus.evaluation.predictions import read_predictions
@@ -94,7 +94,7 @@ def test_a_run_killed_after_its_last_answer_ends_in_seconds_and_asks_nothing(
     kill: str, tiny_run: TinyRun, tmp_path: Path, forker: Forker
 ) -> None:
     folder, store = tmp_path / "run", tmp_path / "scores.db"
-    shutil.copyfile(tiny_run.store, store)
+    copy_store(tiny_run.store, store)
     lever = LEVER.format(words=tiny_arguments(folder, store))
     assert forker.run(f"import os, signal\n{kill}\n{lever}") == KILLED
     assert is_results(read_json(folder / "eval.json"))

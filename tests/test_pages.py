@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from test_readme import PAGES, ROOT, blocks, shell_lines
-from tiny_world import TINY, TinyRun, run_tiny
+from tiny_world import TINY, TinyRun, copy_store, run_tiny
 
 from leverplus.cli.main import main, parse
 from leverplus.experiment.opening import open_run
@@ -105,7 +105,7 @@ def folder(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader who followed the pages stands."""
     place = tmp_path_factory.mktemp("reader")
     shutil.copytree(tiny_run.folder, place / "runs" / "world")
-    shutil.copyfile(tiny_run.store, place / "scores.db")
+    copy_store(tiny_run.store, place / "scores.db")
     run_tiny(place / "runs" / "world-seed1", place / "scores.db", "--seed", "1")
     (place / "docs" / "pictures").mkdir(parents=True)
     for picture in (ROOT / "docs" / "pictures").glob("*.png"):

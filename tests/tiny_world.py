@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import redirect_stdout
+import sqlite3
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ class TinyRun:
     def report(self) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(self.printed)
         return report
+
+
+def copy_store(source: Path, target: Path) -> Path:
+    """A copy of a store that somebody may still hold open: of its file alone what lies in its log would be missing."""
+    with closing(sqlite3.connect(source)) as held, closing(sqlite3.connect(target)) as copy:
+        held.backup(copy)
+    return target
 
 
 def run_tiny(folder: Path, store: Path, *more: str) -> TinyRun:
