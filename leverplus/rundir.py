@@ -32,6 +32,7 @@ STATE = "state"  # what a stage under way goes on from, gone when it is done
 ACQUIRED = "acquired"  # what rounds of active learning asked for
 CALLS = "calls.txt"  # the prompts that training asked for, one key per line
 PAID = "paid.jsonl"  # what a server was asked and what that cost
+PILOT = "pilot.json"  # what some hundred calls before training said, and the lists for everybody
 PROBE = "probe.json"  # what was measured before and between stages
 PREDICTIONS = "predictions.parquet"  # one row per item, arm and number of shots
 EVAL = "eval.json"

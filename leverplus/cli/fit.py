@@ -13,13 +13,16 @@ from leverplus.errors import WrongUsage
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="a JSONL file, a folder of a data set, or a task as NAME:FOLDER")
-    parser.add_argument("--model", required=True, metavar="MODEL", help="folder, GGUF, hub name, URL#NAME, table:FILE")
+    parser.add_argument(
+        "--model", required=True, metavar="MODEL", help="folder, GGUF, hub name, URL or URL#NAME, table:FILE"
+    )
     parser.add_argument("--images", metavar="DIR", help="the folder that picture paths are relative to")
     parser.add_argument("--embed", metavar="NAME", help="sentence, clip, siglip, or the folder of an encoder")
     parser.add_argument("--calls", type=whole_number, metavar="N", help="most calls of the model, all together")
     parser.add_argument("--shots", metavar="1,2,4", help="numbers of demonstrations to try (default 1,2,4)")
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the bundle (default bundles/DATA)")
+    parser.add_argument("--instruction", metavar="TEXT", help="said before the demonstrations: a text, or a file of it")
     parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the server's key")
     parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
     parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
@@ -34,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     given = {key: getattr(args, key) for key in ("key_env", "price_in", "price_out", "max_cost")}
     settings = {key: value for key, value in given.items() if value is not None}
+    if args.instruction is not None:
+        settings["instruction"] = read_instruction(args.instruction)
     with Bars(quiet=args.json) as bars:
         made = fit(
             args.data,
@@ -64,6 +69,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"warning: {warning}")
     print(f"Recommendation: {made.report['recommended']['why']}")
     return 0
+
+
+def read_instruction(given: str) -> str:
+    """The text itself, or what the file of this name holds."""
+    try:
+        path = Path(given)
+        text = path.read_text(encoding="utf-8") if path.is_file() else given
+    except (OSError, UnicodeDecodeError, ValueError):  # a long text is no name of a file
+        text = given
+    if not text.strip():
+        raise WrongUsage("--instruction is empty; give a text, or a file that holds one")
+    return text.strip()
 
 
 def read_shots(text: str) -> tuple[int, ...]:

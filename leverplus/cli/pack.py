@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle, a new folder")
     parser.add_argument("--arm", metavar="ARM", help="how it chooses (default: what the evaluation advises)")
     parser.add_argument("-k", "--shots", type=int, metavar="N", help="how many are shown where nobody says")
-    parser.add_argument("--fixed", nargs="*", default=[], metavar="ID", help="arm fixed: the list, in prompt order")
+    parser.add_argument(
+        "--fixed", nargs="*", default=[], metavar="ID", help="arm fixed: the list (default: its pilot's)"
+    )
     parser.add_argument("--candidates", type=int, metavar="N", help="nearest ones a learned selector sees; 0: all")
     parser.add_argument("--pictures", choices=("bytes", "paths"), default="bytes", help="kept inside, or by their path")
     parser.add_argument("--licence", default="", help="what the card says about the demonstrations' licence")
@@ -25,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.fixed and args.arm not in (None, "fixed"):
         raise WrongUsage("--fixed names the list of arm fixed; leave --arm out")
-    if args.arm == "fixed" and not args.fixed:
-        raise WrongUsage("--arm fixed needs the list: --fixed ID ID ...")
     with Bars(quiet=args.json) as bars:
         made = open_from_folder(args.run, args.store, bars, at_work=False)
         from leverplus.rundir import read_json

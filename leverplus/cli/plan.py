@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 BUDGETS = (1000, 4000, 16000, 64000)
-WORTH = 0.005
-"""Gains that cannot exceed half a point are not worth training for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +49,7 @@ def planned(args: argparse.Namespace) -> dict[str, Any]:
     from leverplus.backends.table.table import read_table
     from leverplus.effects.audit import pilot_table
     from leverplus.effects.estimate import Measured
+    from leverplus.effects.pilot import WORTH
     from leverplus.effects.shares import predicted_gain, variance_shares
     from leverplus.rundir import shipped
 

@@ -15,15 +15,25 @@ from leverplus.policies.base import Policy
 from leverplus.recipe.sections import TEXT_SHARES, EvalSection
 from leverplus.scoring.search import greedy_oracle, random_sequences
 from leverplus.stats import Comparison, adjust, compare, known_interval
+from leverplus.types import Demos
 
 MEAN_SHOTS = (1, 2, 3, 4)
 """`mean` is the mean over these shots, of those that were evaluated."""
 
 
 def run_arms(
-    bench: EvaluationContext, section: EvalSection, policy: Policy | None, share: float, mmr_lambda: float
+    bench: EvaluationContext,
+    section: EvalSection,
+    policy: Policy | None,
+    share: float,
+    mmr_lambda: float,
+    *,
+    fixed: Mapping[int, Demos] | None = None,
 ) -> Results:
-    """Every arm of an evaluation; `share` is the weight of the question in nearest_both, mmr and label_vote."""
+    """Every arm of an evaluation; `share` is the weight of the question in nearest_both, mmr and label_vote.
+
+    `fixed` is the list that everybody is shown, by its length.
+    """
     results, shots = Results.of(bench.queries), sorted(section.shots)
     run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
     for draw in range(section.random_draws):
@@ -37,6 +47,8 @@ def run_arms(
         run_arm(results, bench, "nearest_both", retrieved)
         run_arm(results, bench, "two_stage", arms.two_stage_arm(bench, shots))
     run_arm(results, bench, "mmr", arms.mmr_arm(bench, share, mmr_lambda, shots))
+    if fixed:
+        run_arm(results, bench, "fixed", {n: [fixed[n] for _ in bench.pools] for n in shots if n in fixed})
     for n in shots:
         results.add("majority", n, arms.majority_arm(bench.task, bench.queries, retrieved[n]))
     results.add("label_vote", 0, arms.label_vote_arm(bench, share, section.vote_neighbours))

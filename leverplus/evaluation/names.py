@@ -10,6 +10,7 @@ ARM_NAMES = {
     "nearest_both": "nearest by both",
     "two_stage": "two-stage",
     "mmr": "nearest, diverse (MMR)",
+    "fixed": "one list for everybody",
     "majority": "majority answer",
     "label_vote": "label vote",
     "learned": "learned",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leverplus.experiment.pilot import fixed_lists, pilot_of
 from leverplus.experiment.run import Run
 from leverplus.rundir import read_json, write_json
 
@@ -57,11 +58,14 @@ def evaluate_run(
     if split != "train":  # items of the training split are asked with pools that leave out their own picture
         require_unseen(bench.queries, run.demonstrations)
     share = choose_text_share(run)
-    results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda)
+    fixed = fixed_lists(run) if split != "train" else None  # lists hold items of train, which cannot show themselves
+    results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed)
     found = first_record(bench, results, split=split)
     found["nearest_both_text_share"] = share
     found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
     found["chosen_on_test"] = chosen_on_test
+    if run.recipe.score.pilot:
+        found["pilot"] = pilot_of(run)
     if checkpoint is not None and names_elsewhere(checkpoint):
         found["model_calls"] = 0  # this run did not train it
     write_predictions(results, run.folder / f"predictions{suffix}.parquet")
@@ -86,7 +90,8 @@ def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> d
     run.scorer.meter.asked[ADVICE].clear()
     section = replace(run.recipe.eval, oracle=False, random_draws=1)
     bench = replace(bench_of(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
-    return advise(run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda), test)
+    own = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
+    return advise(own, test)
 
 
 def _training_bench(run: Run) -> EvaluationContext:

@@ -175,8 +175,8 @@ class Run:
             write_json(self.folder / rundir.MANIFEST, {**read_json(self.folder / rundir.MANIFEST), **facts})
 
     def affordable_calls(self) -> int:
-        """What the budget leaves for training after every epoch was judged on dev."""
-        section, reserve = self.recipe.score, self.recipe.dev_reserve()
+        """What the budget leaves for training after the pilot, and after every epoch was judged on dev."""
+        section, reserve = self.recipe.score, self.recipe.reserve()
         left = section.budget - reserve
         if left < section.cost(self.recipe.pool.size):
             raise TrainingError(

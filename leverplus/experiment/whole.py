@@ -7,17 +7,26 @@ from typing import Any
 from leverplus import rundir
 from leverplus.experiment.evaluate import evaluate_run
 from leverplus.experiment.monitor import examine_run
+from leverplus.experiment.opening import require_same_task
+from leverplus.experiment.pilot import pilot_of
 from leverplus.experiment.run import Run
 from leverplus.experiment.train import train_run
 from leverplus.rundir import write_json
 
 
 def run_all(run: Run) -> dict[str, Any]:
-    """Every stage of a recipe; what is done already is taken from the store and the run folder."""
+    """Every stage of a recipe; what is done already is taken from the store and the run folder.
+
+    Nothing is trained where a pilot found that the model's answers do not depend on what is shown.
+    """
     from leverplus.evaluation.result import alone
     from leverplus.report.build import build_report
 
-    found = evaluate_run(run, train_run(run))
+    worth = True
+    if run.recipe.score.pilot:
+        require_same_task(run)
+        worth = bool(pilot_of(run)["worth_training"])
+    found = evaluate_run(run, train_run(run) if worth else None)
     noted = len(found["notes"])
     alone(found, rundir.FINDINGS, lambda: examine_run(run), run.say)
     alone(found, "report.html", lambda: build_report(run), run.say)

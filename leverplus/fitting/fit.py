@@ -178,11 +178,11 @@ def _one_sentence(problems: str, data: Data) -> str:
 def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     """The values of the recipe, every rule said."""
     shown = any(item.image is not None for split in ("train", "dev") for item in task.items(split))
-    embed, sees = _embedder(wanted, task, shown, say)
-    model = model_values(wanted.model)
+    model = _named_model(model_values(wanted.model), wanted, say)
     if unknown := set(wanted.model_settings) - _model_keys():
         raise WrongUsage(f"there is no setting model.{sorted(unknown)[0]}; docs/backends.md lists them")
     model["model"] |= wanted.model_settings
+    embed, sees = _embedder(wanted, task, shown, say)
     labels = tuple(getattr(task, "labels", ()))
     weighs = _weighs(model, task, shown, say)
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
@@ -196,10 +196,29 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
         calls = wanted.calls or CALLS
         shares = divide(calls, seen, shots)
         say(f"rule: {shares.rule(calls)}")
+        say(f"rule: {shares.pilot_rule()}")
     values, rules = recipe_values({"task": data.values, "embed": embed, "model": model}, seen, shares, shots)
     for rule in rules:
         say(f"rule: {rule}")
     return values
+
+
+def _named_model(model: dict[str, Any], wanted: Wanted, say: Say) -> dict[str, Any]:
+    """The model with its name: a server that was given without one is asked what it serves."""
+    section = model["model"]
+    if model["backend"] != "openai" or section["name"]:
+        return model
+    from leverplus.backends.api.client import Client
+    from leverplus.recipe.model import ModelSection
+
+    given = {key: wanted.model_settings[key] for key in ("key_env",) if key in wanted.model_settings}
+    url = section["url"]
+    served = [str(own["id"]) for own in Client(ModelSection(url=url, name="any", retries=1, **given)).models()]
+    if len(served) != 1:
+        shown = ", ".join(f"{url}#{name}" for name in served[:10]) or "none"
+        raise LeverError(f"{url} serves {len(served)} models; name one with --model: {shown}")
+    say(f"model: {url} serves {served[0]}")
+    return {**model, "model": {**section, "name": served[0]}}
 
 
 def _model_keys() -> set[str]:
@@ -379,6 +398,7 @@ def fit_report(run: Run, found: Mapping[str, Any], arm: str) -> dict[str, Any]:
         "packed": packed,
         "arms": table,
         "against": against,
+        "pilot": found.get("pilot"),
         "calls": {
             "training": found.get("model_calls"),
             "dev": found.get("dev_calls", 0),

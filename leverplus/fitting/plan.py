@@ -7,11 +7,13 @@ that the number a user gives is never passed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from leverplus.errors import LeverError, WrongUsage
+from leverplus.recipe.recipe import LISTS
 from leverplus.recipe.sections import TEXT_SHARES
 
 SELF_TEST = 256
@@ -24,6 +26,10 @@ FEWEST = 20
 """Fewest items of dev and of test that a choice and a figure are made on."""
 
 POOL = 16
+PILOT_SHARE, PILOT_DEMOS = 0.1, 10
+PILOT_QUERIES = (8, 60)
+"""Fewest and most training queries of the pilot; where a tenth of the calls pays for fewer there is none."""
+YOURS = "your instruction stands before them word for word, and zero-shot is your instruction alone"
 STAGE_EPOCHS = {"agreement": 4, "listwise": 6}
 DEV_SHARE, TEST_SHARE = 0.25, 0.3
 MOST_DEV, MOST_TEST = 200, 500
@@ -56,19 +62,33 @@ class SplitShares:
     dev_items: int
     test_items: int
     dev_queries: int
+    pilot: int = 0
+    pilot_demos: int = PILOT_DEMOS
 
     def rule(self, calls: int) -> str:
         return (
-            f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {self.training:,} for training, the "
-            f"choice on {self.dev_items} dev items, and one look at {self.test_items} test items"
+            f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {self.training:,} for training"
+            f"{' with its pilot' if self.pilot else ''}, the choice on {self.dev_items} dev items, and one look at "
+            f"{self.test_items} test items"
+        )
+
+    def pilot_rule(self) -> str:
+        if not self.pilot:
+            return "no pilot and no list for everybody: a tenth of the calls, or the data, are too few for them"
+        return (
+            f"a pilot first: {self.pilot} training queries with each of {self.pilot_demos} demonstrations drawn by "
+            "chance say what can be gained, and give one list for everybody"
         )
 
 
 def model_values(model: str) -> dict[str, Any]:
-    """The backend and the [model] section that a MODEL names: URL#NAME, table:FILE, or a local model."""
+    """The backend and the [model] section that a MODEL names: URL#NAME, table:FILE, or a local model.
+
+    A URL without a name is a server that is asked what it serves; the name is then "".
+    """
     if model.startswith(("http://", "https://")):
         address, _, name = model.partition("#")
-        if not name or not urlsplit(address).hostname:
+        if not urlsplit(address).hostname:
             raise WrongUsage(f"--model {model[:100]}: write the server's address and the model's name as URL#NAME")
         return {"backend": "openai", "model": {"url": address, "name": name}}
     if model.startswith("table:"):
@@ -80,19 +100,34 @@ def model_values(model: str) -> dict[str, Any]:
     return {"backend": "hf", "model": {"name": model}}
 
 
-def asked_per_item(shots: Sequence[int], pictures: bool) -> int:
+def asked_per_item(shots: Sequence[int], pictures: bool, pilot: bool = False) -> int:
     """Most calls of one item over all ways of choosing; the forecast counts the same."""
-    return 1 + (4 + (3 if pictures else 0)) * len(shots)
+    return 1 + (4 + (3 if pictures else 0) + (1 if pilot else 0)) * len(shots)
 
 
 def divide(calls: int, seen: Seen, shots: Sequence[int]) -> SplitShares:
-    """So many calls for training, dev and test; refused where even the smallest plan takes more."""
-    per_test = asked_per_item(shots, seen.pictures)
+    """So many calls for the pilot, training, dev and test; refused where even the smallest plan takes more.
+
+    The pilot is left out where the calls do not suffice for all of it.
+    """
+    demos = min(PILOT_DEMOS, seen.train // 4)
+    per_query = 1 + demos + LISTS * sum(count > 1 for count in shots)
+    fewest, most = PILOT_QUERIES
+    pilot = min(most, seen.train // 2, int(PILOT_SHARE * (calls - SELF_TEST)) // per_query)
+    if pilot >= fewest and demos >= 2:
+        with suppress(LeverError):
+            return replace(_divide(calls, seen, shots, pilot * per_query), pilot=pilot, pilot_demos=demos)
+    return _divide(calls, seen, shots, 0)
+
+
+def _divide(calls: int, seen: Seen, shots: Sequence[int], pilot: int) -> SplitShares:
+    """The same where the pilot takes so many calls."""
+    per_test = asked_per_item(shots, seen.pictures, pilot > 0)
     per_dev = per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0)
     epochs = sum(count + 1 for count in STAGE_EPOCHS.values())
 
     def training(queries: int) -> int:
-        return queries * epochs + 4 * (POOL + 1)
+        return pilot + queries * epochs + 4 * (POOL + 1)
 
     few_dev, few_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
     smallest = SELF_TEST + few_dev * per_dev + few_test * per_test + training(4)
@@ -109,7 +144,7 @@ def divide(calls: int, seen: Seen, shots: Sequence[int]) -> SplitShares:
     while rest < training(4):  # the minima above leave room; shares were rounded in favour of dev and test
         dev, test = max(few_dev, dev - 1), max(few_test, test - 1)
         rest = left - dev * per_dev - test * per_test
-    queries = max(4, min(16, seen.dev, rest // (6 * epochs)))
+    queries = max(4, min(16, seen.dev, (rest - pilot) // (6 * epochs)))
     return SplitShares(rest, dev, test, queries)
 
 
@@ -148,6 +183,7 @@ def recipe_values(
             "budget": shares.training,
             "search": "dense",
             **rounds,
+            **({"pilot": shares.pilot, "pilot_demos": shares.pilot_demos} if shares.pilot else {}),
             "dev_queries": shares.dev_queries,
             "dev_shots": [1],
         },
@@ -188,16 +224,20 @@ def recipe_values(
 
 
 def _prompt(section: dict[str, Any], seen: Seen) -> str:
-    """Set the prompt form and say why."""
+    """Set the prompt form and say why; an instruction of the user's own is taken word for word."""
+    yours = section.get("instruction", "")
     if section.get("prompt") == "chat" or seen.shown:
         section["prompt"] = "chat"
+        why = "items have pictures" if seen.shown else "the server weighs no answers in plain texts"
+        if yours:
+            return f"prompts are chats, because {why}; {YOURS}"
         named = f"one of: {', '.join(seen.labels)}" if seen.labels else "one word or a short phrase"
         section["instruction"] = f"Answer with {named}."
-        why = "items have pictures" if seen.shown else "the server weighs no answers in plain texts"
         return f"prompts are chats, because {why}; the instruction is: {section['instruction']}"
     if seen.texts:
         section["template"] = "Text: {question}\nLabel: {answer}\n\n"
-    return "prompts are plain texts: demonstrations one after the other, then the query"
+    plain = "prompts are plain texts: demonstrations one after the other, then the query"
+    return f"{plain}; {YOURS}" if yours else plain
 
 
 def _reward_rule(reward: str, seen: Seen) -> str:

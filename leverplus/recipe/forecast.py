@@ -90,15 +90,18 @@ def other_orders(shots: int) -> int:
 def _training(recipe: Recipe, sizes: Sizes | None) -> list[ForecastPart]:
     """The search before training, the rounds within it, and the judging of every epoch on dev."""
     section, cost = recipe.score, recipe.score.cost(recipe.pool.size)
-    reserve = recipe.dev_reserve()
-    judged = reserve // section.dev_queries * _least(section.dev_queries, sizes.dev if sizes else None)
+    judged = recipe.dev_reserve() // section.dev_queries * _least(section.dev_queries, sizes.dev if sizes else None)
     searched = _queries(recipe, sizes) * cost
     # mixed sources may draw one list twice, and mining ends when it has found something
     exact = sizes is not None and section.search != "mixed" and not section.mine
     demos = 1.0 if section.search == "dense" else float(section.shots)
-    parts = [ForecastPart(SEARCH, searched, exact, demos)]
+    longest = max(recipe.eval.shots)
+    parts = [
+        ForecastPart("pilot", recipe.pilot_calls(), False, (1 + longest) / 2),
+        ForecastPart(SEARCH, searched, exact, demos),
+    ]
     if section.rounds:
-        asked = section.budget - reserve - searched
+        asked = section.budget - recipe.reserve() - searched
         if sizes is not None and section.depth == 1:  # then every training query has one turn
             asked = min(asked, (sizes.train - _queries(recipe, sizes)) * (section.best + section.chance + 1))
         parts.append(ForecastPart("rounds of asking", asked, False, (1 + section.depth) / 2))
@@ -112,7 +115,7 @@ def _queries(recipe: Recipe, sizes: Sizes | None) -> int:
     if section.groups:
         return 0
     share = section.first_share if section.rounds else 1.0
-    affordable = max(1, int(share * (section.budget - recipe.dev_reserve())) // cost)
+    affordable = max(1, int(share * (section.budget - recipe.reserve())) // cost)
     wanted = min(affordable, section.queries or affordable)
     return wanted if sizes is None else min(wanted, sizes.train)
 
@@ -123,6 +126,7 @@ def _asked(recipe: Recipe, pictures: bool, draws: int | None = None) -> int:
     ways = (section.random_draws if draws is None else draws) + 3  # and nearest by text, MMR, the selector
     ways += 3 if pictures else 0  # nearest by picture, by both, two stages
     ways += 1 if recipe.select.stop != "never" else 0
+    ways += 1 if recipe.score.pilot else 0  # one list for everybody
     return 1 + ways * len(section.shots)
 
 

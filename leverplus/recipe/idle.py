@@ -181,6 +181,8 @@ def _score(recipe: Recipe) -> Reasons:
     found: Reasons = {}
     if score.engine != "ray":
         found |= _off("score", ["workers", "worker_timeout"], _is(recipe, "score.engine") + " has no workers")
+    if not score.pilot:
+        found |= _off("score", ["pilot_demos"], "score.pilot = 0 makes no pilot")
     mixed = ("random", "retrieved", "samples", "temperatures", "stochastic", "selector_beams", "prefixes")
     rounds = ("first_share", "best", "chance", "depth")
     if score.groups:

@@ -47,6 +47,9 @@ TEXTS = ("purpose", "expected")
 SCHEMA = 1
 """Raised when what a recipe means changes while its settings do not, such as by another default of a later setting."""
 
+LISTS = 2
+"""Lists of one length that a pilot tries for everybody."""
+
 LONGEST_CHAIN = 16
 """Recipes that may extend each other."""
 
@@ -88,6 +91,15 @@ class Recipe:
         """Most calls that judging on dev takes: every stage before its first epoch and after each."""
         epochs = sum(stage.epochs + 1 for stage in self.stages.values())
         return self.score.dev_queries * len(self.score.dev_shots) * epochs
+
+    def pilot_calls(self) -> int:
+        """Most calls of the pilot: each query alone, with every demonstration, and with two lists of every length."""
+        longer = sum(shots > 1 for shots in self.eval.shots)
+        return self.score.pilot * (1 + self.score.pilot_demos + LISTS * longer)
+
+    def reserve(self) -> int:
+        """Calls of the budget that are not for asking what training learns from: judging on dev, and the pilot."""
+        return self.dev_reserve() + self.pilot_calls()
 
     def known_mistakes(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""

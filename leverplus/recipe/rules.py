@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
 from leverplus.recipe.idle import LABEL_TASKS, one_label_rows, reward_modes, sees_pictures, shows_pictures
+from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.schema import show_value
 from leverplus.recipe.training import LABEL_ONLY, GrpoConfig, StageConfig
 
@@ -26,12 +27,14 @@ def failures(recipe: Recipe) -> list[str]:
     for name, stage in recipe.stages.items():
         found += _stage_failures(recipe, name, stage)
     if not recipe.score.groups:
-        left = recipe.score.budget - recipe.dev_reserve()
+        reserve = recipe.reserve()
+        left = recipe.score.budget - reserve
         cost = recipe.score.cost(recipe.pool.size)
+        pilot = " and the pilot" if recipe.score.pilot else ""
         if left < cost <= recipe.score.budget:
             found.append(
-                f"score.budget = {recipe.score.budget}: judging every epoch on dev may take {recipe.dev_reserve():,} "
-                f"calls, which leaves none for training; raise score.budget above {recipe.dev_reserve() + cost:,}, or "
+                f"score.budget = {recipe.score.budget}: judging every epoch on dev{pilot} may take {reserve:,} "
+                f"calls, which leaves none for training; raise score.budget above {reserve + cost:,}, or "
                 "lower score.dev_queries, the number of score.dev_shots or of epochs"
             )
     return found
@@ -87,6 +90,8 @@ def _search_failures(recipe: Recipe) -> list[str]:
     found = []
     if not score.tiers:
         found.append("score.tiers = []: no group would be kept; name at least one")
+    if score.pilot and recipe.pool.kind == RECORDED:
+        found.append(f"score.pilot = {score.pilot}: a recorded table cannot be asked; `lever plan TABLE` reads one")
     if score.groups:
         return found
     if score.search != "dense" and score.shots > select.max_shots:

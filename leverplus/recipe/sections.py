@@ -135,6 +135,14 @@ class ScoreSection:
     depth: int = setting(
         1, "rounds: the last place in the list that is asked about; every other turn is about the first", low=1, high=8
     )
+    pilot: int = setting(
+        0,
+        "training queries of a pilot before training, each asked with every demonstration of it; it says what can be "
+        "gained, and finds one list for everybody; 0: none",
+        low=0,
+        since="0.2",
+    )
+    pilot_demos: int = setting(10, "demonstrations of the pilot, drawn by chance", low=2, high=64, since="0.2")
     dev_queries: int = setting(64, "dev queries on which every epoch is judged", low=1)
     dev_shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations judged there", low=1, high=8)
 

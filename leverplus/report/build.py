@@ -122,6 +122,7 @@ def results_part(files: RunFiles) -> dict[str, Any]:
         "results": results,
         "verdict": "",
         "advice": "",
+        "pilot": [],
         "notes": [],
         "headline": None,
         "forest": None,
@@ -150,6 +151,7 @@ def _of_results(results: Mapping[str, Any]) -> dict[str, Any]:
     part: dict[str, Any] = {
         "verdict": verdict(results),
         "advice": advice(results),
+        "pilot": (results.get("pilot") or {}).get("says", []),
         "notes": notes(results),
         "headline": headline(results),
     }

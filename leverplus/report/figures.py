@@ -23,6 +23,7 @@ STYLES = {
     "nearest_both": ("#2f7fc1", "solid"),
     "nearest_text": ("#2a9d8f", "solid"),
     "nearest_image": ("#8f6bc4", "solid"),
+    "fixed": ("#d1478c", "solid"),
     "random": (GREY, "solid"),
     "zero_shot": (GREY, "dot"),
     "oracle": ("#c79a1b", "dash"),

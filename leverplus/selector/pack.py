@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from leverplus import rundir
 from leverplus.errors import LeverError
+from leverplus.experiment.pilot import fixed_lists
 from leverplus.experiment.train import trained_policy
 from leverplus.rundir import (
     SHIPPED,
@@ -204,6 +205,8 @@ def pack_run(
             )
         if arm == "learned_auto" and not given.stops:
             raise LeverError('this selector never stops (select.stop = "never"); pack it as arm learned')
+    if arm == "fixed" and not fixed:
+        fixed = _list_for_everybody(run, shots, found)
     how = _recipe(run, arm, found, shots=shots, fixed=fixed, candidates=candidates, licence=licence)
     held = {name: block for name, block in vars(run.demonstration_vectors).items() if block is not None}
     wanted = {"text"} | ({"image"} if how.text_weight < 1.0 else set()) | set(given.dims if given is not None else ())
@@ -220,6 +223,19 @@ def pack_run(
         encoder=_encoder_of(run),
         numbers=numbers,
     )
+
+
+def _list_for_everybody(run: Run, shots: int | None, found: Mapping[str, Any]) -> Sequence[str]:
+    """The list that the run's pilot found, of the length asked for, else of the one that dev shows best."""
+    if not run.recipe.score.pilot:
+        raise LeverError("this run has looked for no list for everybody; name one with --fixed ID ID ...")
+    lists = fixed_lists(run)
+    on_dev = ((found.get("advice") or {}).get("dev_accuracy") or {}).get("fixed") or {}
+    if shots is None:
+        shots = int(max(on_dev, key=lambda count: (on_dev[count], -int(count)))) if on_dev else max(lists)
+    if shots not in lists:
+        raise LeverError(f"the run has lists of {', '.join(map(str, lists))} for everybody, not of {shots}")
+    return lists[shots]
 
 
 def advised_arm(found: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from leverplus.recipe.forecast import Sizes, forecast
 from leverplus.recipe.recipe import build_recipe
 from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
+
+sys.path += [str(Path(__file__).parents[1] / "backends")]
+from speaking_server import CAPITALS, speaking
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -137,6 +141,8 @@ def test_what_is_wrong_before_any_look_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="from 1 to 8"):
         fit(data, model="m", shots=[9], out=tmp_path / "o")
     with pytest.raises(WrongUsage, match="URL#NAME"):
+        fit(data, model="http://", out=tmp_path / "o")
+    with pytest.raises(LeverError, match="did not answer"):
         fit(data, model="http://127.0.0.1:9/v1", out=tmp_path / "o")
     with pytest.raises(WrongUsage, match=r"no setting model\.flavour"):
         fit(data, model="m", out=tmp_path / "o", flavour="sweet")
@@ -165,6 +171,42 @@ def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
     made.recipe.write_text(text.replace("items = ", "items = 9"))
     with pytest.raises(LeverError, match="more than --calls 1,200"):
         fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True)
+
+
+def test_a_server_without_a_name_is_asked_what_it_serves_and_an_instruction_is_taken_word_for_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"question": f"capital of {land}, {n}?", "answer": city} for n in range(8) for land, city in CAPITALS.items()
+    ]
+    data = write(tmp_path / "d.jsonl", rows)
+    (tmp_path / "say.txt").write_text("Name the city.\n")
+    with speaking() as served:
+        words = [
+            "fit",
+            str(data),
+            "--model",
+            f"{served.url}",
+            "--instruction",
+            str(tmp_path / "say.txt"),
+            "--dry-run",
+        ]
+        assert main([*words, "--out", str(tmp_path / "o")]) == 0
+    said = capsys.readouterr().err
+    assert f"model: {served.url} serves speaker-1" in said
+    assert "zero-shot is your instruction alone" in said
+    made = (tmp_path / "o.toml").read_text()
+    assert 'instruction = "Name the city."' in made
+    assert 'name = "speaker-1"' in made
+
+
+def test_calls_pay_for_a_pilot_by_a_tenth_and_small_plans_have_none() -> None:
+    shares = divide(6000, TEXTS, (1, 2, 4))
+    assert (shares.pilot, shares.pilot_demos) == (int(0.1 * (6000 - 256)) // 15, 10)
+    assert "one list for everybody" in shares.pilot_rule()
+    assert divide(1000, TEXTS, (1, 2, 4)).pilot == 0
+    assert "no pilot" in divide(1000, TEXTS, (1, 2, 4)).pilot_rule()
+    assert divide(200_000, TEXTS, (1, 2, 4)).pilot == 60
 
 
 def test_near_duplicates_between_splits_are_counted() -> None:

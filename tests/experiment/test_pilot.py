@@ -1,0 +1,120 @@
+"""The pilot of a run: what it asks, what it says, the list for everybody as an arm, and training that is left out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_world import TinyRun, run_tiny
+
+from leverplus import Selector
+from leverplus.cli.main import main
+from leverplus.errors import RecipeError
+from leverplus.recipe.forecast import Sizes, forecast
+from leverplus.recipe.recipe import load_recipe
+
+PILOT = ["--set", "score.pilot=6", "score.pilot_demos=4", "score.budget=500"]
+
+DEAF = """
+from dataclasses import replace
+from leverplus.backends.world import WorldBackend
+
+class Deaf(WorldBackend):
+    # it hears only what is said of the very question, as the self-test does
+    def answer(self, requests):
+        heard = [tuple(demo for demo in own.demos if demo.question == own.query.question) for own in requests]
+        return super().answer([replace(own, demos=demos) for own, demos in zip(requests, heard)])
+
+def backend(task, model):
+    return Deaf(task)
+"""
+
+
+@pytest.fixture(scope="module")
+def piloted(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    folder = tmp_path_factory.mktemp("piloted")
+    return run_tiny(folder / "run", folder / "scores.db", *PILOT)
+
+
+@pytest.fixture
+def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "deaf_model.py").write_text(DEAF)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "deaf_model:backend"
+    sys.modules.pop("deaf_model", None)
+
+
+def test_a_pilot_asks_every_demonstration_with_every_query_and_its_lists_are_an_arm(piloted: TinyRun) -> None:
+    found = json.loads((piloted.folder / "pilot.json").read_text())
+    assert (found["queries"], found["demonstrations"]) == (6, 4)
+    assert 6 * (1 + 4 + 1) <= found["calls"] <= 6 * (1 + 4 + 2)
+    assert set(found["fixed"]) == {"1", "2"}
+    assert sum(found["shares"][key] for key in ("query", "demonstration", "interaction_and_luck")) == pytest.approx(1.0)
+    assert len(found["says"]) == 6
+    report = piloted.report
+    assert report["pilot"] == found
+    assert set(report["arms"]["fixed"]["shots"]) == {"1", "2"}
+    assert "fixed" in report["advice"]["dev_accuracy"]
+    assert any(row["baseline"] == "fixed" for row in report["comparisons"]), "the selector is compared with it"
+    assert report["model_calls"] <= 500
+    page = (piloted.folder / "report.html").read_text()
+    assert "Pilot, before training." in page
+    assert "one list for everybody" in page
+
+
+def test_the_list_for_everybody_can_be_packed_without_naming_it(
+    piloted: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pack", str(piloted.folder), "--arm", "fixed", "-k", "2", "--out", str(tmp_path / "b")]
+    assert main([*words, "--store", str(piloted.store)]) == 0
+    wanted = json.loads((piloted.folder / "pilot.json").read_text())["fixed"]["2"]["demos"]
+    selector = Selector.load(tmp_path / "b")
+    assert [demo.id for demo in selector.select(question="anything at all", shots=2)] == wanted
+    capsys.readouterr()
+    words = ["pack", str(piloted.folder), "--arm", "fixed", "-k", "3", "--out", str(tmp_path / "c")]
+    assert main([*words, "--store", str(piloted.store)]) == 1
+    assert "lists of 1, 2 for everybody, not of 3" in capsys.readouterr().err
+
+
+def test_a_model_that_ignores_demonstrations_is_not_trained_for(tmp_path: Path, deaf: str) -> None:
+    made = run_tiny(
+        tmp_path / "run",
+        tmp_path / "scores.db",
+        *PILOT,
+        f"score.backend={deaf}",
+        "eval.oracle=false",
+        "task.world_seed=0",
+    )
+    pilot = made.report["pilot"]
+    assert not pilot["worth_training"]
+    assert pilot["any_choice"]["gain"] < 0.005
+    assert "training is left out" in pilot["says"][-1]
+    assert "learned" not in made.report["arms"]
+    assert not (made.folder / "checkpoints").exists()
+    assert made.report["model_calls"] == pilot["calls"], "only the pilot was paid for"
+    assert (made.folder / "report.html").is_file()
+    assert made.report["advice"]["arm"] is not None
+    assert made.report["notes"] == []
+
+
+def test_the_forecast_holds_the_pilot_inside_the_budget() -> None:
+    sizes = Sizes(train=1000, dev=100, test=100, pictures=True)
+    sets = ["score.rounds=2", "score.budget=3000", "score.search=dense", "score.dev_queries=8"]
+    plain = load_recipe("world", sets)
+    with_pilot = load_recipe("world", [*sets, "score.pilot=20"])
+    calls = {part.what: part.calls for part in forecast(with_pilot, sizes)}
+    longer = sum(shots > 1 for shots in with_pilot.eval.shots)
+    assert calls["pilot"] == 20 * (1 + 10 + 2 * longer)
+    for recipe in (plain, with_pilot):
+        parts = {part.what: part.calls or 0 for part in forecast(recipe, sizes)}
+        training = sum(parts.get(name, 0) for name in ("pilot", "search", "rounds of asking", "judging on dev"))
+        assert training <= 3000
+    assert plain.hash != with_pilot.hash
+
+
+def test_a_pilot_of_a_recorded_table_is_refused() -> None:
+    with pytest.raises(RecipeError, match="a recorded table cannot be asked"):
+        load_recipe("okvqa_table", ["score.pilot=10"])
