@@ -19,7 +19,7 @@ from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
 from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
-from leverplus.rundir import disk_sentence, held, make_private_folder, read_json, write_json, write_text
+from leverplus.rundir import disk_sentence, held, make_private_folder, read_json, shipped, write_json, write_text
 
 if TYPE_CHECKING:
     from leverplus.experiment.run import Run
@@ -188,9 +188,13 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
     seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
     if model["backend"] == "table":
-        shots = wanted.shots or _table_shots(model["model"]["name"])
+        _check_table(model["model"]["name"])
+        shots = wanted.shots or (1,)
         shares = SplitShares(TABLE_CALLS, 200, 0, min(64, seen.dev))
-        say("rule: a recorded table costs nothing, so calls are not divided")
+        say(
+            "rule: a recorded table costs nothing, so calls are not divided; it is asked with one demonstration, "
+            "because longer lists are recorded for few choices (--shots)"
+        )
     else:
         shots = wanted.shots or SHOTS
         calls = wanted.calls or CALLS
@@ -256,9 +260,11 @@ def _embedder(wanted: Wanted, task: Task, shown: bool, say: Say) -> tuple[dict[s
 
 
 def _named_embedder(name: str) -> dict[str, Any]:
-    """`clip`, `siglip`, `sentence`, or the folder or name of a model, told apart by its config."""
+    """`clip`, `siglip`, `sentence`, a file of kept vectors, or a model's folder or name, told apart by its config."""
     if name in ("clip", "siglip", "sentence"):
         return {"name": name}
+    if name.endswith(".npz"):
+        return {"name": "stored", "model": name}
     from leverplus.embedders.pretrained import locate
     from leverplus.parsing import parse_json
 
@@ -286,20 +292,11 @@ def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
     return False
 
 
-def _table_shots(names: str) -> tuple[int, ...]:
-    """The numbers of demonstrations that a recorded table holds."""
-    from pyarrow import parquet
-
-    found: set[int] = set()
+def _check_table(names: str) -> None:
+    """Refuse a table that is not there before anything is decided by it."""
     for name in names.split(","):
-        if not Path(name).is_file():
+        if not shipped(name).is_file():
             raise MissingFile(f"there is no recorded table {name}; `lever record` makes one")
-        column = parquet.read_table(name, columns=["demos"])["demos"]
-        found |= {len(row) for row in column.to_pylist()}
-    shots = tuple(sorted(count for count in found if 1 <= count <= 8))
-    if not shots:
-        raise LeverError(f"{names} holds no prompt with demonstrations")
-    return shots
 
 
 def _write_recipe(path: Path, values: Mapping[str, Any], say: Say) -> None:

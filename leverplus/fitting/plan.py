@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from leverplus.errors import LeverError, WrongUsage
 from leverplus.recipe.recipe import LISTS
 from leverplus.recipe.sections import TEXT_SHARES
+from leverplus.rundir import SHIPPED, shipped
 
 SELF_TEST = 256
 """Most calls of the test that every new model has to pass."""
@@ -91,6 +92,11 @@ def model_values(model: str) -> dict[str, Any]:
         if not urlsplit(address).hostname:
             raise WrongUsage(f"--model {model[:100]}: write the server's address and the model's name as URL#NAME")
         return {"backend": "openai", "model": {"url": address, "name": name}}
+    if model.startswith(SHIPPED):
+        files = sorted(shipped(model).parent.glob(f"{shipped(model).name}*.parquet"))
+        if not files:
+            raise WrongUsage(f"--model {model}: no recorded table of this name travels with the package")
+        return {"backend": "table", "model": {"name": ",".join(f"{SHIPPED}{path.name}" for path in files)}}
     if model.startswith("table:"):
         return {"backend": "table", "model": {"name": model.removeprefix("table:")}}
     if model == "world":
