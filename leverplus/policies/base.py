@@ -35,7 +35,8 @@ class Features:
 
     `query[field]` is (B, D), `items[field]` (U, D) holds each item once, `pool` (B, K) points into its rows, -1 pads.
     `rows` (U,) numbers the items in the whole table; only policies over ids need it. A policy that embeds items itself
-    asks `live` for them, and for the queries by `query_rows` (B,).
+    asks `live` for them, and for the queries by `query_rows` (B,). `encoded` (U, H) is what `Policy.item_vectors` gave
+    for the items, where somebody kept it; `items` may then be empty.
     """
 
     query: Mapping[str, Tensor]
@@ -44,6 +45,7 @@ class Features:
     rows: Tensor | None = None
     query_rows: Tensor | None = None
     live: Live | None = None
+    encoded: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
@@ -131,6 +133,10 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def prepare(self, features: Features) -> Encoded:
         """Encodes queries and their pools, once before the first step."""
+
+    def item_vectors(self, items: Mapping[str, Tensor]) -> Tensor | None:  # noqa: ARG002
+        """What the policy makes of items (U, D) whatever the query is, (U, H); None where it has no such thing."""
+        return None
 
     def embedded(self, features: Features) -> Features:
         """The features unchanged, or embedded again by the embedder with this policy's adapters if it has any."""

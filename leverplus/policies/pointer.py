@@ -15,7 +15,7 @@ from leverplus.policies.decoders import AskedSlots, Refine, Slots
 from leverplus.policies.heads import Head
 from leverplus.policies.setterms import SetTerm, build_terms, chosen_rows
 from leverplus.policies.states import build_state
-from leverplus.policies.trunks import build_trunk
+from leverplus.policies.trunks import BiEncoder, build_trunk
 from leverplus.recipe.selection import PolicyConfig
 
 
@@ -83,12 +83,22 @@ class PointerPolicy(Policy):
     def _parts_with_memory(self) -> list[Head | SetTerm]:
         return [self.head, *self._set_terms()]
 
+    def item_vectors(self, items: Mapping[str, Tensor]) -> Tensor | None:
+        own_read = type(self.head).read is not Head.read  # such a head looks at the items again
+        if not isinstance(self.trunk, BiEncoder) or self.adapters is not None or own_read:
+            return None
+        return self.trunk.items(fuse_blocks(items, self.config.demo_fields, self.config.fuse))
+
     def prepare(self, features: Features) -> Encoded:
         config = self.config
         features = self.embedded(features)
         query = fuse_blocks(features.query, config.query_fields, config.fuse)  # (B, D)
-        items = fuse_blocks(features.items, config.demo_fields, config.fuse)  # (U, D)
-        u, v = self.trunk(query, items, features)  # (B, H), (B, K, H)
+        if features.encoded is not None:
+            assert isinstance(self.trunk, BiEncoder), "item_vectors made them"
+            u, v = self.trunk.query(query), features.gather(features.encoded)  # (B, H), (B, K, H)
+        else:
+            items = fuse_blocks(features.items, config.demo_fields, config.fuse)  # (U, D)
+            u, v = self.trunk(query, items, features)  # (B, H), (B, K, H)
         blocks: dict[str, Tensor] = {"u": u}
         for term in self._set_terms():
             blocks.update(term.read(u, v))

@@ -66,10 +66,14 @@ class BiEncoder(nn.Module):
         self.query_mlp = _mlp(query_size, config.hidden, config.dropout)
         self.item_mlp = _mlp(item_size, config.hidden, config.dropout)
 
+    def query(self, query: Tensor) -> Tensor:
+        return F.normalize(self.query_mlp(query), dim=-1)  # (B, H)
+
+    def items(self, items: Tensor) -> Tensor:
+        return F.normalize(self.item_mlp(items), dim=-1)  # (U, H)
+
     def forward(self, query: Tensor, items: Tensor, features: Features) -> tuple[Tensor, Tensor]:
-        u = F.normalize(self.query_mlp(query), dim=-1)
-        v = F.normalize(self.item_mlp(items), dim=-1)  # (U, H), every item once
-        return u, features.gather(v)
+        return self.query(query), features.gather(self.items(items))  # every item once
 
 
 def _mlp(size: int, hidden: int, dropout: float) -> nn.Sequential:

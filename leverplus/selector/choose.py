@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +21,8 @@ from leverplus.selector.index import Mask
 from leverplus.types import ItemId
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from leverplus.policies.base import Encoded, Policy
     from leverplus.recipe.pools import PoolSection
 
@@ -34,6 +37,9 @@ FEWEST = 64
 
 MOST_READ = 8192
 """Most candidates that a learned selector reads at once; some compare all with all."""
+
+MOST_KEPT, KEPT_AT_ONCE = 50_000, 1024
+"""Demonstrations whose vectors in the policy are kept in memory (2 kB each), and how many are computed together."""
 
 WEIGHTS = {"nearest_text": 1.0, "nearest_image": 0.0, "two_stage": 0.0}
 """Share of the question in the similarity by which arms, and pools of a kind, are searched; others have their own."""
@@ -225,6 +231,59 @@ class ZeroShot:
         return Judged(np.empty(0, np.int64), np.empty(0), [])
 
 
+class KeptItems:
+    """What a policy makes of every demonstration apart from the query, computed at the first choice and kept.
+
+    Demonstrations that were added later are computed when they are candidates. Always the same rows are computed
+    together, so that a choice does not depend on earlier ones, not even in the last bit.
+    """
+
+    def __init__(self, policy: Policy, fields: Sequence[str]) -> None:
+        self.policy, self.fields = policy, fields
+        self.lock = Lock()
+        self.vectors: Tensor | None = None  # (rows of the file, H)
+
+    def of(self, held: Rows, rows: Positions) -> Tensor | None:
+        """The vectors of some rows (K, H); None where the policy has none, or there are too many to keep."""
+        import torch
+
+        count = len(held.blocks[self.fields[0]].base)
+        if not 0 < count <= MOST_KEPT:
+            return None
+        with self.lock, torch.inference_mode():
+            if self.vectors is None:
+                self.vectors = self._of_file(held, count)
+        if not len(self.vectors):
+            return None
+        if rows.max(initial=-1) < count:
+            return self.vectors[torch.from_numpy(rows)]
+        with torch.inference_mode():
+            late = rows >= count
+            found = torch.empty(len(rows), self.vectors.shape[1])
+            found[torch.from_numpy(~late)] = self.vectors[torch.from_numpy(rows[~late])]
+            made = self._made(held, rows[late])
+            assert made is not None, "the same policy made those of the file"
+            found[torch.from_numpy(late)] = made
+        return found
+
+    def _of_file(self, held: Rows, count: int) -> Tensor:
+        """All rows of the file; nothing (0, 0) where the policy has no such vectors."""
+        import torch
+
+        parts = []
+        for start in range(0, count, KEPT_AT_ONCE):
+            made = self._made(held, np.arange(start, min(start + KEPT_AT_ONCE, count)))
+            if made is None:
+                return torch.empty(0, 0)
+            parts.append(made)
+        return torch.cat(parts)
+
+    def _made(self, held: Rows, rows: Positions) -> Tensor | None:
+        import torch
+
+        return self.policy.item_vectors({name: torch.from_numpy(held.blocks[name].take(rows)) for name in self.fields})
+
+
 @dataclass(frozen=True)
 class Learned:
     """A trained selector: greedy among the nearest `candidates`; with `stops` it may show fewer, or none."""
@@ -242,6 +301,10 @@ class Learned:
     def fields(self) -> tuple[str, ...]:
         """What the policy reads of a candidate."""
         return tuple(dict.fromkeys(self.policy.dims))
+
+    @cached_property
+    def kept(self) -> KeptItems:
+        return KeptItems(self.policy, self.fields)
 
     def choose(self, asked: Asked, shots: int) -> list[int]:
         rows, _ = asked.nearest(max(self.candidates, shots))
@@ -285,9 +348,12 @@ class Learned:
         from leverplus.policies.base import Features
 
         asked = {name: block for name, block in vars(query).items() if block is not None and name != "answer"}
+        known = None if live is not None else self.kept.of(held, rows)
+        items = {name: held.blocks[name].take(rows) for name in self.fields} if known is None else {}
         features = Features(
             query={name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in asked.items()},  # (1, D)
-            items={name: torch.from_numpy(held.blocks[name].take(rows)) for name in self.fields},  # (K, D)
+            items={name: torch.from_numpy(block) for name, block in items.items()},  # (K, D)
+            encoded=known,
             pool=torch.arange(len(rows)).unsqueeze(0),  # (1, K)
             rows=torch.from_numpy(rows),
             query_rows=torch.tensor([len(held)]),
