@@ -124,7 +124,7 @@ def _best_lists(
         if shots == 1:
             found["1"] = {"demos": [demos[ranked[0]].id], "train": float(table[:, ranked[0]].mean())}
             continue
-        tried = []
+        tried: list[dict[str, Any]] = []
         for order in dict.fromkeys((tuple(ranked[:shots]), tuple(mixed[:shots]))):
             own = tuple(demos[place].id for place in order[::-1])  # the best next to the query
             asked = run.scorer.score([(query.id, own) for query in queries], TRAINING, f"pilot, lists of {shots}")
