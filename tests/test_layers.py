@@ -33,6 +33,7 @@ ROOMS = (
     ("fitting",),
     ("__init__",),
     ("view",),
+    ("serve",),
     ("cli",),
     ("__main__",),
 )

@@ -37,6 +37,7 @@ COMMANDS = {
     "pack": "a bundle from a run: a folder that chooses demonstrations anywhere",
     "select": "choose demonstrations for one query, or for many, by a bundle or a run",
     "demos": "add, delete and list the demonstrations of a bundle",
+    "serve": "a bundle as an HTTP service, and as a proxy in front of an OpenAI-compatible server",
     "store": "look into the score store, export it, merge others into it, prove it whole",
     "task": "what a task found and what is missing",
     "import": "take over files of the earlier Lever-Plus code",

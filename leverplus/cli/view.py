@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import socket
 from pathlib import Path
 
 from leverplus.errors import LeverError
@@ -26,11 +25,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise LeverError("the page needs a web server; type `pip install 'leverplus[serve]'`") from error
     from leverplus.view.app import create_app
-    from leverplus.view.connections import KEEP_ALIVE_SECONDS, PatientProtocol
+    from leverplus.view.connections import KEEP_ALIVE_SECONDS, PatientProtocol, listen
     from leverplus.view.guard import LOOPBACK
 
-    if not 0 <= args.port <= 65535:
-        raise LeverError(f"--port {args.port}: a port is a number from 0 to 65535")
     app = create_app(args.folder, args.host)
     config = uvicorn.Config(
         app,
@@ -42,12 +39,7 @@ def run(args: argparse.Namespace) -> int:
         ws="none",
         server_header=False,
     )
-    try:
-        listening = _listen(args.host, args.port)
-    except OSError as error:
-        raise LeverError(
-            f"cannot listen on {args.host}:{args.port} ({error.strerror}); choose another with --port N"
-        ) from error
+    listening = listen(args.host, args.port)
     port = listening.getsockname()[1]
     name = f"[{args.host}]" if ":" in args.host else args.host
     print(f"http://{name}:{port}/ shows the runs in {args.folder}; stop with Ctrl-C", flush=True)
@@ -55,16 +47,3 @@ def run(args: argparse.Namespace) -> int:
         print("Everyone who can reach this address can see them and ask the model.", flush=True)
     uvicorn.Server(config).run(sockets=[listening])
     return 0
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound before the address is printed, so that what is printed is true."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class PromptPictures(HeldPictures):
     """The pictures of one prompt: the query's, and those of its demonstrations, decoded when they are asked for."""
 
-    def __init__(self, query: Query, demos: Mapping[str, Demo]) -> None:
-        super().__init__({} if query.picture is None else {query.item().image or "": query.picture})
+    def __init__(self, query: Query | None, demos: Mapping[str, Demo]) -> None:
+        own = {} if query is None or query.picture is None else {query.item().image or "": query.picture}
+        super().__init__(own)
         self.demos = demos
 
     def image(self, item: Item) -> Image.Image | None:
@@ -40,13 +42,26 @@ def chat_turns(
 ) -> list[dict[str, Any]]:
     """The turns of a chat. `urls` keeps encoded pictures of demonstrations from one prompt to the next."""
     request, pictures = _request(query, demos)
+    with _written(section, pictures, urls) as prompts:
+        return prompts.turns(request)
+
+
+def demo_turns(section: ModelSection, demos: Sequence[Demo], urls: dict[str, str]) -> list[dict[str, Any]]:
+    """The demonstrations alone, each a user turn and its answer, as they stand in `chat_turns`."""
+    pictures = PromptPictures(None, _pictures_of(demos))
+    with _written(section, pictures, urls) as prompts:
+        return prompts.demo_turns([_item(demo) for demo in demos])
+
+
+@contextmanager
+def _written(section: ModelSection, pictures: PromptPictures, urls: dict[str, str]) -> Iterator[ServerPrompts]:
+    """Writes chats, and keeps the pictures of demonstrations it has encoded in `urls`."""
     known = {name: urls[name] for name in pictures.demos if name in urls}
     written = ServerPrompts(replace(section, prompt="chat"), pictures, urls=dict(known))
-    turns = written.turns(request)
+    yield written
     if len(urls) + len(pictures.demos) > PICTURES_KEPT:
         urls.clear()
     urls.update({name: url for name, url in written.urls.items() if name in pictures.demos})
-    return turns
 
 
 def plain_text(section: ModelSection, query: Query, demos: Sequence[Demo]) -> str:
@@ -56,9 +71,13 @@ def plain_text(section: ModelSection, query: Query, demos: Sequence[Demo]) -> st
 
 
 def _request(query: Query, demos: Sequence[Demo]) -> tuple[Request, PromptPictures]:
-    named = {demo.picture.name: demo for demo in demos if demo.picture is not None}
-    shown = tuple(
-        Item(demo.id, demo.question, demo.answers, "train", demo.picture.name if demo.picture else None)
-        for demo in demos
-    )
-    return Request(query.item(), shown, ()), PromptPictures(query, named)
+    pictures = PromptPictures(query, _pictures_of(demos))
+    return Request(query.item(), tuple(_item(demo) for demo in demos), ()), pictures
+
+
+def _pictures_of(demos: Sequence[Demo]) -> dict[str, Demo]:
+    return {demo.picture.name: demo for demo in demos if demo.picture is not None}
+
+
+def _item(demo: Demo) -> Item:
+    return Item(demo.id, demo.question, demo.answers, "train", demo.picture.name if demo.picture else None)

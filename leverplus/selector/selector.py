@@ -252,6 +252,12 @@ class Selector:
         demos = self.select(question=question, image=query.picture, shots=shots, allowed=allowed)
         return chat_turns(self._model_section(), query, demos, self._urls)
 
+    def turns(self, demos: Sequence[Demo]) -> list[dict[str, Any]]:
+        """Demonstrations as the turns of an OpenAI chat: each a user turn with its picture, and its answer."""
+        from leverplus.selector.prompt import demo_turns
+
+        return demo_turns(self._model_section(), demos, self._urls)
+
     def prompt(
         self, *, question: str, image: Picture = None, shots: int | None = None, allowed: Allowed | None = None
     ) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from leverplus.errors import LeverError
 
 REQUEST_SECONDS = 20.0
 """In this time a whole request, headers and picture, must have come; uvicorn itself waits for ever."""
@@ -51,3 +54,18 @@ class PatientProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound before the address is printed, so that what is printed is true."""
+    if not 0 <= port <= 65535:
+        raise LeverError(f"--port {port}: a port is a number from 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise LeverError(f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port N") from error
+    return listening

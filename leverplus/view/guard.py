@@ -6,16 +6,18 @@ import io
 import ipaddress
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from leverplus.errors import DataError, LeverError
+from leverplus.tasks.pictures import as_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 UPLOAD_BYTES = 2_000_000
@@ -48,10 +50,13 @@ class Guard:
     hostile site cannot put any of them into its visitors' requests.
     """
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1") -> None:
+    headers: Mapping[str, str] = HEADERS
+    """What every answer says, unless it states its own."""
+
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", more_names: Iterable[str] = ()) -> None:
         self.app = app
         self.local = host in LOOPBACK
-        names = {*LOOPBACK, host}
+        names = {*LOOPBACK, host, *more_names}
         if not self.local:
             names |= {socket.gethostname(), socket.getfqdn()}
         self.names = frozenset(name.lower() for name in names)
@@ -67,30 +72,39 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = list(message["headers"])
                 own = {name for name, _ in headers}
-                for key, value in HEADERS.items():
+                for key, value in self.headers.items():
                     if key.encode() not in own:  # an answer may state its own, as the report does
                         headers.append((key.encode(), value.encode()))
                 message = {**message, "headers": headers}
             await send(message)
 
         if status:
-            from starlette.responses import PlainTextResponse
-
-            await PlainTextResponse(reason, status)(scope, receive, send_with_headers)
+            await self.refused(status, reason)(scope, receive, send_with_headers)
             return
         await self.app(scope, receive, send_with_headers)
 
-    def refusal(self, scope: Scope) -> tuple[int, str]:
-        """The HTTP status and a sentence for a request that is refused; (0, "") for one that is let in."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    def refused(self, status: int, reason: str) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        return PlainTextResponse(reason, status)
+
+    def foreign(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        """Why a request comes from elsewhere than from this page or a program of the user's; "" where it does not."""
         host = headers.get("host", "")
         if not self.knows(host):
-            return 403, "This page answers to its own address only; open it as printed by `lever view`."
+            return "This service answers to its own address only; open it as it was printed at the start."
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"{scope.get('scheme', 'http')}://{host.lower()}":
-            return 403, "This request came from another page and was refused."
+            return "This request came from another page and was refused."
         if headers.get("sec-fetch-site") == "cross-site" and scope["method"] not in ("GET", "HEAD"):
-            return 403, "This request came from another page and was refused."
+            return "This request came from another page and was refused."
+        return ""
+
+    def refusal(self, scope: Scope) -> tuple[int, str]:
+        """The HTTP status and a sentence for a request that is refused; (0, "") for one that is let in."""
+        headers = headers_of(scope)
+        if reason := self.foreign(scope, headers):
+            return 403, reason
         if scope["method"] in ("GET", "HEAD"):
             return 0, ""
         length = headers.get("content-length", "")
@@ -109,6 +123,11 @@ class Guard:
         if name in self.names:
             return True
         return not self.local and _is_address(name)
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The headers of a request by their names in lower case; of several of one name the last."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _is_address(name: str) -> bool:
@@ -149,21 +168,21 @@ class Turns:
                 self._count -= 1
 
 
-def read_upload(content: bytes) -> Image.Image:
+def read_upload(content: bytes, most_bytes: int = UPLOAD_BYTES, most_pixels: int = MAX_PIXELS) -> Image.Image:
     """An uploaded picture, checked before it is decoded; everything else is refused with a sentence."""
     from PIL import Image
 
-    if len(content) > UPLOAD_BYTES:
-        raise DataError(f"the picture is too large; at most {UPLOAD_BYTES // 1_000_000} MB are taken")
+    if len(content) > most_bytes:
+        raise DataError(f"the picture is too large; at most {most_bytes // 1_000_000} MB are taken")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is the stricter one
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 width, height = image.size
-                if width * height > MAX_PIXELS:
-                    raise DataError(f"the picture has {width} x {height} pixels; at most {MAX_PIXELS:,} are taken")
+                if width * height > most_pixels:
+                    raise DataError(f"the picture has {width} x {height} pixels; at most {most_pixels:,} are taken")
                 image.verify()  # checks the file without decoding it, after which it must be opened again
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                return image.convert("RGB")
+                return as_rgb(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"the uploaded file is not a picture in {', '.join(FORMATS)}") from error

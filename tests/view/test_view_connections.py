@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from leverplus.cli.view import _listen
 from leverplus.view.app import create_app
-from leverplus.view.connections import PatientProtocol
+from leverplus.view.connections import PatientProtocol, listen
 
 
 class HastyProtocol(PatientProtocol):
@@ -24,7 +23,7 @@ class HastyProtocol(PatientProtocol):
 
 @pytest.fixture
 def port(runs: Path) -> Iterator[int]:
-    listening = _listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(create_app(runs), http=HastyProtocol, log_level="warning", ws="none", lifespan="off")
     server = uvicorn.Server(config)
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
@@ -54,10 +55,14 @@ class ServerPrompts:
         turns: list[Turn] = []
         if self.section.instruction:
             turns.append({"role": "system", "content": self.section.instruction})
-        for demo in request.demos:
+        return [*turns, *self.demo_turns(request.demos), self._question(request.query)]
+
+    def demo_turns(self, demos: Sequence[Item]) -> list[Turn]:
+        """Each demonstration as a question and its answer."""
+        turns: list[Turn] = []
+        for demo in demos:
             turns.append(self._question(demo))
             turns.append({"role": "assistant", "content": demo.answer})
-        turns.append(self._question(request.query))
         return turns
 
     def chat_text(self, request: Request) -> str:
