@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from leverplus.selector.selector import Selector
 
 __all__ = ["Selector", "__version__", "fit"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the one home of the version: the build, run.json and bundles read it here
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from leverplus import __version__
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
 
@@ -266,10 +267,10 @@ def digest_of(text: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes; a source tree that is not installed has none."""
-    names = ("leverplus", "torch", "numpy", "scipy", "pyarrow", "safetensors")
+    """The versions of the packages that compute."""
+    names = ("torch", "numpy", "scipy", "pyarrow", "safetensors")
     installed = {name for name in names if next(iter(metadata.distributions(name=name)), None) is not None}
-    return {name: metadata.version(name) for name in names if name in installed}
+    return {"leverplus": __version__} | {name: metadata.version(name) for name in names if name in installed}
 
 
 def commit() -> str | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from leverplus import rundir
+from leverplus import __version__, rundir
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.parsing import parse_own_json
@@ -148,11 +147,10 @@ def newer(manifest: Mapping[str, Any]) -> str:
     """A sentence for a run that a newer version made; "" otherwise."""
     versions = manifest.get("versions")
     made = str(versions.get("leverplus", "")) if isinstance(versions, Mapping) else ""
-    own = metadata.version("leverplus")
-    if _version(made) <= _version(own):
+    if _version(made) <= _version(__version__):
         return ""
     return (
-        f"This run was made by leverplus {made[:40]} and this is {own}, so it may not be read rightly; "
+        f"This run was made by leverplus {made[:40]} and this is {__version__}, so it may not be read rightly; "
         "type `pip install --upgrade leverplus`."
     )
 

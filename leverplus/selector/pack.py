@@ -106,7 +106,7 @@ def write_bundle(
             save_checkpoint(place / SELECTOR, policy, recipe_hash)
         if encoder is not None:
             _copy_encoder(encoder, place / ENCODER)
-        facts = {"format": FORMAT, "made_by": f"leverplus {versions().get('leverplus', 'source')}", **asdict(recipe)}
+        facts = {"format": FORMAT, "made_by": f"leverplus {versions()['leverplus']}", **asdict(recipe)}
         facts |= {"fixed": list(recipe.fixed), "demonstrations": about}
         facts["fields"] = {name: int(block.shape[1]) for name, block in used.items()}
         write_json(place / MANIFEST, facts)

@@ -82,7 +82,15 @@ def test_a_line_is_read_again_when_its_results_change(runs: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("made", "is_newer"),
-    [(__version__, False), ("0.0.9", False), ("0.1.1", True), ("9.0.0+local", True), ("nonsense", False), ("", False)],
+    [
+        (__version__, False),
+        ("0.0.9", False),
+        ("0.1.1", False),
+        ("0.99", True),
+        ("9.0.0+local", True),
+        ("nonsense", False),
+        ("", False),
+    ],
 )
 def test_versions_are_compared_as_numbers(made: str, is_newer: bool) -> None:
     assert bool(newer({"versions": {"leverplus": made}})) is is_newer
