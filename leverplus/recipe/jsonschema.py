@@ -15,9 +15,14 @@ from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
 NAMES: Mapping[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
+def recipe_sections() -> dict[str, Any]:
+    """The settings of every section of a recipe, by the section's name."""
+    return {**PLAIN, "select": PolicyConfig, **STAGE_SECTIONS}
+
+
 def recipe_schema() -> dict[str, Any]:
     """The whole schema (draft 2020-12): one object per section; TOML files are checked by it like JSON ones."""
-    sections = {**PLAIN, "select": PolicyConfig, **STAGE_SECTIONS}
+    sections = recipe_sections()
     texts = {name: {"type": "string"} for name in (*TEXTS, "extends")}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

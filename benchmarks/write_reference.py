@@ -1,0 +1,137 @@
+"""The generated pages of docs/reference: every command from its parser, every recipe key from its setting.
+
+`python benchmarks/write_pages.py` writes them. Nothing here depends on the width of a terminal or the Python version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from leverplus.cli.main import COMMANDS, command_module, description, families
+from leverplus.recipe.jsonschema import recipe_schema, recipe_sections
+
+GENERATED = "<!-- Written by `make pages`; change the texts in the code instead. -->"
+
+
+def commands_page() -> str:
+    """docs/reference/commands.md: every command with its arguments, in the families of `lever --help`."""
+    lines = [
+        "# Commands",
+        GENERATED,
+        "",
+        "`lever COMMAND --help` prints the same. Every command ends with exit code 0 when it is done, 1 when there is a",
+        "problem that you can mend (one sentence says what, and what to type next) and 2 when it was typed wrongly.",
+        "`lever --debug COMMAND` shows the stack trace of an error. Where there is `--json`, exactly one JSON object goes to",
+        "standard output and everything else to standard error.",
+        "",
+    ]
+    for family, names in families().items():
+        lines += [f"## {family}", ""]
+        for name in names:
+            lines += command_lines(name)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def command_lines(name: str) -> list[str]:
+    parser = argparse.ArgumentParser(prog=f"lever {name}")
+    command_module(name).add_arguments(parser)
+    lines = [f"### `lever {name}`", "", description(COMMANDS[name]), ""]
+    verbs = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
+    if verbs is None:
+        return lines + argument_lines(parser)
+    about = {choice.dest: choice.help or "" for choice in verbs._choices_actions}
+    for verb, sub in verbs.choices.items():
+        lines += [f"#### `lever {name} {verb}`", "", description(about.get(verb, "")), "", *argument_lines(sub)]
+    return lines
+
+
+def argument_lines(parser: argparse.ArgumentParser) -> list[str]:
+    """The usage line and one row per argument."""
+    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    usage = " ".join([parser.prog, *(shown for action in actions if (shown := usage_word(action)))])
+    rows = [f"| `{argument_name(action)}` | {meaning(action)} |" for action in actions]
+    table = ["| argument | meaning |", "|---|---|", *rows] if rows else []
+    return ["```text", usage, "```", "", *table, *([""] if table else [])]
+
+
+def usage_word(action: argparse.Action) -> str:
+    """Positional arguments and options that must be given; the others stand in the table only."""
+    if not action.option_strings:
+        name = value_name(action)
+        return {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(str(action.nargs), name)
+    return f"{action.option_strings[-1]} {value_name(action)}" if action.required else ""
+
+
+def value_name(action: argparse.Action) -> str:
+    if isinstance(action.metavar, str):
+        return action.metavar
+    if action.choices is not None:
+        return "{" + ",".join(str(choice) for choice in action.choices) + "}"
+    return action.dest if not action.option_strings else action.dest.upper()
+
+
+def argument_name(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return usage_word(action)
+    name = ", ".join(action.option_strings)
+    if action.nargs == 0:  # a switch
+        return name
+    several = f" [{value_name(action)} ...]" if action.nargs in ("+", "*") else ""
+    return f"{name} {value_name(action)}{several}"
+
+
+def meaning(action: argparse.Action) -> str:
+    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    return text.replace(str(Path.home()), "~").replace("|", "\\|")
+
+
+def recipe_page() -> str:
+    """docs/reference/recipe.md: every key of every section with its default and what is allowed."""
+    schema, classes = recipe_schema()["properties"], recipe_sections()
+    lines = [
+        "# Recipe keys",
+        GENERATED,
+        "",
+        "A recipe is a TOML file with these sections. A key that is left out has its default. `lever recipes NAME` prints a",
+        "shipped recipe, `lever check FILE` names every problem of yours at once, and `lever recipes --schema` prints this page",
+        "as a JSON schema that editors understand. `--set section.key=value` overrides a key on the command line.",
+        "",
+        "Beside the sections a recipe may have `purpose` and `expected` (one line of text each, for readers) and `extends`",
+        "(the name or file of a recipe to start from; what this file gives wins).",
+        "",
+        "A key that names a part (a reward, a pool, a backend ...) also takes `package.module:attribute` of your own.",
+        "",
+    ]
+    for name in classes:
+        about = schema[name]
+        lines += [f"## `[{name}]`", "", section_text(classes[name]), "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
+        lines += [key_row(key, value) for key, value in about["properties"].items()]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def section_text(cls: type) -> str:
+    """The section's docstring as one line, without its own name in front."""
+    text = " ".join((cls.__doc__ or "").split())
+    said = text.split("]`: ", 1)[-1]
+    return said[:1].upper() + said[1:]
+
+
+def key_row(key: str, about: dict[str, Any]) -> str:
+    default = f"`{json.dumps(about['default'])}`" if "default" in about else ""
+    doc = about["description"].replace("|", "\\|")
+    return f"| `{key}` | {default} | {allowed(about)} | {doc} |"
+
+
+def allowed(about: dict[str, Any]) -> str:
+    """Type, choices or range, in words."""
+    if about["type"] == "array":
+        return f"list of: {allowed(about['items'])}"
+    if "enum" in about:
+        return ", ".join(f"`{value}`" for value in about["enum"])
+    words = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text"}[about["type"]]
+    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
+    return " ".join([words, *(f"{word} {about[key]:g}" for key, word in bounds.items() if key in about)])
