@@ -1,7 +1,9 @@
 """Write every generated page anew: `make pages`, or `python benchmarks/write_pages.py`.
 
 docs/documents.md from benchmarks/documents.toml, the table of docs/plans.md from docs/plans.json, the handbook of
-checks in docs/doctor.md from the doctor's own texts, docs/reference from parsers and settings. A test compares what stands in docs/ with what this would write.
+checks in docs/doctor.md from the doctor's own texts, docs/reference from parsers and settings, README's table from the
+records of `lever bench real`, pictures from what `benchmarks/draw.py` measured. A test compares what stands there with
+what this would write.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
-from write_documents import page_text, read_rows  # beside this file
-from write_reference import commands_page, recipe_page  # beside this file
+import draw  # beside this file, like the next three
+from write_documents import page_text, read_rows
+from write_readme import readme
+from write_reference import commands_page, recipe_page
 
 from leverplus.doctor.examine import handbook
 from leverplus.lab.plans import markdown
@@ -45,6 +50,8 @@ PAGES = {
     "doctor.md": doctor,
     "reference/commands.md": commands_page,
     "reference/recipe.md": recipe_page,
+    "../README.md": readme,
+    **{f"pictures/{name}": partial(draw.draw, name) for name in draw.PICTURES},
 }
 
 

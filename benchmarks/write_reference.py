@@ -22,10 +22,10 @@ def commands_page() -> str:
         "# Commands",
         GENERATED,
         "",
-        "`lever COMMAND --help` prints the same. Every command ends with exit code 0 when it is done, 1 when there is a",
-        "problem that you can mend (one sentence says what, and what to type next) and 2 when it was typed wrongly.",
-        "`lever --debug COMMAND` shows the stack trace of an error. Where there is `--json`, exactly one JSON object goes to",
-        "standard output and everything else to standard error.",
+        "`lever COMMAND --help` prints the same. Every command ends with exit code 0 when it is done, 1 when there is",
+        "a problem that you can mend (one sentence says what, and what to type next) and 2 when it was typed wrongly.",
+        "`lever --debug COMMAND` shows the stack trace of an error. Where there is `--json`, exactly one JSON object",
+        "goes to standard output and everything else to standard error.",
         "",
     ]
     for family, names in families().items():
@@ -95,11 +95,12 @@ def recipe_page() -> str:
         "# Recipe keys",
         GENERATED,
         "",
-        "A recipe is a TOML file with these sections. A key that is left out has its default. `lever recipes NAME` prints a",
-        "shipped recipe, `lever check FILE` names every problem of yours at once, and `lever recipes --schema` prints this page",
-        "as a JSON schema that editors understand. `--set section.key=value` overrides a key on the command line.",
+        "A recipe is a TOML file with these sections. A key that is left out has its default. `lever recipes NAME`",
+        "prints a shipped recipe, `lever check FILE` names every problem of yours, and `lever recipes --schema`",
+        "prints this page as a JSON schema that editors understand. `--set section.key=value` overrides a key on the",
+        "command line.",
         "",
-        "Beside the sections a recipe may have `purpose` and `expected` (one line of text each, for readers) and `extends`",
+        "Beside the sections a recipe may have `purpose` and `expected` (one line of text each) and `extends`",
         "(the name or file of a recipe to start from; what this file gives wins).",
         "",
         "A key that names a part (a reward, a pool, a backend ...) also takes `package.module:attribute` of your own.",
@@ -107,7 +108,14 @@ def recipe_page() -> str:
     ]
     for name in classes:
         about = schema[name]
-        lines += [f"## `[{name}]`", "", section_text(classes[name]), "", "| key | default | allowed | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"## `[{name}]`",
+            "",
+            section_text(classes[name]),
+            "",
+            "| key | default | allowed | meaning |",
+            "|---|---|---|---|",
+        ]
         lines += [key_row(key, value) for key, value in about["properties"].items()]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -54,8 +54,12 @@ SMALLER = {
 LONG = "takes minutes or hours; run by hand, see docs/results.md"
 BEST = "takes minutes; tests/test_shipped_recipes.py runs the recipe, smaller"
 GALLERY = "takes minutes; tests/lab/test_lab_gallery.py runs the recipe, smaller"
+README_FIT = "tests/test_readme.py runs it against a server"
 TABLES = "takes hours; tests/bench runs the same functions on small sizes"
 PARSED = {
+    "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000 --dry-run": README_FIT,
+    "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000": README_FIT,
+    'lever select bundles/mine --question "Which city is this about?" --explain': README_FIT,
     "lever run world --seed 1": "the run that every test here starts from, smaller",
     "lever run world": "the run that every test here starts from, smaller",
     "lever run best_8k": BEST,
@@ -155,7 +159,7 @@ NOT_ALONE = ("# leverplus/",)
 
 
 SKETCHES = {
-    'Selector.load("bundles/mine")': "names a bundle and pictures of the reader's own; tests/selector makes every call"
+    'Selector.load("bundles/mine")': "names the reader's own bundle; tests/test_readme.py and tests/selector call it"
 }
 """Blocks that show calls with placeholders, by a line of theirs, and who runs them."""
 

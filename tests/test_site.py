@@ -1,4 +1,4 @@
-"""The site without building it: every page is in the menu, every link and anchor leads somewhere, nothing is fetched."""
+"""The site, not built: every page is in the menu, every link and anchor leads somewhere, nothing is fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README and recipes say of `best` is what was measured (docs/bench.json)."""
+"""What docs/bench.md and recipes say of `best` is what was measured (docs/bench.json)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def measured(budget: int) -> dict:
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_the_readme_shows_what_was_measured(budget: int) -> None:
-    row, readme = measured(budget), (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = [line for line in readme.splitlines() if line.startswith(f"| `{METHODS['best'].recipe_at(budget)}` |")]
+def test_the_page_shows_what_was_measured(budget: int) -> None:
+    row, page = measured(budget), (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| `{METHODS['best'].recipe_at(budget)}` |")]
     low, high = row["against_nearest"]["ci95"]
     (rival,) = [arm for arm in MEASURED["arms"] if arm["arm"] == row["against_nearest"]["arm"] and arm["pool"] == 64]
     leads = [100 * (row["accuracy"][shots] - rival["accuracy"][shots]) for shots in ("1", "2", "3", "4")]
@@ -95,10 +95,10 @@ def test_the_curves_are_whole_and_of_todays_recipes() -> None:
         assert row in results
 
 
-def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
+def test_the_page_compares_few_calls_with_many_as_measured() -> None:
     records = Records.read(ROOT / "benchmarks" / "bench").found.values()
     arms = {record["world"]: record for record in records if record["method"] == ARMS}
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "bench.md").read_text(encoding="utf-8").split())
 
     def runs(method: str, budget: int) -> MethodSample:
         return sample_of([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
@@ -117,8 +117,8 @@ def test_the_readme_compares_few_calls_with_many_as_measured() -> None:
         found = difference(few.mean("learned"), runs(method, 128_000).mean("learned"), few.images)
         low, high = found["ci95"]
         assert low > 0.0
-        assert f"{100 * found['diff']:.1f} " in readme.partition(words)[0][-30:]
-        assert f"({100 * low:.1f} to {100 * high:.1f}) {words}" in readme
+        assert f"{100 * found['diff']:.1f} " in page.partition(words)[0][-30:]
+        assert f"({100 * low:.1f} to {100 * high:.1f}) {words}" in page
 
 
 def test_the_picture_is_drawn_from_the_figures_with_a_level_for_what_has_no_budget() -> None:

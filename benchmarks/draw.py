@@ -1,0 +1,438 @@
+"""The pictures of README and site that come from recorded answers of real models.
+
+    python benchmarks/draw.py measure      what they show, from the recorded tables, into benchmarks/real/pictures.json
+    python benchmarks/draw.py              docs/pictures/*.svg, from that file and the tables of docs/recorded.md
+
+A test draws them again and compares. `lever bench` draws bench.svg, `benchmarks/pictures.py` takes screenshots.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from leverplus.stats.bootstrap import known_interval
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+SHIPPED = HERE.parent / "leverplus" / "tables"
+KEPT = HERE / "real" / "pictures.json"
+TRANSFER_PAGE = DOCS / "recorded.md"
+
+MODELS = {
+    "smollm2-135m": "SmolLM2-135M",
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B",
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B",
+}
+TASKS = {
+    "okvqa": "OK-VQA by captions",
+    "aokvqa": "A-OKVQA by captions",
+    "trec": "TREC",
+    "sst2": "SST-2",
+    "agnews": "AG News",
+}
+PANELS = (
+    ("okvqa", "qwen2.5-coder-0.5b"),
+    ("okvqa", "qwen2.5-coder-1.5b"),
+    ("trec", "qwen2.5-coder-0.5b"),
+    ("trec", "qwen2.5-coder-1.5b"),
+)
+CHOOSERS = {
+    "nearest": ("nearest_question", "nearest_text"),
+    "diverse (MMR)": ("mmr_question", "mmr_text"),
+    "random": ("random_0", "random"),
+}
+"""Ways of choosing by the name shown, and what the lists are called where each task was recorded."""
+EXAMPLE = "okvqa-qwen2.5-coder-1.5b"
+SHOWN = "4907205"
+"""The test query of the first picture, picked by eye among those that a near demonstration helps."""
+CHANCE = slice(48, 64)
+"""Places of the uniform random candidates among the 64 of a query (docs/recorded.md)."""
+
+INK, GREY, PALE, GOOD, BAD = "#1f2933", "#80868b", "#e3e5e8", "#2a9d8f", "#c8452d"
+LINES = ("#e0592a", "#2f7fc1", "#8f6bc4")
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def measure() -> dict[str, Any]:
+    """Everything the pictures show, as plain numbers and texts."""
+    return {"shots": [panel(task, model) for task, model in PANELS], "effects": audited(), "example": example()}
+
+
+def tables_of(task: str, model: str) -> list[Path]:
+    """The recorded answers of test queries, wherever they lie."""
+    name = f"{task}-{model}-test.parquet"
+    return [path for path in (HERE / "tables" / name, SHIPPED / name) if path.is_file()]
+
+
+def panel(task: str, model: str) -> dict[str, Any]:
+    """Mean accuracy and interval by shots for each way of choosing, on the test queries with longer prompts."""
+    rows = pq.read_table(tables_of(task, model)[0], columns=["query", "demos", "accuracy"]).to_pylist()
+    known = {(row["query"], tuple(row["demos"])): row["accuracy"] for row in rows}
+    lists: dict[str, dict[str, list[list[str]]]] = defaultdict(lambda: defaultdict(list))
+    for row in pq.read_table(HERE / "tables" / f"{task}-sequences.parquet").to_pylist():
+        if (row["query"], ()) in known:
+            lists[row["chooser"]][row["query"]].append(row["demos"])
+    found: dict[str, Any] = {"task": task, "model": model, "curves": {}}
+    for name, aliases in CHOOSERS.items():
+        chooser = next((alias for alias in aliases if alias in lists), None)
+        if chooser is None:
+            raise SystemExit(f"{task}: no lists of {name}; there are {sorted(lists)}")
+        curve = {}
+        for shots in (0, 1, 2, 4, 8, 16):
+            values = accuracies(known, lists[chooser], shots)
+            if name == "random" and shots == 1:
+                values = by_chance(known, list(lists[chooser]))
+            if len(values) == len(lists[chooser]):
+                low, high = known_interval(values) or (math.nan, math.nan)
+                curve[str(shots)] = {"mean": sum(values) / len(values), "ci95": [low, high], "n": len(values)}
+        found["curves"][name] = curve
+    return found
+
+
+def accuracies(
+    known: dict[tuple[str, tuple[str, ...]], float], lists: dict[str, list[list[str]]], shots: int
+) -> list[float]:
+    """Of every query that was recorded with so many of these demonstrations; the nearest stands last."""
+    values = []
+    for query, own in lists.items():
+        longest = max(own, key=len)
+        exact = next((tuple(one) for one in own if len(one) == shots), tuple(longest[len(longest) - shots :]))
+        if len(exact) == shots and (query, exact) in known:
+            values.append(known[query, exact])
+    return values
+
+
+def by_chance(known: dict[tuple[str, tuple[str, ...]], float], queries: Sequence[str]) -> list[float]:
+    """The mean over the uniform random candidates of each query, which stand last among its one-shot prompts."""
+    tried: dict[str, list[float]] = defaultdict(list)
+    for (query, demos), accuracy in known.items():
+        if len(demos) == 1:
+            tried[query].append(accuracy)
+    return [sum(tried[query][CHANCE]) / len(tried[query][CHANCE]) for query in queries]
+
+
+def audited() -> dict[str, Any]:
+    """What `lever demos audit` says of the shipped table."""
+    command = [
+        sys.executable,
+        "-m",
+        "leverplus",
+        "demos",
+        "audit",
+        f"tables:{EXAMPLE}.parquet",
+        "--show",
+        "7",
+        "--json",
+    ]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def example() -> dict[str, Any]:
+    """The query SHOWN with the first random demonstration that leaves it wrong and the first near one that helps."""
+    items = {}
+    with gzip.open(SHIPPED / "okvqa-items.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for row in lines:
+            item = json.loads(row)
+            items[item["id"]] = item
+    rows = pq.read_table(SHIPPED / f"{EXAMPLE}-test.parquet", filters=[("query", "==", SHOWN)]).to_pylist()
+    one_shot = [row for row in rows if len(row["demos"]) == 1 and len(items[row["demos"][0]]["question"]) < 80]
+    chance = {row["demos"][0] for row in [row for row in rows if len(row["demos"]) == 1][CHANCE]}
+    wrong = next(row for row in one_shot if row["accuracy"] == 0.0 and row["demos"][0] in chance)
+    right = next(row for row in one_shot if row["accuracy"] == 1.0 and not copies(items, row))
+    return {
+        "query": said(items[SHOWN]),
+        "wrong": {"demo": said(items[wrong["demos"][0]]), "answer": wrong["answer"]},
+        "right": {"demo": said(items[right["demos"][0]]), "answer": right["answer"]},
+    }
+
+
+def copies(items: dict[str, Any], row: dict[str, Any]) -> bool:
+    """The demonstration asks the same question or shows the answer, which would teach a reader nothing."""
+    demo, query = items[row["demos"][0]], items[row["query"]]
+    return demo["meta"]["question"] == query["meta"]["question"] or said(demo)["answer"] in query["answers"]
+
+
+def said(item: dict[str, Any]) -> dict[str, str]:
+    """Caption, question and the answer given most often."""
+    answers = item["answers"]
+    return {
+        "caption": item["meta"]["caption"],
+        "question": item["meta"]["question"],
+        "answer": max(answers, key=answers.count),
+    }
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="13" fill="{INK}" role="img" aria-label="{html.escape(label)}">'
+    )
+    paper = f'<rect width="{width}" height="{height}" fill="white"/>'
+    return "\n".join([head, paper, *parts, "</svg>"]) + "\n"
+
+
+def text(x: float, y: float, words: str, **style: str) -> str:
+    given = "".join(f' {key.replace("_", "-")}="{value}"' for key, value in style.items())
+    return f'<text x="{x:g}" y="{y:g}"{given}>{html.escape(words)}</text>'
+
+
+def line(start: tuple[float, float], end: tuple[float, float], colour: str, width: float = 1) -> str:
+    (x1, y1), (x2, y2) = start, end
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width:g}"/>'
+
+
+def cut(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def idea_picture(kept: dict[str, Any]) -> str:
+    """One recorded question with two different demonstrations in front of it."""
+    shown = kept["example"]
+    parts = [
+        text(
+            20, 26, "One question, one frozen model, two different worked examples", font_size="16", font_weight="bold"
+        )
+    ]
+    columns = (("wrong", 20, "an example taken by chance", BAD), ("right", 450, "an example that fits", GOOD))
+    for kind, x, title, colour in columns:
+        demo = shown[kind]["demo"]
+        parts += [
+            f'<rect x="{x}" y="44" width="410" height="228" rx="8" fill="none" stroke="{PALE}" stroke-width="2"/>',
+            text(x + 16, 68, title, font_weight="bold"),
+            text(x + 16, 92, "Picture: " + cut(demo["caption"], 50), fill=GREY),
+            text(x + 16, 112, "Q: " + cut(demo["question"], 58)),
+            text(x + 16, 132, "A: " + demo["answer"]),
+            line((x + 16, 146), (x + 394, 146), PALE),
+            text(x + 16, 170, "Picture: " + cut(shown["query"]["caption"], 50), fill=GREY),
+            text(x + 16, 190, "Q: " + cut(shown["query"]["question"], 58)),
+            text(x + 16, 210, "A:"),
+            text(
+                x + 16,
+                250,
+                f"the model writes: {shown[kind]['answer']}",
+                font_weight="bold",
+                fill=colour,
+                font_size="15",
+            ),
+        ]
+        parts.append(
+            text(x + 394, 250, "✗" if kind == "wrong" else "✓", fill=colour, font_size="22", text_anchor="end")
+        )
+    truth = shown["query"]["answer"]
+    caption = f"Recorded: OK-VQA, a caption in the picture's place, Qwen2.5-Coder-1.5B; the annotators said “{truth}”."
+    parts.append(text(20, 296, caption, fill=GREY, font_size="12"))
+    return svg(880, 310, "The same question with two different examples in front of it", parts)
+
+
+def shots_picture(kept: dict[str, Any]) -> str:
+    """Accuracy by shots with 95 % intervals, one panel per task and model."""
+    width, height, left = 420, 250, 46
+    parts = []
+    for number, found in enumerate(kept["shots"]):
+        x0, y0 = (number % 2) * width, (number // 2) * height
+        points = [point for curve in found["curves"].values() for point in curve.values()]
+        top = min(1.0, math.ceil(10 * max(point["ci95"][1] for point in points)) / 10)
+        n = points[0]["n"]
+        parts.append(
+            text(x0 + left, y0 + 22, f"{TASKS[found['task']]}, {MODELS[found['model']]} (n = {n})", font_weight="bold")
+        )
+
+        def across(shots: int, x0: float = x0) -> float:
+            return x0 + left + 14 + (0 if shots == 0 else 1 + math.log2(shots)) * 58
+
+        def up(value: float, y0: float = y0, top: float = top) -> float:
+            return y0 + height - 40 - value / top * (height - 76)
+
+        for share in [tick / 10 for tick in range(0, round(10 * top) + 1, 1 if top <= 0.5 else 2)]:
+            parts.append(line((x0 + left, up(share)), (x0 + width - 20, up(share)), PALE))
+            parts.append(text(x0 + left - 6, up(share) + 4, f"{100 * share:.0f} %", text_anchor="end", font_size="11"))
+        for shots in (0, 1, 2, 4, 8, 16):
+            parts.append(text(across(shots), y0 + height - 22, str(shots), text_anchor="middle", font_size="11"))
+        for place, (colour, curve) in enumerate(zip(LINES, found["curves"].values(), strict=True)):
+            parts += curve_lines(curve, colour, lambda shots, place=place: across(shots) + 3 * (place - 1), up)
+    below = 2 * height + 8
+    parts.append(text(left, below, "demonstrations shown", font_size="12", fill=GREY))
+    for place, (colour, name) in enumerate(zip(LINES, CHOOSERS, strict=True)):
+        x = 230 + 150 * place
+        parts += [line((x, below - 4), (x + 24, below - 4), colour, 2), text(x + 30, below, name)]
+    return svg(2 * width, 2 * height + 20, "Accuracy by number of demonstrations with 95 % intervals", parts)
+
+
+def curve_lines(
+    curve: dict[str, Any], colour: str, across: Callable[[int], float], up: Callable[[float], float]
+) -> list[str]:
+    places = [(across(int(shots)), point) for shots, point in curve.items()]
+    path = " ".join(f"{x:.1f},{up(point['mean']):.1f}" for x, point in places)
+    parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    for x, point in places:
+        parts.append(line((x, up(point["ci95"][0])), (x, up(point["ci95"][1])), colour))
+        parts.append(f'<circle cx="{x:.1f}" cy="{up(point["mean"]):.1f}" r="3.5" fill="{colour}"/>')
+    return parts
+
+
+def effects_picture(kept: dict[str, Any]) -> str:
+    """Both ends of a corpus with their texts and standard errors."""
+    found = kept["effects"]
+    rows = [*found["useful"], None, *reversed(found["harmful"])]
+    middle, scale, top = 190, 900, 62
+    parts = [
+        text(20, 24, "Which demonstrations help most, and which harm?", font_size="16", font_weight="bold"),
+        text(
+            20,
+            44,
+            "effect in points, ± one standard error; how many queries saw it; its answer; its caption and question",
+            fill=GREY,
+        ),
+    ]
+    for number, row in enumerate(rows):
+        y = top + 26 * number
+        if row is None:
+            parts.append(
+                text(
+                    middle + 156,
+                    y + 14,
+                    f"… {found['demonstrations'] - 2 * len(found['useful']):,} between them …",
+                    fill=GREY,
+                )
+            )
+            continue
+        effect, error = row["effect"], row["error"]
+        colour = GOOD if effect > 0 else BAD
+        start, end = sorted((middle, middle + scale * effect))
+        parts.append(
+            f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="16" fill="{colour}" opacity="0.75"/>'
+        )
+        tip = middle + scale * effect
+        parts.append(line((tip - scale * error, y + 8), (tip + scale * error, y + 8), INK))
+        question, answer = row["text"].split(": ", 1)[1].rsplit(" -> ", 1)
+        parts.append(text(middle + 100, y + 13, f"{100 * effect:+.1f}", font_size="12", text_anchor="end"))
+        parts.append(text(middle + 140, y + 13, f"({row['shown']})", font_size="12", text_anchor="end"))
+        parts.append(text(middle + 156, y + 13, cut(answer, 22), font_size="12", font_weight="bold"))
+        parts.append(text(middle + 290, y + 13, cut(question, 84), font_size="12"))
+    bottom = top + 26 * len(rows)
+    parts.append(line((middle, top - 6), (middle, bottom), GREY))
+    said_by = f"OK-VQA by captions, Qwen2.5-Coder-1.5B: lever demos audit tables:{EXAMPLE}.parquet"
+    note = f"{found['rows']:,} recorded answers, {found['queries']:,} queries, {said_by}"
+    parts.append(text(20, bottom + 18, note, fill=GREY, font_size="12"))
+    return svg(1040, bottom + 30, "The most useful and the most harmful demonstrations", parts)
+
+
+def transfers() -> dict[str, list[tuple[str, list[str]]]]:
+    """The tables of docs/recorded.md: task -> rows of (model that measured, gain with each model that was asked)."""
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    task = ""
+    for row in TRANSFER_PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if re.match(r"\| \w+, effects of \|", row):
+            task = cells[0].split(",")[0]
+        elif task and cells[0] in MODELS:
+            found.setdefault(task, []).append((cells[0], cells[1:4]))
+        elif not row.startswith("|"):
+            task = ""
+    return found
+
+
+def transfer_picture(_: dict[str, Any]) -> str:
+    """What effects measured with one model gain with another, one matrix per task."""
+    found = transfers()
+    size, step = 74, 330
+    parts = [
+        text(
+            20,
+            24,
+            "Effects measured with one model (row) choose for another (column)",
+            font_size="16",
+            font_weight="bold",
+        )
+    ]
+    parts.append(text(20, 44, "points over a random demonstration; pale: the 95 % interval holds zero", fill=GREY))
+    for number, (task, rows) in enumerate(found.items()):
+        x0, y0 = 20 + step * (number % 3), 70 + 310 * (number // 3)
+        parts.append(text(x0 + 84, y0, TASKS[task], font_weight="bold"))
+        for column, (model, _) in enumerate(rows):
+            parts.append(
+                text(
+                    x0 + 84 + size * (column + 0.5),
+                    y0 + 20,
+                    model.split("-")[-1].upper(),
+                    text_anchor="middle",
+                    font_size="11",
+                )
+            )
+        for place, (model, cells) in enumerate(rows):
+            y = y0 + 28 + size * place
+            parts.append(
+                text(x0 + 78, y + size / 2 + 4, model.split("-")[-1].upper(), text_anchor="end", font_size="11")
+            )
+            parts += [square(x0 + 84 + size * column, y, size, cell) for column, cell in enumerate(cells)]
+    parts.append(
+        text(
+            20,
+            680,
+            "135M: SmolLM2-135M; 0.5B, 1.5B: Qwen2.5-Coder. python benchmarks/real_transfer.py TASK",
+            fill=GREY,
+            font_size="12",
+        )
+    )
+    return svg(1010, 696, "Gain by effects of one model, used with another", parts)
+
+
+def square(x: float, y: float, size: float, cell: str) -> str:
+    gain, low, high = (float(number) for number in re.findall(r"[-+]\d+\.\d", cell))
+    colour = GOOD if gain > 0 else BAD
+    strength = 0.12 if low <= 0 <= high else min(0.9, 0.3 + abs(gain) / 40)
+    return "\n".join(
+        [
+            f'<rect x="{x + 2:g}" y="{y + 2:g}" width="{size - 4:g}" height="{size - 4:g}" rx="4" '
+            f'fill="{colour}" opacity="{strength:.2f}"/>',
+            text(x + size / 2, y + size / 2, f"{gain:+.1f}", text_anchor="middle", font_weight="bold"),
+            text(x + size / 2, y + size / 2 + 16, f"{low:+.1f} to {high:+.1f}", text_anchor="middle", font_size="9"),
+        ]
+    )
+
+
+PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "idea.svg": idea_picture,
+    "shots.svg": shots_picture,
+    "effects.svg": effects_picture,
+    "transfer.svg": transfer_picture,
+}
+
+
+def draw(name: str) -> str:
+    return PICTURES[name](json.loads(KEPT.read_text(encoding="utf-8")))
+
+
+def main() -> int:
+    if sys.argv[1:] == ["measure"]:
+        KEPT.write_text(json.dumps(measure(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    elif sys.argv[1:]:
+        print(__doc__)
+        return 2
+    for name in PICTURES:
+        (DOCS / "pictures" / name).write_text(draw(name), encoding="utf-8")
+        print(f"docs/pictures/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

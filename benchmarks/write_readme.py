@@ -1,0 +1,72 @@
+"""The table of README.md on real recorded models, from the records of `lever bench real`; `make pages` writes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from leverplus.lab.real import WayRecord, best_of, read_records, standings
+from leverplus.rundir import shipped
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+MARKS = re.compile(r"<!-- real -->.*<!-- /real -->", re.DOTALL)
+TASKS = {"trec": "TREC, 6 labels", "aokvqa": "A-OKVQA, free answers", "okvqa": "OK-VQA, free answers"}
+WITHOUT_MODEL = ("label_vote", "label_regression")
+HEAD = (
+    "task, model (test questions)",
+    "no example",
+    "random",
+    "best without training",
+    "learnt",
+    "difference (95 %)",
+    "classifier, no model",
+)
+
+
+def readme() -> str:
+    """README.md with its table written anew."""
+    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD), *table_rows()]
+    table = "\n".join(["<!-- real -->", *rows, "<!-- /real -->"])
+    return MARKS.sub(lambda _: table, README.read_text(encoding="utf-8"))
+
+
+def table_rows() -> list[str]:
+    """One row per task and model: rivals at the number of shots that training and dev items choose for each."""
+    records = read_records(shipped("tables:real"))
+    compared = standings(records)["comparisons"]
+    rows = []
+    for task, model in sorted({(record.task, record.model) for record in records}):
+        own = [record for record in records if (record.task, record.model) == (task, model)]
+        prompt, learnt = best_of(own, ("free",), "best"), one(own, "effects")
+        alone = max((one(own, name) for name in WITHOUT_MODEL), key=lambda record: record.expected)
+        (pair,) = [
+            row
+            for row in compared
+            if (row["task"], row["model"], row["arm"], row["against"], row["shots"])
+            == (task, model, "effects", "free", "best")
+        ]
+        low, high = (100 * bound for bound in pair["ci95"])
+        assert prompt is not None
+        cells = [
+            f"{TASKS.get(task, task)}, {model} ({len(learnt.items):,})",
+            f"{100 * one(own, 'zero_shot').mean:.1f}",
+            f"{100 * one(own, 'random').mean:.1f}",
+            f"{100 * prompt.mean:.1f}{shots_of(prompt)}",
+            f"{100 * learnt.mean:.1f}{shots_of(learnt)}",
+            f"{100 * pair['diff']:+.1f} ({low:+.1f} to {high:+.1f}){'' if pair['standing'] != 'within' else ', noise'}",
+            f"{100 * alone.mean:.1f}",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def one(records: Sequence[WayRecord], arm: str) -> WayRecord:
+    (found,) = [record for record in records if record.arm == arm and record.shots == "best"]
+    return found
+
+
+def shots_of(record: WayRecord) -> str:
+    """The number of demonstrations it shows, in brackets, where its setting says one."""
+    found = re.search(r"(\d+) shots?$", record.setting)
+    return f" ({found.group(1)})" if found else ""
