@@ -18,20 +18,26 @@ OTHER_NAMES = {"text": "question", "label": "answer"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     add = verbs.add_parser("add", help="add demonstrations; they are usable at once")
-    add.add_argument("bundle", type=Path, metavar="BUNDLE")
-    add.add_argument("--jsonl", type=Path, metavar="FILE", help="one {question, answer, image, id, meta} a line")
-    add.add_argument("--question", metavar="Q")
-    add.add_argument("--answer", metavar="A")
-    add.add_argument("--image", metavar="FILE")
-    add.add_argument("--id", metavar="ID", help="a name of its own (default: made from the content)")
+    add.add_argument("bundle", type=Path, metavar="BUNDLE", help="the folder that `lever fit` or `lever pack` wrote")
+    add.add_argument(
+        "--jsonl", type=Path, metavar="FILE", help="many: one {question, answer, image, id, meta} record per line"
+    )
+    add.add_argument("--question", metavar="Q", help="the question of one demonstration")
+    add.add_argument("--answer", metavar="A", help="its answer")
+    add.add_argument("--image", metavar="FILE", help="its picture")
+    add.add_argument("--id", metavar="ID", help="its id (default: made from the content)")
     delete = verbs.add_parser("delete", help="delete demonstrations for good")
-    delete.add_argument("bundle", type=Path, metavar="BUNDLE")
-    delete.add_argument("ids", nargs="*", metavar="ID")
-    delete.add_argument("--from", dest="file", type=Path, metavar="FILE", help="ids, one a line or a JSON list")
+    delete.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    delete.add_argument("ids", nargs="*", metavar="ID", help="ids, as `lever demos list` shows them")
+    delete.add_argument(
+        "--from", dest="file", type=Path, metavar="FILE", help="a file of ids: one per line, or a JSON list"
+    )
     listing = verbs.add_parser("list", help="list the demonstrations")
-    listing.add_argument("bundle", type=Path, metavar="BUNDLE")
-    listing.add_argument("--limit", type=int, default=0, metavar="N", help="so many at most; 0: all")
-    audited = verbs.add_parser("audit", help="the most useful and the most harmful ones, from recorded answers")
+    listing.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    listing.add_argument("--limit", type=int, default=0, metavar="N", help="list at most so many; 0: all")
+    audited = verbs.add_parser(
+        "audit", help="show the most useful and the most harmful demonstrations of recorded answers"
+    )
     demos_audit.add_arguments(audited)
     for verb in (add, delete, listing, audited):
         verb.add_argument("--json", action="store_true", help="print one JSON object")

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--items", metavar="FILE", help="the items as JSON lines, so that texts are shown and not only ids"
     )
-    parser.add_argument("--show", type=int, default=8, metavar="N", help="so many of either end (default 8)")
+    parser.add_argument("--show", type=int, default=8, metavar="N", help="how many of either end to show (default 8)")
 
 
 def audit_table(args: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a run folder, a recipe, a checkpoint folder, or a .pt or .ckpt file of the earlier code"
     parser.add_argument("first", metavar="A", help=what)
-    parser.add_argument("second", metavar="B", help="the same kind of thing")
+    parser.add_argument("second", metavar="B", help="what to compare it with, of the same kind")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 

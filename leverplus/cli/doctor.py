@@ -40,10 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--candidates", type=Path, metavar="FILE", help="write a line of CSV for every scored sequence")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the data quality as a page with charts")
     parser.add_argument(
-        "--reward", metavar="MODE", help="instead: how this reward is spread over the sequences of a file"
+        "--reward",
+        metavar="MODE",
+        help="instead of checks: how this reward is distributed over the sequences of a file",
     )
     parser.add_argument(
-        "--weights", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="with these values of [reward]"
+        "--weights",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with --reward: values of the section [reward]",
     )
     parser.add_argument(
         "--check",

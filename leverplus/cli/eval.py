@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "RUN:NAME, or a .pt or .ckpt file of the earlier code",
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--force", action="store_true", help="choose on test, or use changed data, all the same")
+    parser.add_argument(
+        "--force", action="store_true", help="evaluate although it is refused: a choice on test items, or changed data"
+    )
     add_store_option(parser)
 
 

@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embed", metavar="NAME", help="sentence, clip, siglip, or the folder of an encoder")
     parser.add_argument("--calls", type=whole_number, metavar="N", help="most calls of the model, all together")
     parser.add_argument("--shots", metavar="1,2,4", help="numbers of demonstrations to try (default 1,2,4)")
-    parser.add_argument("--seed", type=whole_number, default=0, metavar="N")
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="seed of everything random (default 0)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the bundle (default bundles/DATA)")
     parser.add_argument("--instruction", metavar="TEXT", help="said before the demonstrations: a text, or a file of it")
     parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the server's key")

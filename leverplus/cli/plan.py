@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demos", type=int, default=8, metavar="D", help="demonstrations of the pilot (default 8)")
     parser.add_argument("--corpus", type=int, metavar="N", help="demonstrations to choose from (default: of the table)")
     parser.add_argument("--candidates", type=int, default=64, metavar="K", help="candidates of a query (default 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the pilot (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 

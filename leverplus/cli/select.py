@@ -22,12 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="FILE", help="the query's picture")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--question", metavar="Q", help="the query's question")
-    asked.add_argument("--jsonl", type=Path, metavar="FILE", help="many queries: one {question, image} a line")
-    parser.add_argument("-k", "--shots", type=int, metavar="N", help="how many (default: as recommended)")
-    parser.add_argument("--allow", type=Path, metavar="FILE", help="show only these: one id a line, or a JSON list")
-    parser.add_argument("--explain", action="store_true", help="also show every candidate's terms")
+    asked.add_argument("--jsonl", type=Path, metavar="FILE", help="many queries: one {question, image} record per line")
     parser.add_argument(
-        "--checkpoint", metavar="PATH", help="choose by this selector: a folder, RUN, RUN:NAME, or a .pt or .ckpt file"
+        "-k", "--shots", type=int, metavar="N", help="how many demonstrations (default: as recommended)"
+    )
+    parser.add_argument(
+        "--allow", type=Path, metavar="FILE", help="choose only among these ids: one per line, or a JSON list"
+    )
+    parser.add_argument("--explain", action="store_true", help="also say why: what every candidate scored, and by what")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="PATH",
+        help="use this selector instead: a folder, RUN, RUN:NAME, or a .pt or .ckpt file",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

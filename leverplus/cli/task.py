@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="what a task found, what is missing and where to get it")
+    check = actions.add_parser("check", help="say what a task found, what is missing and where to get it")
     check.add_argument("task", metavar="TASK", help=f"a task: {', '.join(catalog.TASKS)}")
     add_task_values(check)
-    check.add_argument("--quick", action="store_true", help="look at the head and the end of pictures only")
+    check.add_argument("--quick", action="store_true", help="read only the beginning and the end of each picture")
     check.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import pytest
 from tiny_world import TinyRun, tiny_arguments
 
 from leverplus.cli import main as entry
-from leverplus.cli.main import COMMANDS, main
+from leverplus.cli.main import COMMANDS, command_module, families, main, overview
 
 Capture = pytest.CaptureFixture[str]
 
@@ -227,3 +228,30 @@ def test_check_names_known_mistakes(capsys: Capture) -> None:
     sick = ["--set", 'train.stages=["grpo"]', "--set", "grpo.kl=k3_inverted"]
     assert main(["check", "world", *sick]) == 0
     assert 'grpo.kl = "k3_inverted" reproduces a known mistake on purpose' in capsys.readouterr().out
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Every argument of a command and of its verbs, but for -h."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                found += arguments_of(verb)
+        elif not isinstance(action, argparse._HelpAction):
+            found.append(action)
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_says_what_it_is_for(command: str) -> None:
+    parser = argparse.ArgumentParser()
+    command_module(command).add_arguments(parser)
+    silent = [action.option_strings or action.dest for action in arguments_of(parser) if not action.help]
+    assert silent == []
+
+
+def test_the_overview_names_every_command_once_with_its_line() -> None:
+    text = overview()
+    for name, line in COMMANDS.items():
+        assert text.count(f"  {name:<11} {line}\n") == 1
+    assert sorted(name for names in families().values() for name in names) == sorted(COMMANDS)
