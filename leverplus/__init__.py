@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from leverplus.version import __version__
+
 if TYPE_CHECKING:
     from leverplus.fitting.fit import fit
     from leverplus.selector.selector import Selector
 
 __all__ = ["Selector", "__version__", "fit"]
-__version__ = "0.2.0"  # the one home of the version: the build, run.json and bundles read it here
 
 
 def __getattr__(name: str) -> Any:

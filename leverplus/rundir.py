@@ -18,9 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from leverplus import __version__
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
+from leverplus.version import __version__
 
 RECIPE = "recipe.toml"  # the recipe as it was given
 RESOLVED = "resolved.toml"  # every value of it

@@ -28,7 +28,7 @@ SMALL_TABLE = ("score.budget=1500", "score.dev_queries=20", "eval.items=40", "ev
 def test_the_version_has_one_home_and_the_citation_repeats_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["hatch"]["version"]["path"] == "leverplus/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "leverplus/version.py"
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 

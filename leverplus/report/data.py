@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leverplus import __version__, rundir
+from leverplus import rundir
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.parsing import parse_own_json
 from leverplus.report.form import is_number, is_results
 from leverplus.rundir import read_log
+from leverplus.version import __version__
 
 FINDING_DEFAULTS = {"code": "", "severity": "info", "title": "", "cause": "", "try": ""}
 """Fields that a finding may leave out, and what stands for them."""
