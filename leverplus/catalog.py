@@ -143,7 +143,7 @@ TASKS: Table = {
     "labels": "leverplus.tasks.labels:labels",
 }
 STAGES: Table = {
-    "agreement": "leverplus.training.stages:Listwise",
+    "label_pretraining": "leverplus.training.stages:Listwise",
     "sft": "leverplus.training.stages:Sft",
     "rce": "leverplus.training.stages:Rce",
     "grpo": "leverplus.training.grpo:Grpo",

@@ -20,6 +20,7 @@ from typing import Any
 
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
+from leverplus.renamed import first_name, stage_today
 from leverplus.version import __version__
 
 RECIPE = "recipe.toml"  # the recipe as it was given
@@ -47,6 +48,12 @@ def of_split(name: str, split: str) -> str:
     """The name of EVAL or PREDICTIONS for a split: that of test has none in it (`eval.json`, `eval-dev.json`)."""
     stem, dot, ending = name.partition(".")
     return name if split == "test" else f"{stem}-{split}{dot}{ending}"
+
+
+def stage_folder(parent: Path, name: str) -> Path:
+    """The folder of a stage or of one of its epochs in CHECKPOINTS or STATE; it keeps a first name that it has."""
+    former = parent / first_name(name)
+    return former if former.is_dir() else parent / name
 
 
 def started_from(run: Path, name: str) -> Path | None:
@@ -95,6 +102,8 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
         except (ValueError, RecursionError):
             line = None
         if isinstance(line, dict):
+            if isinstance(line.get("stage"), str):
+                line["stage"] = stage_today(line["stage"])
             lines.append(line)
         else:
             damaged.append(number)

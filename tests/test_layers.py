@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "leverplus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = (
-    ("errors", "parsing", "version"),
+    ("errors", "parsing", "renamed", "version"),
     ("types", "catalog", "rundir"),
     ("maths", "metrics", "stats"),
     ("recipe",),

@@ -24,8 +24,8 @@ from leverplus.scoring.selftest import self_test
 
 SMALL_RUN = ["--set", *TINY]
 SMALL_LABELS = [
-    *("--set", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "agreement.epochs=1"),
-    *("score.first_share=0.1", "eval.diagnostics=false"),
+    *("--set", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]"),
+    *("label_pretraining.epochs=1", "score.first_share=0.1", "eval.diagnostics=false"),
     *("listwise.epochs=2", "score.rounds=1", "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2"),
     "eval.random_draws=1",
 ]

@@ -23,7 +23,7 @@ SMALL = (
     "task.limit=48", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=4",
     "eval.shots=[1]", "eval.random_draws=1", "eval.dev_items=2", "eval.diagnostics=false", "listwise.epochs=2",
 )  # fmt: skip
-ROUNDS = ("score.rounds=1", "score.first_share=0.1", "agreement.epochs=1")
+ROUNDS = ("score.rounds=1", "score.first_share=0.1", "label_pretraining.epochs=1")
 """For the recipes in which the selector says what to ask next."""
 
 

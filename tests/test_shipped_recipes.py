@@ -34,10 +34,10 @@ ELSEWHERE = {
 SMALL = (
     "pool.size=6", "score.budget=160", "score.dev_queries=2", "score.dev_shots=[1]", "score.rounds=1", "eval.items=4",
     "eval.shots=[1]", "eval.dev_items=2", "eval.random_draws=1", "eval.diagnostic_items=2", "eval.exhaustive_calls=0",
-    "agreement.epochs=1", "listwise.epochs=2",
+    "label_pretraining.epochs=1", "listwise.epochs=2",
 )  # fmt: skip
 
-PLAIN_REWARD = ("agreement.queries=64", "reward.components=[]", "reward.component_weights=[]")
+PLAIN_REWARD = ("label_pretraining.queries=64", "reward.components=[]", "reward.component_weights=[]")
 """The reward is the plain one: learning what labels let expect of 8,000 items takes half a minute."""
 
 
@@ -108,7 +108,7 @@ def test_coco_small_runs_on_pictures_and_ten_answers(tmp_path: Path) -> None:
         asked = {"question_id": number, "question": f"What colour is number {number}?", "answers": [colour] * 10}
         rows.append({"source": "vqav2", "image_id": number, **asked})
     (tmp_path / "questions.json").write_text(json.dumps(rows))
-    small = [setting for setting in SMALL if not setting.startswith(("score.rounds", "agreement"))]
+    small = [setting for setting in SMALL if not setting.startswith(("score.rounds", "label_pretraining"))]
     run("coco_small", tmp_path, *small, f"task.folder={tmp_path}", "score.queries=2")
 
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         print(json.dumps({"ok": False, "problems": error.problems}))
         return 1
-    idle, advice = idle_given(recipe), [*unused_ends(recipe), *recommendation(recipe)]
+    idle, advice = idle_given(recipe), [*recipe.old_names, *unused_ends(recipe), *recommendation(recipe)]
     cost, reserve = recipe.score.cost(recipe.pool.size), recipe.dev_reserve()
     parts = forecast(recipe)
     if args.json:

@@ -121,6 +121,8 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
     from leverplus.experiment.opening import open_run
 
     recipe = load_recipe(args.recipe, args.set)
+    for note in recipe.old_names:
+        bars.say(f"note: {note}")
     for line in recipe.known_mistakes():
         bars.say(f"note: {line} reproduces a known mistake on purpose")
     if idle := [entry["key"] for entry in idle_given(recipe)]:

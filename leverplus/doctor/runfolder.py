@@ -14,6 +14,7 @@ from leverplus import rundir
 from leverplus.doctor.records import Epoch, GroupStats, PickCounts, Probe, Record, Series, SourceStats
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_own_json, parse_toml
+from leverplus.renamed import values_today
 from leverplus.rundir import read_log
 from leverplus.training.runlog import CONTEXT
 
@@ -23,7 +24,7 @@ def read_run(folder: Path) -> Record:
     resolved, log = folder / rundir.RESOLVED, folder / rundir.LOG
     if not resolved.is_file() and not log.is_file():
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
-    settings = flat(parse_toml(resolved.read_bytes())) if resolved.is_file() else {}
+    settings = flat(values_today(parse_toml(resolved.read_bytes()), [], [])) if resolved.is_file() else {}
     manifest = _json(folder / rundir.MANIFEST)
     probe, groups = read_probe(folder)
     return Record(

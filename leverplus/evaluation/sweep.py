@@ -18,6 +18,7 @@ from leverplus.evaluation.behaviour import agreement
 from leverplus.evaluation.evaluate import mean_shots, run_arm
 from leverplus.evaluation.predictions import Results
 from leverplus.policies.base import Policy
+from leverplus.renamed import stage_today
 from leverplus.stats import known_interval
 from leverplus.types import Demos
 
@@ -26,12 +27,14 @@ def checkpoint_names(folder: Path, stages: Iterable[str]) -> list[str]:
     """The checkpoints of a run in the order they were made: the epochs of every stage, then its chosen one."""
     if not folder.is_dir():
         return []
-    found = {path.name for path in folder.iterdir() if path.is_dir()}
+    # by the names of today; a folder from before a stage was renamed keeps its own
+    found = {stage_today(path.name): path.name for path in folder.iterdir() if path.is_dir()}
     names = []
     for stage in stages:
-        names += sorted(name for name in found if name.startswith(f"{stage}-epoch"))
+        epochs = sorted(name for name in found if name.startswith(f"{stage}-epoch"))
+        names += [found[name] for name in epochs]
         if stage in found:
-            names.append(stage)
+            names.append(found[stage])
     return names
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leverplus import rundir
 from leverplus.errors import TrainingError
 from leverplus.experiment.run import Run
-from leverplus.recipe.training import AgreementConfig
+from leverplus.recipe.training import LabelPretrainingConfig
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy
@@ -122,7 +122,7 @@ def _beam_rows(run: Run, groups: Sequence[Group], table: ItemTable) -> list[Row]
     return rows_by(best, table, beam_gain, stop=select.stop, max_shots=select.max_shots)
 
 
-def label_rows(run: Run, config: AgreementConfig, table: ItemTable) -> LabelRows:
+def label_rows(run: Run, config: LabelPretrainingConfig, table: ItemTable) -> LabelRows:
     """Rows of all training questions from their labels; the model is not asked."""
     from leverplus.metrics import metric_named
     from leverplus.training.data.from_labels import LabelRows

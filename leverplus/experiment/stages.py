@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leverplus.recipe.recipe import Recipe
-from leverplus.recipe.training import AgreementConfig, StageConfig
+from leverplus.recipe.training import LabelPretrainingConfig, StageConfig
 
 LABELS, SEARCH, ROUNDS, ASKED = "labels", "search", "rounds", "asked"
 """Where rows come from: labels alone; the searched groups; the searched groups and rounds of asking while the stage
@@ -37,7 +37,7 @@ def list_stages(recipe: Recipe) -> list[TrainingStage]:
     for place, (name, config) in enumerate(recipe.stages.items()):
         first_to_ask = name == recipe.train.asking
         draws = recipe.score.draws_from_selector and place > 0
-        if isinstance(config, AgreementConfig):
+        if isinstance(config, LabelPretrainingConfig):
             rows = LABELS
         elif recipe.score.rounds:
             rows = ROUNDS if first_to_ask else ASKED

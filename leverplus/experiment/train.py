@@ -26,7 +26,7 @@ from leverplus.experiment.rows import (
 from leverplus.experiment.run import Run
 from leverplus.experiment.stages import ASKED, LABELS, ROUNDS, TrainingStage, list_stages
 from leverplus.experiment.start import first_policy, starting_policy
-from leverplus.recipe.training import AgreementConfig
+from leverplus.recipe.training import LabelPretrainingConfig
 
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy
@@ -73,7 +73,7 @@ def trained_policy(run: Run) -> Policy:
 
 
 def _checkpoint(run: Run, stage: str) -> Path:
-    return run.folder / rundir.CHECKPOINTS / stage
+    return rundir.stage_folder(run.folder / rundir.CHECKPOINTS, stage)
 
 
 def begin_training(run: Run) -> Training:
@@ -146,7 +146,7 @@ class Training:
         from leverplus.training.data.rows import FixedRows
 
         if stage.rows == LABELS:
-            assert isinstance(stage.config, AgreementConfig)
+            assert isinstance(stage.config, LabelPretrainingConfig)
             return label_rows(self.run, stage.config, self.table)
         if stage.rows == ROUNDS:
             assert self.active is not None, "a stage with rounds searches first"
@@ -186,7 +186,8 @@ class Training:
     def _hand_on(self, stage: TrainingStage) -> None:
         from leverplus.training.checkpoint import load_checkpoint
 
-        shutil.rmtree(self.run.folder / rundir.STATE / stage.name, ignore_errors=True)  # nothing goes on from it
+        state = rundir.stage_folder(self.run.folder / rundir.STATE, stage.name)
+        shutil.rmtree(state, ignore_errors=True)  # nothing goes on from it
         # twice: the next stage trains the one, and its loss may refer to the other as it is now
         self.policy = load_checkpoint(_checkpoint(self.run, stage.name))[0]
         self.anchors[stage.name] = load_checkpoint(_checkpoint(self.run, stage.name))[0]

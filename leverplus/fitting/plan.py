@@ -31,7 +31,7 @@ PILOT_SHARE, PILOT_DEMOS = 0.1, 10
 PILOT_QUERIES = (8, 60)
 """Fewest and most training queries of the pilot; where a tenth of the calls pays for fewer there is none."""
 YOURS = "your instruction stands before them word for word, and zero-shot is your instruction alone"
-STAGE_EPOCHS = {"agreement": 4, "listwise": 6}
+STAGE_EPOCHS = {"label_pretraining": 4, "listwise": 6}
 DEV_SHARE, TEST_SHARE = 0.25, 0.3
 MOST_DEV, MOST_TEST = 200, 500
 
@@ -203,7 +203,7 @@ def recipe_values(
         },
         "reward": {"mode": reward},
         "train": {"stages": list(STAGE_EPOCHS)},
-        "agreement": {"epochs": STAGE_EPOCHS["agreement"], "weight_decay": 0.3, "keep": "last"},
+        "label_pretraining": {"epochs": STAGE_EPOCHS["label_pretraining"], "weight_decay": 0.3, "keep": "last"},
         "listwise": {
             "epochs": STAGE_EPOCHS["listwise"],
             "lr": 0.0003,

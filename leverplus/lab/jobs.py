@@ -19,6 +19,7 @@ from leverplus.experiment.parts import Parts
 from leverplus.experiment.run import Run
 from leverplus.lab.methods import TrainingMethod
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.renamed import stage_today
 from leverplus.rundir import commit, read_json, write_json
 
 if TYPE_CHECKING:
@@ -158,7 +159,12 @@ def train_and_measure(job: Job, place: Workplace) -> dict[str, Record]:
         for stage, name in job.stages.items():
             started = time.monotonic()
             results = Results.of(bench.queries)
-            run_learned(results, bench, load_checkpoint(folder / rundir.CHECKPOINTS / stage)[0], run.recipe.eval.shots)
+            run_learned(
+                results,
+                bench,
+                load_checkpoint(rundir.stage_folder(folder / rundir.CHECKPOINTS, stage))[0],
+                run.recipe.eval.shots,
+            )
             records[job.key(name, size)] = {
                 **_record(job, name, run, bench, results),
                 "commit": place.commit or commit(),
@@ -181,7 +187,7 @@ def _train(run: Run) -> dict[str, Record]:
     manifest = read_json(run.folder / rundir.MANIFEST)
     if "trained" in manifest:
         known: dict[str, Record] = manifest["trained"]
-        return known
+        return {stage_today(stage): record for stage, record in known.items()}
     checkpoints = run.folder / rundir.CHECKPOINTS
     whole, started = not checkpoints.exists(), time.time()
     train_run(run)
@@ -189,7 +195,7 @@ def _train(run: Run) -> dict[str, Record]:
     trained = {}
     for stage in run.recipe.stages:
         last = [line for line in lines if line["stage"] == stage][-1]
-        ended = (checkpoints / stage / rundir.CONFIG).stat().st_mtime
+        ended = (rundir.stage_folder(checkpoints, stage) / rundir.CONFIG).stat().st_mtime
         trained[stage] = {
             "model_calls": last["lvlm_calls"],
             "fresh_calls": run.scorer.meter.fresh if whole else None,

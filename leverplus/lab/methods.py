@@ -87,7 +87,7 @@ METHODS: Mapping[str, TrainingMethod] = {
     "best": TrainingMethod(  # with 512,000 calls tables are nearly dense, and pairs do not suit these (docs/log.md)
         "best",
         by_budget={512_000: ("score.best=48", "score.chance=8", "listwise.among=tried")},
-        once={"agreement": "labels"},
+        once={"label_pretraining": "labels"},
         recipes={8_000: "best_8k", 32_000: "best_32k"},
     ),
     "listwise": TrainingMethod(
@@ -124,7 +124,7 @@ TITLES: Mapping[str, str] = {
 """How methods are called where people read them; the order of the table."""
 
 ABLATIONS: Mapping[str, tuple[str, ...]] = {
-    "no_agreement": ('train.stages=["listwise"]',),
+    "no_agreement": ('train.stages=["listwise"]',),  # without label_pretraining; kept results have this name
     "no_rounds": ("score.rounds=0",),
     "later_places": ("score.depth=4", "select.state=vector_gate"),
     "rounds_by_chance": ("score.best=1", "score.chance=11"),
@@ -141,9 +141,9 @@ ABLATIONS: Mapping[str, tuple[str, ...]] = {
     "soft_targets": ("listwise.among=tried",),
     "whole_pool": ("listwise.among=pool",),
     "best_epoch": ("listwise.keep=best",),
-    "grpo_finisher": ('train.stages=["agreement","listwise","grpo"]', "grpo.epochs=8", "grpo.keep=last"),
+    "grpo_finisher": ('train.stages=["label_pretraining","listwise","grpo"]', "grpo.epochs=8", "grpo.keep=last"),
     "pairwise_finisher": (
-        'train.stages=["agreement","listwise","pairwise"]',
+        'train.stages=["label_pretraining","listwise","pairwise"]',
         "pairwise.epochs=8",
         "pairwise.keep=last",
     ),
@@ -222,5 +222,5 @@ def quick_settings(method: TrainingMethod) -> tuple[str, ...]:
     """Tiny sizes for a method: two epochs of each stage, one round of asking where it asks in rounds."""
     recipe = load_recipe(method.recipe, method.changes)
     rounds = ("score.rounds=1",) if recipe.score.rounds else ()
-    labels = ("agreement.queries=50",) if "agreement" in recipe.stages else ()
+    labels = ("label_pretraining.queries=50",) if "label_pretraining" in recipe.stages else ()
     return (*QUICK_SETTINGS, *(f"{stage}.epochs=2" for stage in recipe.stages), *rounds, *labels)

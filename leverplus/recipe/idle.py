@@ -288,7 +288,7 @@ def _reward(recipe: Recipe) -> Reasons:
 
 
 def _reads_rewards(recipe: Recipe, name: str, stage: StageConfig) -> bool:
-    """Whether rewards decide anything in a stage; `agreement` learns from labels alone."""
+    """Whether rewards decide anything in a stage; `label_pretraining` learns from labels alone."""
     if name in LABEL_ONLY or stage.epochs == 0:
         return False
     filters = stage.easy_epochs > 0 and stage.easy_gap > 0.0

@@ -7,7 +7,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from leverplus.recipe.sections import EmbedSection, EvalSection, ScoreSection, T
 from leverplus.recipe.selection import PolicyConfig, read_selection
 from leverplus.recipe.training import SECTIONS as STAGE_SECTIONS
 from leverplus.recipe.training import RewardConfig, StageConfig
+from leverplus.renamed import first_name, override_today, values_today
 
 PACKAGE = Path(__file__).parent.parent
 FOLDER = PACKAGE / "recipes"
@@ -74,6 +75,8 @@ class Recipe:
     stages: Mapping[str, StageConfig]
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """The keys that somebody wrote (in the file, through extends, or by --set), such as `pool.size`."""
+    old_names: tuple[str, ...] = field(default=(), compare=False)
+    """A sentence for every name of an earlier version that somebody wrote."""
 
     def values(self) -> dict[str, Any]:
         """All settings as nested plain values, stages in the order they run."""
@@ -82,7 +85,11 @@ class Recipe:
     @property
     def hash(self) -> str:
         """Twelve digits that name the experiment: every setting that `hashed_settings` counts, and SCHEMA."""
-        covered: dict[str, Any] = {key: hashed_settings(section) for key, section in self._sections().items()}
+        # a stage counts under its first name, so that results from before it was renamed are recognised
+        covered: dict[str, Any] = {
+            first_name(key): hashed_settings(section) for key, section in self._sections().items()
+        }
+        covered["train"]["stages"] = [first_name(stage) for stage in self.train.stages]
         if SCHEMA > 1:
             covered["schema"] = SCHEMA
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]
@@ -149,22 +156,31 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by name or path, with `key=value` overrides; raises RecipeError with every problem."""
     path = find_recipe(name)
     problems: list[str] = []
-    values = read_values(path)
+    old_names: list[str] = []
+    values = read_values(path, old_names)
     for override in overrides:
-        apply_override(values, override, problems)
+        apply_override(values, override_today(override, old_names), problems)
+    values = values_today(values, old_names, problems)  # for the stages that an override names
     if any(override.partition("=")[0].strip() == "train.stages" for override in overrides):
         values = _only_stages(values)
-    return build_recipe(path.stem, values, str(path), problems)
+    return replace(build_recipe(path.stem, values, str(path), problems), old_names=tuple(old_names))
 
 
-def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The values of a recipe file; with `extends = "NAME"` those of that recipe, where the file gives no others."""
+def read_values(path: Path, old_names: list[str], heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a recipe file; with `extends = "NAME"` those of that recipe, where the file gives no others.
+
+    Names of an earlier version come out as today's, and `old_names` gets a sentence for each.
+    """
     try:
         values = parse_toml(path.read_bytes())
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(str(path), [f"this is not a TOML file: {error}"]) from error
     except OSError as error:
         raise MissingFile(f"the recipe file {path} cannot be read ({error.strerror})") from error
+    problems: list[str] = []
+    values = values_today(values, old_names, problems)
+    if problems:
+        raise RecipeError(str(path), problems)
     name = values.pop("extends", None)
     if name is None:
         return values
@@ -175,7 +191,7 @@ def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = find_recipe(str(path.parent / name) if name.endswith(".toml") else name)
     if base.resolve() in {heir.resolve() for heir in (*heirs, path)}:
         raise RecipeError(str(path), [f'extends = "{name}": recipes extend each other in a circle'])
-    merged = read_values(base, (*heirs, path))
+    merged = read_values(base, old_names, (*heirs, path))
     for key, part in values.items():
         both = isinstance(part, dict) and isinstance(merged.get(key), dict)
         merged[key] = {**merged[key], **part} if both else part

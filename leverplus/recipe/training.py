@@ -163,9 +163,9 @@ class ListwiseConfig(StageConfig):
 
 
 @dataclass(frozen=True)
-class AgreementConfig(StageConfig):
-    """`[agreement]`: soft targets from labels alone, before the model is asked: a candidate is worth what its answer
-    would score for the query. The candidates are drawn afresh every epoch from the whole training split."""
+class LabelPretrainingConfig(StageConfig):
+    """`[label_pretraining]`: soft targets from labels alone, before the model is asked: a candidate's target is what
+    its answer would score for the query. The candidates are drawn afresh every epoch from the whole training split."""
 
     among: ClassVar[str] = "tried"
     min_children: ClassVar[int] = 2
@@ -270,7 +270,7 @@ class GrpoConfig(StageConfig):
 
 
 SECTIONS: dict[str, type[StageConfig]] = {
-    "agreement": AgreementConfig,
+    "label_pretraining": LabelPretrainingConfig,
     "sft": SftConfig,
     "rce": RceConfig,
     "grpo": GrpoConfig,
@@ -279,5 +279,5 @@ SECTIONS: dict[str, type[StageConfig]] = {
 }
 """The settings of each stage, by the name of the stage."""
 
-LABEL_ONLY = ("agreement",)
+LABEL_ONLY = ("label_pretraining",)
 """Stages that learn without the model's answers."""

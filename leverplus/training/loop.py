@@ -89,7 +89,8 @@ def run_stage(policy: Policy, source: RowSource, run: StageRun) -> StageResult:
     trainer.restore_best()
     if run.folder is not None:
         extra = {"stage": run.name, "epoch": trainer.best_epoch}
-        checkpoint.save_checkpoint(run.folder / rundir.CHECKPOINTS / run.name, policy, run.recipe_hash, extra)
+        folder = rundir.stage_folder(run.folder / rundir.CHECKPOINTS, run.name)
+        checkpoint.save_checkpoint(folder, policy, run.recipe_hash, extra)
     return StageResult(trainer.epoch, trainer.best_epoch, trainer.best_value, tuple(trainer.history))
 
 
@@ -227,9 +228,8 @@ class _Trainer:
             return
         name = f"{self.run.name}-epoch{self.epoch:03d}"
         extra = {"stage": self.run.name, "epoch": self.epoch}
-        checkpoint.save_checkpoint(
-            self.run.folder / rundir.CHECKPOINTS / name, self.policy, self.run.recipe_hash, extra
-        )
+        folder = rundir.stage_folder(self.run.folder / rundir.CHECKPOINTS, name)
+        checkpoint.save_checkpoint(folder, self.policy, self.run.recipe_hash, extra)
         tensors = {f"model.{key}": value for key, value in checkpoint.tensors_of(self.policy).items()}
         tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
         tensors |= {f"easy.{key}": value for key, value in self.easy_weights.items()}
@@ -246,7 +246,7 @@ class _Trainer:
             "easy_value": self.easy_value if self.easy_weights else None,
             "identity": self.identity(),
         }
-        checkpoint.save_state(self.run.folder / rundir.STATE / self.run.name, tensors, numbers)
+        checkpoint.save_state(rundir.stage_folder(self.run.folder / rundir.STATE, self.run.name), tensors, numbers)
 
     def identity(self) -> str:
         """What must be equal for a state to be continued: settings other than the number of epochs, and the seed."""
@@ -256,7 +256,9 @@ class _Trainer:
 
     def resume(self) -> None:
         """Go on from the saved state of this stage, if there is one."""
-        folder = None if self.run.folder is None else self.run.folder / rundir.STATE / self.run.name
+        folder = None
+        if self.run.folder is not None:
+            folder = rundir.stage_folder(self.run.folder / rundir.STATE, self.run.name)
         if folder is None or not folder.is_dir():
             self.log.rewind(self.run.name, 0)
             return

@@ -19,7 +19,14 @@ from leverplus.maths.advantages import live_groups
 from leverplus.maths.losses import LossParts
 from leverplus.maths.schedules import interpolate
 from leverplus.policies.base import PAD, STOP, Policy, StepLogprobs, sequence_logprobs
-from leverplus.recipe.training import AgreementConfig, ListwiseConfig, PairwiseConfig, RceConfig, SftConfig, StageConfig
+from leverplus.recipe.training import (
+    LabelPretrainingConfig,
+    ListwiseConfig,
+    PairwiseConfig,
+    RceConfig,
+    SftConfig,
+    StageConfig,
+)
 from leverplus.training.data.batch import GroupBatch
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
@@ -161,7 +168,7 @@ class Pairwise(Stage[PairwiseConfig]):
         return LossParts(result.total + nll, {**result.parts, "nll": nll}, diagnostics, result.rows)
 
 
-class Listwise(Stage[ListwiseConfig | AgreementConfig]):
+class Listwise(Stage[ListwiseConfig | LabelPretrainingConfig]):
     """Soft targets over the known next picks of each prefix, or the better of each two of them before the worse: a
     dense one-shot table, or a table for each step."""
 

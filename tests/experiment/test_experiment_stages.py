@@ -28,12 +28,12 @@ DRAWS = ["score.search=mixed", "score.samples=2"]
                 ("grpo", "search", False, True, False),
             ],
         ),
-        ("best", [], [("agreement", "labels", False, False, False), ("listwise", "rounds", True, False, True)]),
+        ("best", [], [("label_pretraining", "labels", False, False, False), ("listwise", "rounds", True, False, True)]),
         (
             "best",
-            ['train.stages=["agreement","listwise","rce"]'],
+            ['train.stages=["label_pretraining","listwise","rce"]'],
             [
-                ("agreement", "labels", False, False, False),
+                ("label_pretraining", "labels", False, False, False),
                 ("listwise", "rounds", True, False, True),
                 ("rce", "asked", False, False, False),
             ],
@@ -41,7 +41,7 @@ DRAWS = ["score.search=mixed", "score.samples=2"]
         (
             "best",
             [*DRAWS, "score.rounds=0", "score.shots=1"],  # labels have trained one by then
-            [("agreement", "labels", False, False, False), ("listwise", "search", True, True, True)],
+            [("label_pretraining", "labels", False, False, False), ("listwise", "search", True, True, True)],
         ),
     ],
 )

@@ -115,8 +115,8 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     world = task.kind == "world"
     presets = [name for name in catalog.POLICIES if world or rng.random() < 0.9]
     stages = rng.sample(list(catalog.STAGES), rng.choice((1, 1, 2, 2, 3)))
-    if "agreement" in stages and rng.random() < 0.8:
-        stages = ["agreement", *[name for name in stages if name != "agreement"]]
+    if "label_pretraining" in stages and rng.random() < 0.8:
+        stages = ["label_pretraining", *[name for name in stages if name != "label_pretraining"]]
         stages += [] if len(stages) > 1 else ["listwise"]
     held = sum(row.get("split") == "train" for row in task.rows)
     pool = rng.choice([size for size in (1, 2, 2, 3, 4, 4, 6, 8) if world or size < held or rng.random() < 0.05] or [1])

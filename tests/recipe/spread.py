@@ -26,9 +26,10 @@ SPREAD: dict[str, tuple[str, ...]] = {
         "train.imitate=3", "sft.epochs=2", "sft.labels=weighted", "score.search=dense", "select.preset=cross_attention",
     ),
     "rounds after labels": (
-        "train.stages=['agreement','listwise']", "agreement.epochs=1", "listwise.epochs=3", "listwise.among=pairs",
+        "train.stages=['label_pretraining','listwise']", "label_pretraining.epochs=1",
+        "listwise.epochs=3", "listwise.among=pairs",
         "score.search=dense", "score.rounds=2", "score.depth=2", "score.budget=200", "score.queries=0",
-        "agreement.queries=40", "reward.components=['rank','gt_prob']", "select.preset=bi_encoder_gate",
+        "label_pretraining.queries=40", "reward.components=['rank','gt_prob']", "select.preset=bi_encoder_gate",
         "select.mmr=max", "select.stop=none_only", "select.state=none", "listwise.keep=last",
     ),
     "mixed search with draws of the selector": (

@@ -291,19 +291,23 @@ def test_rounds_that_no_epoch_follows_and_draws_without_a_second_stage_are_refus
         load_recipe("world", ["score.search=mixed", "score.samples=2"])
 
 
-@pytest.mark.parametrize("stages", [["agreement"], ["sft", "agreement"], ["sft", "agreement", "grpo"]])
+@pytest.mark.parametrize(
+    "stages", [["label_pretraining"], ["sft", "label_pretraining"], ["sft", "label_pretraining", "grpo"]]
+)
 def test_labels_come_before_a_stage_that_learns_from_answers(stages: list[str]) -> None:
-    with pytest.raises(RecipeError, match="agreement learns from labels alone") as caught:
+    with pytest.raises(RecipeError, match="label_pretraining learns from labels alone") as caught:
         build_recipe("test", {"train": {"stages": stages}}, "test")
     assert len(caught.value.problems) == 1
 
 
 def test_rounds_belong_to_the_first_stage_that_learns_from_answers() -> None:
     assert load_recipe("best").train.asking == "listwise"
-    assert load_recipe("best", ["agreement.epochs=2"]).score.rounds > 2
-    assert load_recipe("best", ["agreement.agreeing=0"]).stages["agreement"]
-    with pytest.raises(RecipeError, match=r"agreement\.agreeing = 16: must be below agreement\.candidates = 16"):
-        load_recipe("best", ["agreement.agreeing=16"])
+    assert load_recipe("best", ["label_pretraining.epochs=2"]).score.rounds > 2
+    assert load_recipe("best", ["label_pretraining.agreeing=0"]).stages["label_pretraining"]
+    with pytest.raises(
+        RecipeError, match=r"label_pretraining\.agreeing = 16: must be below label_pretraining\.candidates = 16"
+    ):
+        load_recipe("best", ["label_pretraining.agreeing=16"])
 
 
 def test_a_range_upside_down_and_a_patience_that_cannot_act_are_problems() -> None:

@@ -12,13 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from leverplus.experiment.opening import open_run
+from leverplus.doctor.runfolder import read_run
+from leverplus.experiment.opening import load_run, open_run
 from leverplus.experiment.parts import Parts
 from leverplus.experiment.rows import search_groups
 from leverplus.experiment.run import Run
 from leverplus.experiment.train import train_run
 from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.rundir import digest_of, read_json, stage_folder, write_json
 from leverplus.training.checkpoint import load_checkpoint
 from leverplus.training.data import expected_accuracy
 from leverplus.training.data.active import propose, turns
@@ -34,8 +36,8 @@ SETTINGS = [
     "score.best=4",
     "listwise.epochs=4",
     "listwise.batch_size=16",
-    "agreement.epochs=2",
-    "agreement.queries=200",
+    "label_pretraining.epochs=2",
+    "label_pretraining.queries=200",
     "select.hidden=32",
 ]
 DEEP = [*SETTINGS, "score.depth=4", "select.state=vector_gate"]
@@ -71,6 +73,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def flat(tmp_path_factory: pytest.TempPathFactory, whole: Run) -> Run:
     return trained(tmp_path_factory.mktemp("flat"), SETTINGS, whole.parts)
+
+
+def as_of_first_version(folder: Path) -> None:
+    """Give everything in a run folder the name that the stage had in 0.1."""
+    for place in [*folder.glob("checkpoints/label_*"), *folder.glob("state/label_*")]:
+        place.rename(place.with_name(place.name.replace("label_pretraining", "agreement")))
+    for name in ("log.jsonl", "resolved.toml"):
+        text = (folder / name).read_text()
+        assert "label_pretraining" in text
+        (folder / name).write_text(text.replace("label_pretraining", "agreement"))
+    manifest = read_json(folder / "run.json")
+    write_json(folder / "run.json", {**manifest, "resolved_digest": digest_of((folder / "resolved.toml").read_text())})
 
 
 def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:
@@ -147,40 +161,51 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(whole: Run, tm
     assert again.calls() == whole.calls()
 
 
-def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(flat: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["label_pretraining", "agreement"])
+def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
+    name: str, flat: Run, tmp_path: Path
+) -> None:
+    """Also where the folder is from 0.1, in which the stage was called agreement."""
     run = opened(tmp_path, SETTINGS, parts=flat.parts)
 
     def stop(what: str, done: int, total: int) -> None:
-        if what == "training, agreement" and done == total:
+        if what == "training, label_pretraining" and done == total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_run(replace(run, progress=stop))
-    assert (run.folder / "checkpoints" / "agreement-epoch001").is_dir()
-    assert not (run.folder / "checkpoints" / "agreement").exists()
+    assert (run.folder / "checkpoints" / "label_pretraining-epoch001").is_dir()
+    assert not (run.folder / "checkpoints" / "label_pretraining").exists()
+    if name == "agreement":
+        as_of_first_version(run.folder)
     again = trained(tmp_path, SETTINGS, flat.parts)
-    for stage in ("agreement", "listwise"):
-        own, other = (load_file(r.folder / "checkpoints" / stage / "model.safetensors") for r in (again, flat))
+    state = read_run(run.folder)
+    assert load_run(run.folder, tmp_path / "scores.db").recipe.hash == flat.recipe.hash
+    assert [series.stage for series in state.series] == ["label_pretraining", "listwise"]
+    assert list(state.setting("train.stages")) == ["label_pretraining", "listwise"]
+    for stage in ("label_pretraining", "listwise"):
+        own = load_file(stage_folder(again.folder / "checkpoints", stage) / "model.safetensors")
+        other = load_file(flat.folder / "checkpoints" / stage / "model.safetensors")
         assert all(torch.allclose(own[name], value, atol=1e-6) for name, value in other.items())
 
 
 def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judging(flat: Run, tmp_path: Path) -> None:
     still = [*SETTINGS, "listwise.lr=1e-12", "score.chance=0"]
     run = trained(tmp_path, still, flat.parts)
-    taught = load_checkpoint(run.folder / "checkpoints" / "agreement")[0]
+    taught = load_checkpoint(run.folder / "checkpoints" / "label_pretraining")[0]
     asked_about = asked(run)
     pools = [pool for pool, _ in asked_about]
     proposed = propose(taught, run.pools([])[1], pools, 0, best=4, chance=0, seed=0)
     assert [prompts for _, prompts in asked_about] == proposed
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    assert [line["stage"] for line in log] == ["agreement"] * 2 + ["listwise"] * 4
+    assert [line["stage"] for line in log] == ["label_pretraining"] * 2 + ["listwise"] * 4
     judged = len(run.recipe.score.dev_shots) * run.recipe.score.dev_queries
     assert log[1]["lvlm_calls"] <= 3 * judged
 
 
 def test_supervised_training_may_follow_labels(whole: Run, tmp_path: Path) -> None:
     small = ["score.queries=6", "score.dev_queries=2", "score.dev_shots=[1]", "sft.epochs=1", "select.hidden=16"]
-    labels = ["agreement.epochs=1", "agreement.queries=50", 'train.stages=["agreement", "sft"]']
+    labels = ["label_pretraining.epochs=1", "label_pretraining.queries=50", 'train.stages=["label_pretraining", "sft"]']
     run = opened(tmp_path, [*small, *labels], "world", whole.parts)
     train_run(run)
     assert (run.folder / "checkpoints" / "sft").is_dir()

@@ -244,8 +244,8 @@ def test_a_run_learns_from_expectations(tmp_path: Path, monkeypatch: pytest.Monk
         "pool.size=12",
         "select.hidden=16",
         "listwise.epochs=2",
-        "agreement.epochs=1",
-        "agreement.queries=50",
+        "label_pretraining.epochs=1",
+        "label_pretraining.queries=50",
         "score.rounds=1",
     ]
     run = open_run(

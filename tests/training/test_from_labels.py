@@ -14,7 +14,7 @@ from leverplus.metrics import exact_match, vqa_accuracy
 from leverplus.policies.build import build_policy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.selection import PolicyConfig
-from leverplus.recipe.training import AgreementConfig
+from leverplus.recipe.training import LabelPretrainingConfig
 from leverplus.training.data.from_labels import LabelRows
 from leverplus.training.loop import StageRun, run_stage
 from leverplus.types import Item, ItemId
@@ -30,7 +30,7 @@ def table_of(items: list[Item], vectors: Any = None) -> ItemTable:
 
 
 def rows_of(
-    items: list[Item], config: AgreementConfig, metric: Any = exact_match, *, seed: int = 0, epoch: int = 0
+    items: list[Item], config: LabelPretrainingConfig, metric: Any = exact_match, *, seed: int = 0, epoch: int = 0
 ) -> Any:
     source: Any = LabelRows(items, [one.id for one in items], table_of(items), metric, config=config, seed=seed)
     return source.rows(None, epoch)
@@ -43,7 +43,7 @@ def test_a_candidate_is_worth_what_its_answer_scores_for_the_query() -> None:
         item(2, "cat"),
         item(3, "fish"),
     ]
-    rows = rows_of(items, AgreementConfig(candidates=64, agreeing=2), vqa_accuracy)
+    rows = rows_of(items, LabelPretrainingConfig(candidates=64, agreeing=2), vqa_accuracy)
     first = next(row for row in rows if row.query == "i0")
     found = dict(zip(first.pool_rows.tolist(), first.rewards.tolist(), strict=True))
     # leaving out each of the five in turn: dog meets 2, 2, 2, 1, 1 of the others, cat 2, 2, 2, 3, 3; three are enough
@@ -56,7 +56,7 @@ def test_a_candidate_is_worth_what_its_answer_scores_for_the_query() -> None:
 def test_a_query_never_meets_itself_nor_its_picture() -> None:
     items = [item(k, "ab"[k % 2], image=f"p{k // 4}" if k < 20 else None) for k in range(40)]
     for epoch in range(5):
-        for row in rows_of(items, AgreementConfig(candidates=12, agreeing=4), epoch=epoch):
+        for row in rows_of(items, LabelPretrainingConfig(candidates=12, agreeing=4), epoch=epoch):
             own = items[row.query_row]
             drawn = [items[place] for place in row.pool_rows.tolist()]
             assert own not in drawn
@@ -68,7 +68,7 @@ def test_agreeing_items_are_drawn_alike_whichever_of_the_answers_they_show() -> 
     # the query accepts "a" (shown by six items) and "b" (by three): each of the nine is drawn as often as the others
     items = [item(0, "a", "b"), *(item(k, "a") for k in range(1, 7)), *(item(k, "b") for k in range(7, 10))]
     items += [item(k, "z") for k in range(10, 2010)]
-    config = AgreementConfig(candidates=3, agreeing=1)
+    config = LabelPretrainingConfig(candidates=3, agreeing=1)
     source: Any = LabelRows(items, [], table_of(items), exact_match, config=config, seed=0)
     rng = np.random.default_rng(0)
     drawn = Counter(int(source._agreeing(0, rng)[0]) for _ in range(6000))
@@ -80,10 +80,10 @@ def test_agreeing_items_are_drawn_alike_whichever_of_the_answers_they_show() -> 
 
 def test_rows_follow_seed_and_epoch_and_their_settings() -> None:
     items = [item(k, str(k % 5)) for k in range(200)]
-    plain = AgreementConfig()
+    plain = LabelPretrainingConfig()
 
     def shape(**changes: Any) -> list[Any]:
-        config = AgreementConfig(**{**vars(plain), **changes.pop("config", {})})
+        config = LabelPretrainingConfig(**{**vars(plain), **changes.pop("config", {})})
         return [(row.query, row.pool_rows.tolist()) for row in rows_of(items, config, **changes)]
 
     assert shape() == shape()
@@ -94,7 +94,7 @@ def test_rows_follow_seed_and_epoch_and_their_settings() -> None:
     assert max(len(pool) for _, pool in shape(config={"candidates": 5})) == 5
 
     def agreeing(count: int) -> float:
-        rows = rows_of(items, AgreementConfig(candidates=10, agreeing=count))
+        rows = rows_of(items, LabelPretrainingConfig(candidates=10, agreeing=count))
         return float(np.mean([float(row.rewards.sum()) for row in rows]))
 
     assert agreeing(6) > agreeing(2) + 2.0
@@ -102,16 +102,16 @@ def test_rows_follow_seed_and_epoch_and_their_settings() -> None:
 
 def test_queries_that_tell_nothing_apart_are_left_out_and_a_task_without_any_says_so() -> None:
     some = [item(0, "a"), item(1, "a"), item(2, "lonely"), *(item(k, f"own {k}") for k in range(3, 9))]
-    rows = rows_of(some, AgreementConfig(candidates=64))
+    rows = rows_of(some, LabelPretrainingConfig(candidates=64))
     assert {row.query for row in rows} == {"i0", "i1"}
-    with pytest.raises(TrainingError, match=r"take agreement out of train\.stages"):
-        rows_of([item(k, f"caption {k}") for k in range(9)], AgreementConfig())
+    with pytest.raises(TrainingError, match=r"take label_pretraining out of train\.stages"):
+        rows_of([item(k, f"caption {k}") for k in range(9)], LabelPretrainingConfig())
 
 
 def test_labels_of_other_questions_than_those_of_the_training_are_not_learnt_only_shown() -> None:
     items = [item(k, str(k % 3)) for k in range(60)]
     asked: Any = ["i4", "i7"]
-    source: Any = LabelRows(items, asked, table_of(items), exact_match, config=AgreementConfig(), seed=0)
+    source: Any = LabelRows(items, asked, table_of(items), exact_match, config=LabelPretrainingConfig(), seed=0)
     rows = source.rows(None, 0)
     assert {row.query for row in rows} == {"i4", "i7"}
     assert len({place for row in rows for place in row.pool_rows.tolist()}) > 10
@@ -121,7 +121,7 @@ def test_answers_that_are_only_alike_teach_by_degrees() -> None:
     from leverplus.metrics import token_f1
 
     items = [item(k, f"a {'red' if k % 2 else 'blue'} thing number {k}") for k in range(20)]
-    row = rows_of(items, AgreementConfig(candidates=20), token_f1)[0]
+    row = rows_of(items, LabelPretrainingConfig(candidates=20), token_f1)[0]
     assert len(set(row.rewards.tolist())) == 2
     alike = [(place - row.query_row) % 2 == 0 for place in row.pool_rows.tolist()]
     assert [reward == max(row.rewards.tolist()) for reward in row.rewards.tolist()] == alike
@@ -138,7 +138,7 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
     table = table_of(items, vectors)
     fields = {"query_fields": ("text",), "demo_fields": ("text",)}
     policy = build_policy(PolicyConfig(hidden=32, state="none", temperature=0.1, **fields), table.dims, seed=0)
-    config = AgreementConfig(epochs=30, lr=3e-3, batch_size=32)
+    config = LabelPretrainingConfig(epochs=30, lr=3e-3, batch_size=32)
     source = LabelRows(items[:400], [one.id for one in items[:400]], table, exact_match, config=config, seed=0)
 
     def hit_rate() -> float:
@@ -153,6 +153,6 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
         return float(np.mean(found))
 
     before = hit_rate()
-    run_stage(policy, source, StageRun("agreement", config, table))
+    run_stage(policy, source, StageRun("label_pretraining", config, table))
     assert before < 0.3
     assert hit_rate() > 0.8

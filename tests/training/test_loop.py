@@ -29,9 +29,9 @@ SHORT: dict[str, dict[str, Any]] = {
     "grpo": {"lr": 5e-3, "trust_kl": 0.0, "kl_beta": 0.001},
     "listwise": {"lr": 3e-3},
     "pairwise": {"lr": 3e-3},
-    "agreement": {"lr": 3e-3},
+    "label_pretraining": {"lr": 3e-3},
 }
-ONE_SHOT = ("listwise", "agreement")
+ONE_SHOT = ("listwise", "label_pretraining")
 
 
 def config_of(name: str, **changes: object) -> StageConfig:

@@ -19,7 +19,7 @@ from leverplus.metrics import Metric
 from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
 from leverplus.pools.build import picture_of
-from leverplus.recipe.training import AgreementConfig
+from leverplus.recipe.training import LabelPretrainingConfig
 from leverplus.training.data.rows import Row
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Item, ItemId
@@ -42,7 +42,7 @@ class LabelRows:
         table: ItemTable,
         metric: Metric,
         *,
-        config: AgreementConfig,
+        config: LabelPretrainingConfig,
         seed: int,
     ) -> None:
         self.items, self.metric, self.config, self.seed = items, metric, config, seed
@@ -63,7 +63,7 @@ class LabelRows:
 
     def rows(self, policy: Policy, epoch: int) -> Sequence[Row]:  # noqa: ARG002 the signature of every source
         """The rows of an epoch (from 0)."""
-        rng = np.random.default_rng(derive_seed(self.seed, "agreement", epoch))
+        rng = np.random.default_rng(derive_seed(self.seed, "label_pretraining", epoch))
         queries = rng.permutation(self.queries)[: self.config.queries or None]
         found = []
         for query in queries.tolist():
@@ -72,8 +72,8 @@ class LabelRows:
                 found.append(row)
         if not found:
             raise TrainingError(
-                "stage agreement: no candidate's answer scores better than another's for any training question, so "
-                "labels teach nothing here; take agreement out of train.stages"
+                "stage label_pretraining: no candidate's answer scores better than another's for any training "
+                "question, so labels teach nothing here; take label_pretraining out of train.stages"
             )
         return found
 
