@@ -5,86 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from leverplus.doctor.curves import Curve, curve, first_curve, rises
-from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
+from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, read_texts
 from leverplus.doctor.records import Record, Series
 
-TEXTS = table(
-    Text(
-        "reward_constant",
-        ERROR,
-        "All answers earn the same: the reward is always 0 (nothing is right, or the parser of answers fails), "
-        "saturated at "
-        "its most, or does not depend on the answer. Equal rewards give advantages of 0.",
-        "spread of the rewards in a step (under 5 % of their size, or no difference between smallest and largest) in a "
-        "training whose reward does not move",
-        "Print ten answers with their rewards. Always 0: make the task easier or the parser laxer. Always the "
-        "most: harder "
-        "queries, or a reward with more levels.",
-        ("flat_groups", "advantage_std_tiny", "dead_updates", "learning_rate_tiny", "never_right", "entropy_stuck",
-         "overfits", "reward_falls"),
-    ),
-    Text(
-        "reward_hacked",
-        ERROR,
-        "The reward rises and accuracy does not: the policy found what the reward pays for and nobody wants.",
-        "change of reward and of accuracy (held out where logged) from the first to the last fifth of the log",
-        "Read the answers with the highest reward; take out or bound the part of the reward that pays for them; "
-        "raise the "
-        "weight of the KL term; choose the checkpoint by held-out accuracy.",
-        ("kl_explodes", "length_drifts", "entropy_collapsed", "over_optimised", "overfits", "reward_falls"),
-    ),
-    Text(
-        "learning_rate_too_large",
-        ERROR,
-        "Steps are too large: the loss or the gradient jumps or grows, and what was learnt is destroyed.",
-        "loss or gradient norm at the end against the beginning, spikes over ten times the median, or a KL "
-        "between old and "
-        "new policy over 0.2 in half of the steps",
-        "Divide the learning rate by ten, warm it up, clip the gradient norm at 1.",
-        ("kl_explodes", "clip_saturated", "entropy_collapsed", "reward_falls", "over_optimised", "not_finite",
-         "overfits", "length_drifts", "dead_updates", "reward_constant", "flat_groups"),
-    ),
-    Text(
-        "kl_explodes",
-        ERROR,
-        "The policy runs away from its reference: the weight of the KL term is too small, or the learning rate "
-        "too large "
-        "for what the rewards say.",
-        "KL at the end (over 1, exact over 6) against the beginning (over 8 times); only told where the reward rises",
-        "Raise the weight of the KL term, halve the learning rate, stop where the KL passes the limit.",
-        ("over_optimised", "reward_falls", "entropy_collapsed", "length_drifts", "overfits", "clip_saturated"),
-    ),
-    Text(
-        "length_drifts",
-        WARNING,
-        "Answers become longer or shorter and the reward does not rise with them: length is paid for by "
-        "accident, or the end "
-        "of an answer was unlearnt.",
-        "mean length at the end against the beginning (twice, or half), or over half of the answers cut off",
-        "Average the loss over tokens of all answers, not of each; bound or punish length; check that the end-of-text "
-        "token is trained.",
-    ),
-    Text(
-        "resumed_without_optimiser",
-        ERROR,
-        "The training went on from a checkpoint without the state of its optimiser (or of the learning rate's "
-        "schedule): "
-        "the first steps after it are too large.",
-        "jump of loss, gradient norm or reward (over six times the noise) where the number of the step falls, "
-        "the clock "
-        "begins again, the log says so, or a checkpoint holds no optimiser",
-        "Save and load the optimiser and the schedule with the weights; else warm the learning rate up again.",
-        ("learning_rate_too_large", "reward_falls", "kl_explodes"),
-    ),
-    Text(
-        "seeds_outweigh_gain",
-        WARNING,
-        "Runs that differ in their seed differ by more than what the training is said to gain.",
-        "range of the results of several runs against the mean gain, of logs or printed rows",
-        "Report the mean and the interval over at least five seeds; claim only what is larger.",
-        ("difference_inside_noise", "reward_falls", "reward_hacked", "overfits"),
-    ),
-)  # fmt: skip
+TEXTS = read_texts("course")
 
 JUDGED = ("val/accuracy", "val/reward", "val/group_reward", "accuracy", "reward", "val/loss", "loss/total")
 """What a run is judged by, the best measure first."""
@@ -92,6 +16,7 @@ JUDGED = ("val/accuracy", "val/reward", "val/group_reward", "accuracy", "reward"
 
 def reward_constant(record: Record) -> list[Finding]:
     """Nothing to prefer. In our own logs groups are measured once: their mean stays, and only their spread tells."""
+    text = TEXTS["reward_constant"]
     for series in record.stages("grpo"):
         reward = curve(series, "reward", 5)
         if reward is None or reward.moves:
@@ -100,11 +25,9 @@ def reward_constant(record: Record) -> list[Finding]:
         most = 0.0 if series.exact else 0.05 * abs(reward.middle)
         if spread is None or spread > most + 1e-6:
             continue
-        title = (
-            f"The reward is {reward.middle:.3g} from the first to the last {series.unit} and spreads by {spread:.2g}"
-        )
+        title = text.say("seen", reward=reward.middle, unit=series.unit, spread=spread)
         evidence = {"reward": reward.middle, "spread": spread, f"{series.unit}s": len(reward.values)}
-        return TEXTS["reward_constant"].found(title, evidence, about=[series.label])
+        return text.found(title, evidence, about=[series.label])
     return []
 
 
@@ -121,11 +44,10 @@ def _spread(series: Series, reward: Curve) -> float | None:
 
 def reward_hacked(record: Record) -> list[Finding]:
     """More reward, no more right answers."""
+    text = TEXTS["reward_hacked"]
     for series in record.stages("grpo"):
-        reward, found = (
-            curve(series, "reward", 5),
-            first_curve(series, ("val/accuracy", "accuracy", "rewards/acc/mean")),
-        )
+        reward = curve(series, "reward", 5)
+        found = first_curve(series, ("val/accuracy", "accuracy", "rewards/acc/mean"))
         if reward is None or found is None or not reward.rises:
             continue
         metric, right = found
@@ -136,19 +58,25 @@ def reward_hacked(record: Record) -> list[Finding]:
             continue  # what is held out does not follow the reward either, or followed it for a while: over-fitting
         where = "held-out accuracy" if metric.startswith("val/") else "accuracy"
         how = "fell" if right.falls else "stayed"
-        title = (
-            f"The reward rose from {reward.early:.3g} to {reward.late:.3g}, {where} {how}: {right.early:.1%} to "
-            f"{right.late:.1%}"
+        title = text.say(
+            "seen",
+            reward_first=reward.early,
+            reward_last=reward.late,
+            where=where,
+            how=how,
+            accuracy_first=right.early,
+            accuracy_last=right.late,
         )
         evidence = {"reward_first": reward.early, "reward_last": reward.late, "accuracy_first": right.early,
                     "accuracy_last": right.late}  # fmt: skip
         severity = ERROR if right.falls else WARNING
-        return TEXTS["reward_hacked"].found(title, evidence, severity=severity, about=[series.label])
+        return text.found(title, evidence, severity=severity, about=[series.label])
     return []
 
 
 def learning_rate_too_large(record: Record) -> list[Finding]:
     """The training breaks its own work."""
+    text = TEXTS["learning_rate_too_large"]
     for series in record.series:
         if len(series.epochs) < 5 or (series.exact and not _worse(series)):
             continue
@@ -158,8 +86,9 @@ def learning_rate_too_large(record: Record) -> list[Finding]:
         title, evidence = found
         rate = _largest(series, "lr")
         if rate is not None:
-            title, evidence = f"{title} (learning rate {rate:g})", {**evidence, "lr": rate}
-        return TEXTS["learning_rate_too_large"].found(title, evidence, about=[series.label])
+            title = text.say("with_rate", what=title, rate=rate)
+            evidence = {**evidence, "lr": rate}
+        return text.found(title, evidence, about=[series.label])
     return []
 
 
@@ -174,44 +103,49 @@ def _worse(series: Series) -> bool:
 
 def _diverges(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     """A loss that must fall rises, or jumps again and again."""
+    text = TEXTS["learning_rate_too_large"]
     loss = curve(series, "loss/total", 5)
     if loss is None:
         return None
     worst = max(loss.values)
     if loss.rises and loss.late > 1.1 * loss.early:
-        return f"The loss rose from {loss.early:.3g} to {loss.late:.3g}", {"first": loss.early, "last": loss.late}
+        title = text.say("loss_rose", first=loss.early, last=loss.late)
+        return title, {"first": loss.early, "last": loss.late}
     spikes = sum(value > 3.0 * max(loss.middle, loss.values[0]) for value in loss.values)
     if spikes >= 2 or (worst > 3.0 * loss.values[0] > 0.0 and loss.late > loss.values[0]):
-        title = f"The loss jumps to {worst:.3g}, {worst / max(loss.middle, 1e-9):.1f} times its median"
+        title = text.say("loss_jumps", largest=worst, times=worst / max(loss.middle, 1e-09))
         return title, {"largest": worst, "median": loss.middle, "spikes": spikes}
     if worst > 2.0 * max(loss.values[0], 1e-9):
-        return f"The loss went from {loss.values[0]:.3g} to {worst:.3g}", {"first": loss.values[0], "largest": worst}
+        title = text.say("loss_went", first=loss.values[0], largest=worst)
+        return title, {"first": loss.values[0], "largest": worst}
     return None
 
 
 def _jumps(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     """Gradients grow or spike while the reward does not rise; or the policy moves too far in a single update."""
+    text = TEXTS["learning_rate_too_large"]
     moved = curve(series, "kl_prox", 5)
     if moved is not None and moved.middle > 0.2:
-        title = f"An update moves the policy by {moved.middle:.3g} nats, half of the time or more often"
+        title = text.say("update_far_often", nats=moved.middle)
         return title, {"kl_prox": moved.middle}
     reward = curve(series, "reward", 5)
     if moved is not None and max(moved.values) > 0.1 and reward is not None and reward.falls:
-        title = f"An update moves the policy by up to {max(moved.values):.3g} nats, and the reward falls"
+        title = text.say("update_far", nats=max(moved.values))
         return title, {"kl_prox": max(moved.values), "reward_first": reward.early, "reward_last": reward.late}
     kl = curve(series, "kl", 10)
     if kl is not None and kl.values[0] < 0.05 and max(kl.values[: len(kl.values) // 5]) > 0.5:
         far = max(kl.values[: len(kl.values) // 5])
-        return f"The KL goes from {kl.values[0]:.2g} to {far:.2g} within the first fifth of the training", {"kl": far}
+        title = text.say("kl_far_at_once", first=kl.values[0], far=far)
+        return title, {"kl": far}
     norms = curve(series, "grad_norm", 5)
     if norms is None or rises(series, "reward", "val/reward", "val/accuracy"):
         return None
     spikes = sum(value > 10.0 * max(norms.middle, 1e-9) for value in norms.values)
     if norms.rises and norms.late > 5.0 * norms.early:
-        title = f"The gradient norm grew from {norms.early:.3g} to {norms.late:.3g}, and the reward did not"
+        title = text.say("gradient_grew", first=norms.early, last=norms.late)
         return title, {"first": norms.early, "last": norms.late}
     if spikes >= max(2, len(norms.values) // 20):
-        title = f"The gradient norm jumps to {max(norms.values):.3g} ({spikes} times), its median is {norms.middle:.3g}"
+        title = text.say("gradient_jumps", largest=max(norms.values), spikes=spikes, median=norms.middle)
         return title, {"largest": max(norms.values), "median": norms.middle, "spikes": spikes}
     return None
 
@@ -222,26 +156,28 @@ def _largest(series: Series, metric: str) -> float | None:
 
 def kl_explodes(record: Record) -> list[Finding]:
     """Away from the reference, without end."""
+    text = TEXTS["kl_explodes"]
     for series in record.stages("grpo"):
         kl = curve(series, "kl")
         limit = 6.0 if series.exact else 1.0
         if kl is None or kl.late <= limit or kl.late <= 8.0 * max(kl.early, 0.01) or not kl.rises:
             continue
         reward = first_curve(series, ("val/reward", "val/accuracy", "reward"))
-        title, evidence = (
-            f"The KL grew from {kl.early:.2g} to {kl.late:.3g}",
-            {"kl_first": kl.early, "kl_last": kl.late},
-        )
+        title = text.say("seen", first=kl.early, last=kl.late)
+        evidence = {"kl_first": kl.early, "kl_last": kl.late}
+        severity = ERROR
         if reward is not None:
-            title += f", the {_spoken(reward[0])} went from {reward[1].early:.3g} to {reward[1].late:.3g}"
-            evidence |= {"reward_first": reward[1].early, "reward_last": reward[1].late}
-        severity = INFO if reward is not None and reward[1].rises else ERROR
-        return TEXTS["kl_explodes"].found(title, evidence, severity=severity, about=[series.label])
+            metric, earned = reward
+            title += text.say("and_reward", what=_spoken(metric), first=earned.early, last=earned.late)
+            evidence |= {"reward_first": earned.early, "reward_last": earned.late}
+            severity = INFO if earned.rises else ERROR
+        return text.found(title, evidence, severity=severity, about=[series.label])
     return []
 
 
 def length_drifts(record: Record) -> list[Finding]:
     """Longer or shorter, not better."""
+    text = TEXTS["length_drifts"]
     for series in record.stages("grpo"):
         length, cut = curve(series, "length", 5), curve(series, "truncated", 5)
         better = rises(series, "val/accuracy", "accuracy") or (
@@ -250,22 +186,20 @@ def length_drifts(record: Record) -> list[Finding]:
         if better:
             continue
         if length is not None and length.moves and not 0.5 < length.late / max(length.early, 1e-9) < 2.0:
-            title = (
-                f"The mean length of an answer went from {length.early:.3g} to {length.late:.3g}, the reward did not "
-                f"rise"
-            )
+            title = text.say("seen", first=length.early, last=length.late)
             evidence = {"length_first": length.early, "length_last": length.late}
         elif cut is not None and cut.early < 0.3 and cut.late > 0.6:
-            title = f"{cut.late:.0%} of the answers are cut off, {cut.early:.0%} at the start"
+            title = text.say("cut_off", last=cut.late, first=cut.early)
             evidence = {"truncated_first": cut.early, "truncated_last": cut.late}
         else:
             continue
-        return TEXTS["length_drifts"].found(title, evidence, about=[series.label])
+        return text.found(title, evidence, about=[series.label])
     return []
 
 
 def resumed_without_optimiser(record: Record) -> list[Finding]:
     """A jump where the training was taken up again."""
+    text = TEXTS["resumed_without_optimiser"]
     for series in record.series:
         for mark in series.marks:
             for metric, worse in (("loss/total", 1.0), ("grad_norm", 1.0), ("reward", -1.0), ("val/reward", -1.0)):
@@ -275,9 +209,9 @@ def resumed_without_optimiser(record: Record) -> list[Finding]:
                 before, after = found
                 place = series.epochs[mark].epoch
                 what = _spoken(metric)
-                title = f"Taken up again at {series.unit} {place}, the {what} jumps from {before:.3g} to {after:.3g}"
+                title = text.say("seen", unit=series.unit, place=place, what=what, before=before, after=after)
                 evidence = {"place": place or mark, "before": before, "after": after}
-                return TEXTS["resumed_without_optimiser"].found(title, evidence, about=[series.label])
+                return text.found(title, evidence, about=[series.label])
     return []
 
 
@@ -297,6 +231,7 @@ def _jump(series: Series, mark: int, metric: str, worse: float) -> tuple[float, 
 
 def seeds_outweigh_gain(record: Record) -> list[Finding]:
     """Luck is larger than the gain."""
+    text = TEXTS["seeds_outweigh_gain"]
     found = _compared(record) or _printed(record)
     if found is None:
         return []
@@ -304,11 +239,9 @@ def seeds_outweigh_gain(record: Record) -> list[Finding]:
     spread = max(results) - min(results)
     if spread <= abs(gain):
         return []
-    title = (
-        f"{len(results)} runs end between {min(results):.3g} and {max(results):.3g} ({what}); the gain is {gain:.3g}"
-    )
+    title = text.say("seen", runs=len(results), lowest=min(results), highest=max(results), what=what, gain=gain)
     evidence = {"runs": len(results), "lowest": min(results), "highest": max(results), "gain": gain}
-    return TEXTS["seeds_outweigh_gain"].found(title, evidence)
+    return text.found(title, evidence)
 
 
 def _compared(record: Record) -> tuple[str, list[float], float] | None:

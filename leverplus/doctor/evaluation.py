@@ -9,126 +9,29 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
+from leverplus.doctor.findings import ERROR, WARNING, Finding, read_texts
 from leverplus.doctor.records import Arm, Published, Record
 from leverplus.evaluation.names import arm_name
 
-TEXTS = table(
-    Text(
-        "comparison_without_n",
-        ERROR,
-        "Differences are compared without saying on how many items, so that nobody can tell them from noise.",
-        "printed accuracies or gains for which neither their line, their table nor their section says how many items",
-        "Print n, the paired interval and the number of comparisons beside every difference.",
-        ("winners_curse",),
-    ),
-    Text(
-        "accuracy_falls_with_n",
-        WARNING,
-        "Accuracy falls as more items are evaluated: the items are the first n of the file, not a random sample.",
-        "accuracy at the same number of shots, whichever variant is taken, for a smaller and a larger n",
-        "Draw the items at random once and keep their ids; never compare numbers of different n.",
-        ("difference_inside_noise",),
-    ),
-    Text(
-        "difference_inside_noise",
-        WARNING,
-        "The difference is smaller than what these items can show.",
-        "paired interval where per-item results exist; else every discordance from 5 % to that of independent answers, "
-        "corrected for the number of printed comparisons",
-        "Report the paired interval; `lever plan-n --effect X` says how many items the difference needs.",
-        ("winners_curse",),
-    ),
-    Text(
-        "same_run_twice",
-        ERROR,
-        "Runs that are told as different experiments have the same effective settings; what they differ by is "
-        "the noise of a run.",
-        "printed settings that differ only in one without effect",
-        "Read their difference as the noise, and compare every claimed gain with it.",
-        ("difference_inside_noise",),
-    ),
-    Text(
-        "identical_rows",
-        ERROR,
-        "Two runs have the same accuracy to the last digit at every number of shots: a copied row, or the same "
-        "checkpoint evaluated twice.",
-        "equal accuracies of rows with different names",
-        "Keep predictions with the checkpoint's hash; evaluate both again.",
-        ("difference_inside_noise",),
-    ),
-    Text(
-        "winners_curse",
-        WARNING,
-        "The best of several runs on the same items is high by luck; nothing confirms it on others.",
-        "number of runs compared on the same items (3 or more), and what the best of so many equal ones would show",
-        "Choose on dev; report the chosen one once on test.",
-    ),
-    Text(
-        "missing_anchors",
-        WARNING,
-        "Without random, zero-shot and oracle rows nobody can tell skill from the model's own ability.",
-        "names of the printed or evaluated rows",
-        "Evaluate random, zero-shot, nearest and oracle on the same items.",
-    ),
-    Text(
-        "conditions_differ",
-        ERROR,
-        "Rows of one table were measured on different numbers of items.",
-        "n of the rows of a table",
-        "Evaluate all of them on the same items.",
-        ("difference_inside_noise",),
-    ),
-    Text(
-        "worse_than_random",
-        ERROR,
-        "The selector is worse than random demonstrations.",
-        "paired interval against random, below 0 at some number of shots",
-        "Look at the findings above; check that training and test build pools alike.",
-        ("below_training_free",),
-    ),
-    Text(
-        "below_training_free",
-        WARNING,
-        "The learned selector is below a way of choosing that needs no training, so its training bought nothing.",
-        "paired differences from the nearest and the diverse nearest demonstrations: below 0 in the mean over shots; "
-        "an error where the corrected interval is below 0 at some number of shots",
-        "Use that way of choosing, or train with more calls (score.budget); other findings may say why training did "
-        "not help.",
-    ),
-    Text(
-        "oracle_beaten",
-        ERROR,
-        "A way of choosing is above the oracle that sees the answers: they do not use the same pools or items.",
-        "accuracy of a way of choosing against the oracle at the same number of shots",
-        "Evaluate every way of choosing on the same items and pools.",
-        ("difference_inside_noise",),
-    ),
-    Text(
-        "few_items",
-        INFO,
-        "So few items show only very large differences.",
-        "number of evaluated items (under 100)",
-        "Evaluate more items (eval.items).",
-        ("difference_inside_noise",),
-    ),
-)
+TEXTS = read_texts("evaluation")
 _ANCHORS = re.compile(r"random|zero|oracle|nearest|随机|零样本|最近|上限", re.IGNORECASE)
 
 
 def comparison_without_n(record: Record) -> list[Finding]:
     """Nobody says on how many items."""
+    text = TEXTS["comparison_without_n"]
     published = record.published
     if published is None or not published.unsized:
         return []
     printed = sum(not arm.baseline for arm in published.arms) + len(published.gains)
     some = "" if published.unsized == printed else f" of {printed}"
-    title = f"{published.unsized}{some} printed comparisons carry no n: nothing can be concluded from them"
-    return TEXTS["comparison_without_n"].found(title, {"comparisons": published.unsized, "printed": printed})
+    title = text.say("seen", unsized=published.unsized, some=some)
+    return text.found(title, {"comparisons": published.unsized, "printed": printed})
 
 
 def accuracy_falls_with_n(record: Record) -> list[Finding]:
     """The more items, the lower."""
+    text = TEXTS["accuracy_falls_with_n"]
     if record.published is None:
         return []
     steps: list[tuple[int, int, int, float, float]] = []
@@ -149,12 +52,10 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
     if len(steps) < 2 or rises:
         return []
     shot, small, large, low, high = max(steps, key=lambda step: step[3] - step[4])
-    title = (
-        f"Accuracy falls as n grows, at {len({s[0] for s in steps})} numbers of shots: {low:.1%} on {small} items, "
-        f"{high:.1%} on {large} at {_shots(shot)} (prefix samples)"
-    )
+    places = len({step[0] for step in steps})
+    title = text.say("seen", places=places, low=low, small=small, high=high, large=large, shots=_shots(shot))
     evidence = {"steps": len(steps), "small_n": small, "large_n": large, "at_small": low, "at_large": high}
-    return TEXTS["accuracy_falls_with_n"].found(title, evidence)
+    return text.found(title, evidence)
 
 
 @dataclass(frozen=True)
@@ -170,6 +71,7 @@ class _Printed:
 
 def difference_inside_noise(record: Record) -> list[Finding]:
     """Nothing is shown, or nothing is settled."""
+    text = TEXTS["difference_inside_noise"]
     if record.report is not None:
         return _measured(record)
     if record.published is None:
@@ -185,10 +87,11 @@ def difference_inside_noise(record: Record) -> list[Finding]:
     n = min(row.n for row in singles)
     best = sorted(unsettled_means, key=lambda row: -row.diff)[:3]
     count = "none" if not any(settled) else f"only {sum(settled)}"
-    title = f"n = {n} settles {count} of {len(singles)} printed differences; on average " + ", ".join(
-        f"{row.name} {100 * row.diff:+.2f} {'is within noise' if min(row.p_values) > 0.05 else 'may be noise'}"
-        for row in best
-    )
+    each = []
+    for row in best:
+        judged = "is within noise" if min(row.p_values) > 0.05 else "may be noise"
+        each.append(text.say("each_mean", name=row.name, points=100 * row.diff, judged=judged))
+    title = text.say("seen", n=n, count=count, comparisons=len(singles)) + ", ".join(each)
     evidence: dict[str, float | int | str] = {
         "n": n,
         "comparisons": len(singles),
@@ -198,7 +101,7 @@ def difference_inside_noise(record: Record) -> list[Finding]:
         "mde80_at_30_percent": _mde(n, 0.30),
     }
     evidence |= {f"mean_diff {row.name}": row.diff for row in best}
-    return TEXTS["difference_inside_noise"].found(title, evidence)
+    return text.found(title, evidence)
 
 
 def settled_differences(record: Record) -> list[str]:
@@ -221,14 +124,15 @@ def _shots(count: int | str) -> str:
 
 
 def _measured(record: Record) -> list[Finding]:
+    text = TEXTS["difference_inside_noise"]
     rows = [r for r in (record.report or {}).get("comparisons", ()) if r["baseline"] == "random" and r["shots"] > 0]
     rows = [r for r in rows if r["arm"] == "learned"]
     if not rows or any(not r["ci95"][0] <= 0.0 <= r["ci95"][1] for r in rows):
         return []
     widest = max(rows, key=lambda r: abs(r["diff"]))
-    title = f"On {rows[0]['n']} items the selector cannot be told from random demonstrations at any number of shots"
+    title = text.say("seen_measured", n=rows[0]["n"])
     evidence = {"n": rows[0]["n"], "largest_diff": widest["diff"], "mde80": widest["mde80"]}
-    return TEXTS["difference_inside_noise"].found(title, evidence)
+    return text.found(title, evidence)
 
 
 def _differences(published: Published, *, means: bool) -> list[_Printed]:
@@ -280,6 +184,7 @@ def _mde(n: int, discordance: float) -> float:
 
 def same_run_twice(record: Record) -> list[Finding]:
     """Different names, the same settings."""
+    text = TEXTS["same_run_twice"]
     printed = record.published.settings if record.published is not None else {}
     labels = [label for label, values in printed.items() if values.get("clip_only") is True and "kl_beta" in values]
     same = [b for b in labels[1:] if _alike(printed[labels[0]], printed[b])]
@@ -287,16 +192,14 @@ def same_run_twice(record: Record) -> list[Finding]:
         return []
     same.insert(0, labels[0])
     betas = sorted({float(printed[label]["kl_beta"]) for label in same})
-    title = (
-        f"{', '.join(same)} are one experiment: with clip only, kl_beta {', '.join(f'{b:g}' for b in betas)} is unused"
-    )
+    title = text.say("seen", names=", ".join(same), betas=", ".join(f"{b:g}" for b in betas))
     evidence: dict[str, float | int | str] = {"runs": len(same)}
     arms = [arm for arm in (record.published.arms if record.published else ()) if identity(arm.name) in same]
     for name, values in _spread(arms).items():
         evidence[name] = values
     if "spread_of_means" in evidence:
-        title += f"; they differ by {100 * float(evidence['spread_of_means']):.2f} points on average, which is noise"
-    return TEXTS["same_run_twice"].found(title, evidence, about=same)
+        title += text.say("and_spread", points=100 * float(evidence["spread_of_means"]))
+    return text.found(title, evidence, about=same)
 
 
 def _alike(left: Mapping[str, object], right: Mapping[str, object]) -> bool:
@@ -318,15 +221,16 @@ def _spread(arms: Sequence[Arm]) -> dict[str, float]:
 
 def identical_rows(record: Record) -> list[Finding]:
     """The same digits under another name."""
+    text = TEXTS["identical_rows"]
     arms = [arm for arm in (record.published.arms if record.published else ()) if len(arm.accuracy) >= 3]
     for index, left in enumerate(arms):
         for right in arms[index + 1 :]:
             names = identity(left.name), identity(right.name)
             if all(names) and names[0] != names[1] and left.accuracy == right.accuracy and not left.baseline:
                 count = len(left.accuracy)
-                title = f"{shown(right.name)} is digit-identical to {shown(left.name)} at all {count} numbers of shots"
+                title = text.say("seen", right=shown(right.name), left=shown(left.name), count=count)
                 evidence = {"values": count, "first": left.accuracy[min(left.accuracy)]}
-                return TEXTS["identical_rows"].found(title, evidence)
+                return text.found(title, evidence)
     return []
 
 
@@ -351,6 +255,7 @@ def shown(name: str) -> str:
 
 def winners_curse(record: Record) -> list[Finding]:
     """The best of many."""
+    text = TEXTS["winners_curse"]
     if record.published is None:
         return []
     by_n: dict[int, set[tuple[float, ...]]] = {}
@@ -365,48 +270,51 @@ def winners_curse(record: Record) -> list[Finding]:
     if runs < 4:
         return []
     luck = math.sqrt(2.0 * math.log(runs)) * math.sqrt(0.1 / n)
-    title = f"{runs} runs were compared on the same {n} items and the best one is reported"
-    return TEXTS["winners_curse"].found(title, {"runs": runs, "n": n, "luck_at_10_percent": luck})
+    title = text.say("seen", runs=runs, n=n)
+    return text.found(title, {"runs": runs, "n": n, "luck_at_10_percent": luck})
 
 
 def missing_anchors(record: Record) -> list[Finding]:
     """No random, zero-shot or oracle row."""
+    text = TEXTS["missing_anchors"]
     if record.report is not None:
         absent = [arm for arm in ("zero_shot", "random") if arm not in record.report.get("arms", {})]
         if absent and record.report.get("arms"):
-            title = f"Not evaluated: {', '.join(absent)}"
-            return TEXTS["missing_anchors"].found(title, {"missing": len(absent)})
+            title = text.say("seen", arms=", ".join(absent))
+            return text.found(title, {"missing": len(absent)})
         return []
     arms = record.published.arms if record.published is not None else ()
     if not arms or any(_ANCHORS.search(arm.name) for arm in arms):
         return []
-    title = "No printed row shows random, nearest, zero-shot or oracle demonstrations"
-    return TEXTS["missing_anchors"].found(title, {"rows": len({arm.name for arm in arms})})
+    title = text.say("seen_in_print")
+    return text.found(title, {"rows": len({arm.name for arm in arms})})
 
 
 def conditions_differ(record: Record) -> list[Finding]:
     """Rows of one table with different n."""
+    text = TEXTS["conditions_differ"]
     tables: dict[int, set[int]] = {}
     for arm in record.published.arms if record.published is not None else ():
         if arm.n is not None and arm.table:
             tables.setdefault(arm.table, set()).add(arm.n)
     for sizes in tables.values():
         if len(sizes) > 1:
-            title = f"One table compares rows measured on {' and '.join(map(str, sorted(sizes)))} items"
-            return TEXTS["conditions_differ"].found(title, {"smallest": min(sizes), "largest": max(sizes)})
+            title = text.say("seen", sizes=" and ".join(map(str, sorted(sizes))))
+            return text.found(title, {"smallest": min(sizes), "largest": max(sizes)})
     return []
 
 
 def worse_than_random(record: Record) -> list[Finding]:
     """Random demonstrations do better."""
+    text = TEXTS["worse_than_random"]
     rows = [r for r in (record.report or {}).get("comparisons", ()) if r["baseline"] == "random" and r["shots"] > 0]
     bad = [r for r in rows if r["arm"] == "learned" and r["ci95"][1] < 0.0]
     if not bad:
         return []
     worst = min(bad, key=lambda r: r["diff"])
-    title = f"At {worst['shots']} shots the selector is {100 * worst['diff']:+.1f} points from random demonstrations"
+    title = text.say("seen", shots=worst["shots"], points=100 * worst["diff"])
     evidence = {"diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"], "shots": worst["shots"]}
-    return TEXTS["worse_than_random"].found(title, evidence)
+    return text.found(title, evidence)
 
 
 TRAINING_FREE = ("nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr")
@@ -415,6 +323,7 @@ TRAINING_FREE = ("nearest_text", "nearest_image", "nearest_both", "two_stage", "
 
 def below_training_free(record: Record) -> list[Finding]:
     """The nearest demonstrations do better."""
+    text = TEXTS["below_training_free"]
     rivals: dict[str, list[Mapping[str, Any]]] = {}
     for row in (record.report or {}).get("comparisons", ()):
         if row["arm"] == "learned" and row["baseline"] in TRAINING_FREE and row["shots"] > 0:
@@ -425,30 +334,31 @@ def below_training_free(record: Record) -> list[Finding]:
     rival = min(means, key=lambda name: means[name])
     worst = min(rivals[rival], key=lambda row: float(row["diff"]))
     clear = [row for row in rivals[rival] if row["ci95"][1] < 0.0 and row["p_adjusted"] < 0.05]
-    title = (
-        f"The learned selector is {100 * means[rival]:+.1f} points from {arm_name(rival)} in the mean over shots, "
-        f"which needs no training; at worst {100 * worst['diff']:+.1f} at {_shots(worst['shots'])}"
-        + ("" if clear else ", which these items cannot tell from noise")
-    )
+    points, shots = 100 * worst["diff"], _shots(worst["shots"])
+    title = text.say("seen", mean=100 * means[rival], rival=arm_name(rival), worst=points, shots=shots)
+    if not clear:
+        title += text.say("inside_noise")
     evidence = {"mean_diff": means[rival], "diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"]}
-    return TEXTS["below_training_free"].found(title, {**evidence, "rival": rival}, severity=ERROR if clear else WARNING)
+    return text.found(title, {**evidence, "rival": rival}, severity=ERROR if clear else WARNING)
 
 
 def oracle_beaten(record: Record) -> list[Finding]:
     """Above what sees the answers."""
+    text = TEXTS["oracle_beaten"]
     arms = (record.report or {}).get("arms", {})
     top = arms.get("oracle", {}).get("shots", {})
     for arm, values in arms.items():
         for shots, value in values["shots"].items():
             if arm not in ("oracle", "oracle_any", "oracle_exhaustive") and shots in top and value > top[shots] + 1e-9:
-                title = f"{arm_name(arm)} has {value:.1%} at {shots} shots, the oracle {top[shots]:.1%}"
-                return TEXTS["oracle_beaten"].found(title, {"arm": value, "oracle": top[shots]})
+                title = text.say("seen", arm=arm_name(arm), value=value, shots=shots, oracle=top[shots])
+                return text.found(title, {"arm": value, "oracle": top[shots]})
     return []
 
 
 def few_items(record: Record) -> list[Finding]:
     """Too few items for anything but large differences."""
+    text = TEXTS["few_items"]
     n = None if record.report is None else record.report.get("n")
     if n is None or n >= 100:
         return []
-    return TEXTS["few_items"].found(f"Only {n} items were evaluated", {"n": n, "mde80_at_20_percent": _mde(n, 0.2)})
+    return text.found(text.say("seen", n=n), {"n": n, "mde80_at_20_percent": _mde(n, 0.2)})

@@ -1,10 +1,16 @@
-"""Findings: what a check says, and the order that puts root causes first."""
+"""Findings: what a check says, and the order that puts root causes first.
+
+A check computes numbers; what it says about them stands in `texts/`, one TOML file beside each module of checks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import resources
 from typing import Any
+
+from leverplus.parsing import parse_toml
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 _RANK = {ERROR: 0, WARNING: 1, INFO: 2}
@@ -53,7 +59,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Text:
-    """What is always true of a check: its code, severity, usual cause, what it looks at, the cure, what it explains."""
+    """What is always true of a check: its code, severity, usual cause, what it looks at, the cure, what it explains.
+
+    `sentences` are its other texts by name, with a place in braces for every number: `{share:.0%} of the picks`.
+    """
 
     code: str
     severity: str
@@ -61,6 +70,11 @@ class Text:
     evidence: str
     cure: str
     explains: tuple[str, ...] = ()
+    sentences: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def say(self, sentence: str, **numbers: object) -> str:
+        """One of the sentences with its numbers in place."""
+        return self.sentences[sentence].format(**numbers)
 
     def found(
         self,
@@ -89,9 +103,15 @@ class Text:
         ]
 
 
-def table(*texts: Text) -> dict[str, Text]:
-    """Texts by code."""
-    return {text.code: text for text in texts}
+def read_texts(module: str) -> dict[str, Text]:
+    """The texts of a module of checks by code, from `texts/MODULE.toml`."""
+    file = resources.files("leverplus.doctor").joinpath("texts", f"{module}.toml")
+    found = {}
+    for code, entry in parse_toml(file.read_bytes()).items():
+        always = {name: entry.pop(name) for name in ("severity", "cause", "evidence", "cure")}
+        explains = tuple(entry.pop("explains", ()))
+        found[code] = Text(code, explains=explains, sentences=entry, **always)
+    return found
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:

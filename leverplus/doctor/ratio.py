@@ -5,125 +5,15 @@ from __future__ import annotations
 import math
 
 from leverplus.doctor.curves import curve
-from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, Text, table
+from leverplus.doctor.findings import ERROR, WARNING, Finding, read_texts
 from leverplus.doctor.records import Record, Series
 
-TEXTS = table(
-    Text(
-        "kl_at_start",
-        ERROR,
-        "A large KL in the first epoch is not drift: the reference, and with it the old policy that the clip refers "
-        "to, dates from before the warm-up stage; or the estimate is written as exp(new - old), which grows "
-        "exponentially when good sequences become likelier; or dropout is in the ratio.",
-        "KL of the first epoch (over 1 nat) although the weights hardly moved, or although it falls later",
-        "Take reference and old policy when the stage starts, so that KL is 0 and the ratio 1 at the first step; "
-        "compute the KL exactly over the pool.",
-        ("kl_weight_on_rails", "kl_collapsed", "clip_saturated", "loss_falls_by_kl_only", "over_optimised"),
-    ),
-    Text(
-        "inverted_kl",
-        ERROR,
-        "The KL estimate is written as exp(new - ref) - 1 - (new - ref): it explodes exactly when a good sequence "
-        "becomes likelier.",
-        "grpo.kl = k3_inverted",
-        "Compute the KL exactly over the pool.",
-        ("kl_at_start", "kl_estimate_disagrees", "kl_weight_on_rails", "kl_collapsed"),
-    ),
-    Text(
-        "kl_estimate_disagrees",
-        WARNING,
-        "The estimate of the KL is taken on sequences that the policy did not sample, or with the ratio upside down.",
-        "estimated against exact KL (over 50 % apart) while an estimate is in the loss",
-        "Compute the KL exactly over the pool.",
-        ("kl_weight_on_rails",),
-    ),
-    Text(
-        "beta_every_batch",
-        ERROR,
-        "The weight of the KL term follows every batch, so that noise drives it to its limits within an epoch.",
-        "grpo.beta_rule = batch",
-        "Adapt it once an epoch, or fix it.",
-        ("kl_weight_on_rails",),
-    ),
-    Text(
-        "kl_weight_on_rails",
-        ERROR,
-        "The weight of the KL term was driven to its limits: it is adapted too often, on too noisy a KL, or towards a "
-        "target that forbids learning.",
-        "weight at a limit, or changed by more than a factor of 100 between epochs",
-        "Fix it (0.005 to 0.02), or adapt it once an epoch by a fifth at most; aim at 0.3 to 2 nats a sequence.",
-        ("gradient_drowned", "kl_collapsed", "loss_falls_by_kl_only"),
-    ),
-    Text(
-        "kl_collapsed",
-        WARNING,
-        "The policy ends where the reference is: the KL term decides, and what was learnt before is undone.",
-        "KL near 0 at the end after a large one; or in every epoch, under a weight of 0.1 or more, while advantages "
-        "are alive and picks do not change or the KL term has more of the gradient",
-        "Lower the weight of the KL term after the reference is right.",
-        ("dead_updates", "identical_picks"),
-    ),
-    Text(
-        "kl_from_flat_groups",
-        WARNING,
-        "Groups without any spread in reward stay in the KL term, so that most of the gradient only pulls back.",
-        "grpo.flat_groups = keep with more than half of the groups flat",
-        "Leave flat groups out of both terms.",
-        ("gradient_drowned", "kl_collapsed", "dead_updates"),
-    ),
-    Text(
-        "over_optimised",
-        WARNING,
-        "The policy went far from its reference and held-out reward fell: noise of the reward is exploited.",
-        "exact KL over 3 nats and a held-out reward two standard errors below its best",
-        "Raise the weight of the KL term, lower the learning rate, or stop at the best epoch.",
-        ("reward_falls", "overfits"),
-    ),
-    Text(
-        "clip_saturated",
-        ERROR,
-        "Most ratios are outside the clip range already in the first epoch: a stale old policy, dropout, or too large "
-        "a step.",
-        "share of ratios outside the clip range in the first epoch, or the median of all steps (over 30 %, error "
-        "over 60 %)",
-        "Refresh the old policy, take dropout out of the ratio, then halve the learning rate.",
-        ("reward_falls", "dead_updates"),
-    ),
-    Text(
-        "clip_unused",
-        INFO,
-        "No ratio ever reaches the clip although several passes are made over the same groups: steps are too small.",
-        "share of ratios outside the clip range 0 and KL to the proximal policy under 0.0001 in every epoch",
-        "Raise the learning rate.",
-        ("dead_updates",),
-    ),
-    Text(
-        "weights_degenerate",
-        WARNING,
-        "A few sequences have almost all of the importance weight: the data are too far from the policy.",
-        "effective share of the sequences under prox / mu (under 30 %) with grpo.behaviour = stored",
-        "Use a loss without importance weights (pairwise, listwise), or sample again.",
-        ("reward_falls",),
-    ),
-    Text(
-        "likelihood_displaced",
-        INFO,
-        "A contrastive loss lowers the likelihood of good and bad sequences alike.",
-        "negative log-likelihood up by more than 2 nats while the margin grows",
-        "Add the likelihood of the best member (pairwise.nll_best).",
-    ),
-    Text(
-        "not_finite",
-        ERROR,
-        "A loss, KL or gradient is infinite or not a number: a masked label, exp of a large number, log of 0.",
-        "values that are not finite in the log",
-        "Find the first such step; mask with -inf and drop sequences that are not in the pool.",
-    ),
-)  # fmt: skip
+TEXTS = read_texts("ratio")
 
 
 def kl_at_start(record: Record) -> list[Finding]:
     """The KL was there before anything was learnt."""
+    text = TEXTS["kl_at_start"]
     far = [s for s in record.stages("grpo") if _starts_far(s)]
     if not far:
         return []
@@ -134,20 +24,18 @@ def kl_at_start(record: Record) -> list[Finding]:
         "kl_last": series.last("kl") or kl,
         "trainings": len(far),
     }
-    title = (
-        f"KL is {kl:.4g} in the first epoch: it refers to a policy from before this stage, not to where GRPO started"
-    )
+    title = text.say("seen", kl=kl)
     if not series.exact:
         evidence["nats_if_exp_new_minus_old"] = _inverse_k3(kl)
     rates = [rate for s in far if (rate := s.settings.get("lr"))]
     if rates:
         evidence["lr"] = max(rates)
-        title += f" (learning rate {max(rates):g})"
+        title += text.say("and_rate", rate=max(rates))
     before, after = _handover(record, series)
     if before is not None and after is not None and after > before:
         evidence.update(val_loss_before=before, val_loss_after=after)
-        title += f"; the held-out loss went back from {before:g} to {after:g}"
-    return TEXTS["kl_at_start"].found(title, evidence, about=[s.label for s in far])
+        title += text.say("and_back", before=before, after=after)
+    return text.found(title, evidence, about=[s.label for s in far])
 
 
 def _starts_far(series: Series) -> bool:
@@ -177,15 +65,17 @@ def _handover(record: Record, series: Series) -> tuple[float | None, float | Non
 
 def inverted_kl(record: Record) -> list[Finding]:
     """The estimate is upside down."""
+    text = TEXTS["inverted_kl"]
     if record.setting("grpo.kl") != "k3_inverted":
         return []
-    title = "The KL term is written as exp(new - ref) - 1 - (new - ref)"
+    title = text.say("seen")
     evidence = {"reads_at_3_nats": math.exp(3.0) - 4.0}
-    return TEXTS["inverted_kl"].found(title, evidence, fix={"grpo.kl": "exact"})
+    return text.found(title, evidence, fix={"grpo.kl": "exact"})
 
 
 def kl_estimate_disagrees(record: Record) -> list[Finding]:
     """The estimate in the loss is far from the exact KL."""
+    text = TEXTS["kl_estimate_disagrees"]
     if record.setting("grpo.kl") in (None, "exact"):
         return []
     for series in record.stages("grpo"):
@@ -193,25 +83,27 @@ def kl_estimate_disagrees(record: Record) -> list[Finding]:
         if exact is None or estimate is None or exact < 0.01:
             continue
         if abs(estimate - exact) / exact > 0.5:
-            title = f"The KL is {exact:.3g} nats, its estimate {estimate:.3g}"
+            title = text.say("seen", exact=exact, estimate=estimate)
             evidence = {"exact": exact, "estimate": estimate}
-            return TEXTS["kl_estimate_disagrees"].found(title, evidence, fix={"grpo.kl": "exact"})
+            return text.found(title, evidence, fix={"grpo.kl": "exact"})
     return []
 
 
 def beta_every_batch(record: Record) -> list[Finding]:
     """The KL weight follows every batch."""
+    text = TEXTS["beta_every_batch"]
     if record.setting("grpo.beta_rule") != "batch":
         return []
     factor = record.setting("grpo.beta_factor") or 1.5
     steps = math.ceil(math.log(100.0) / math.log(factor))
-    title = f"The weight of the KL term changes by a factor of {factor:g} every batch: 100-fold in {steps} batches"
+    title = text.say("seen", factor=factor, steps=steps)
     evidence = {"factor": factor, "batches_to_100": steps}
-    return TEXTS["beta_every_batch"].found(title, evidence, fix={"grpo.beta_rule": "fixed"})
+    return text.found(title, evidence, fix={"grpo.beta_rule": "fixed"})
 
 
 def kl_weight_on_rails(record: Record) -> list[Finding]:
     """The KL weight ran into its limits."""
+    text = TEXTS["kl_weight_on_rails"]
     low, high = record.setting("grpo.beta_min"), record.setting("grpo.beta_max")
     adapts = record.setting("grpo.beta_rule") in ("epoch", "batch")
     for series in record.stages("grpo"):
@@ -221,28 +113,27 @@ def kl_weight_on_rails(record: Record) -> list[Finding]:
         jump = max(weights) / min(weights)
         at_limit = adapts and low and high and (weights[-1] <= 1.05 * low or weights[-1] >= 0.95 * high)
         if jump > 100.0 or at_limit:
-            title = f"The weight of the KL term went from {weights[0]:g} to {weights[-1]:g}"
+            title = text.say("seen", first=weights[0], last=weights[-1])
             fix = {"grpo.beta_rule": "fixed", "grpo.kl_beta": 0.01} if record.settings else None
-            return TEXTS["kl_weight_on_rails"].found(
-                title, {"first": weights[0], "last": weights[-1]}, fix=fix, about=[series.label]
-            )
+            return text.found(title, {"first": weights[0], "last": weights[-1]}, fix=fix, about=[series.label])
     return []
 
 
 def kl_collapsed(record: Record) -> list[Finding]:
     """The policy ends at the reference."""
+    text = TEXTS["kl_collapsed"]
     for series in record.stages("grpo"):
         values = [value for _, value in series.values("kl")]
         if len(values) < 2:
             continue
         back = values[0] > 1.0 and values[-1] < 0.1
         if back or (series.exact and max(values) < 0.02 and _held(series)):
-            title = f"The KL fell from {values[0]:.3g} to {values[-1]:.3g}: the policy is back at its reference"
+            title = text.say("seen", first=values[0], last=values[-1])
             if not back:
-                title = f"The KL stays at {values[-1]:.2g} although the advantages are alive: the policy cannot move"
+                title = text.say("seen_stuck", kl=values[-1])
             fix = {"grpo.kl_beta": 0.01} if (record.setting("grpo.kl_beta") or 0.0) > 0.01 else None
             evidence = {"first": values[0], "last": values[-1]}
-            return TEXTS["kl_collapsed"].found(title, evidence, fix=fix, about=[series.label])
+            return text.found(title, evidence, fix=fix, about=[series.label])
     return []
 
 
@@ -258,26 +149,28 @@ def _held(series: Series) -> bool:
 
 def kl_from_flat_groups(record: Record) -> list[Finding]:
     """Flat groups only pull back."""
+    text = TEXTS["kl_from_flat_groups"]
     for series in record.stages("grpo"):
         flat = series.last("frac_reward_zero_std")
         if record.setting("grpo.flat_groups") == "keep" and flat is not None and flat > 0.5:
-            title = f"{flat:.0%} of the groups have no spread in reward but stay in the KL term"
-            return TEXTS["kl_from_flat_groups"].found(title, {"flat": flat}, fix={"grpo.flat_groups": "leave_out"})
+            title = text.say("seen", flat=flat)
+            return text.found(title, {"flat": flat}, fix={"grpo.flat_groups": "leave_out"})
     return []
 
 
 def over_optimised(record: Record) -> list[Finding]:
     """Far from the reference and worse."""
+    text = TEXTS["over_optimised"]
     for series in record.series:
         kl, rewards = series.last("kl"), [value for _, value in series.values("val/reward")]
         error = held_out_error(record, series)
         if not series.exact or kl is None or kl <= 3.0 or error is None or len(rewards) < 3:
             continue
         if max(rewards) - max(rewards[-2:]) > 2.0 * error:
-            falls = f"{max(rewards):.3f} to {rewards[-1]:.3f}"
-            title = f"At {kl:.1f} nats from its reference the held-out reward fell from {falls}"
+            falls = text.say("course", best=max(rewards), last=rewards[-1])
+            title = text.say("seen", kl=kl, course=falls)
             evidence = {"kl": kl, "best": max(rewards), "last": rewards[-1]}
-            return TEXTS["over_optimised"].found(title, evidence)
+            return text.found(title, evidence)
     return []
 
 
@@ -292,62 +185,67 @@ def held_out_error(record: Record, series: Series, metric: str = "val/reward") -
 
 def clip_saturated(record: Record) -> list[Finding]:
     """Most ratios are clipped from the first epoch on."""
+    text = TEXTS["clip_saturated"]
     for series in record.stages("grpo"):
         share, when = series.first("clip_ratio/region_mean"), "in the first epoch"
         if series.unit == "step":
             shares = curve(series, "clip_ratio/region_mean")
             share, when = (None if shares is None else shares.middle), "in half of the steps or more"
         if share is not None and share > 0.3:
-            title = f"{share:.0%} of the ratios are outside the clip range {when}"
+            title = text.say("seen", share=share, when=when)
             severity = ERROR if share > 0.6 else WARNING
             rate = record.setting("grpo.lr")
             fix = None if rate is None else {"grpo.lr": rate / 2.0}
-            return TEXTS["clip_saturated"].found(title, {"clipped": share}, severity=severity, fix=fix)
+            return text.found(title, {"clipped": share}, severity=severity, fix=fix)
     return []
 
 
 def clip_unused(record: Record) -> list[Finding]:
     """The clip is never reached."""
+    text = TEXTS["clip_unused"]
     for series in record.stages("grpo"):
         shares, moves = series.values("clip_ratio/region_mean"), series.values("kl_prox")
         if (record.setting("grpo.inner_epochs") or 1) < 2 or not shares or not moves:
             continue
         if max(v for _, v in shares) == 0.0 and max(v for _, v in moves) < 1e-4:
-            title = "No ratio ever reaches the clip range"
-            return TEXTS["clip_unused"].found(title, {"kl_prox": max(v for _, v in moves)})
+            title = text.say("seen")
+            return text.found(title, {"kl_prox": max(v for _, v in moves)})
     return []
 
 
 def weights_degenerate(record: Record) -> list[Finding]:
     """Importance weights rest on a few sequences."""
+    text = TEXTS["weights_degenerate"]
     for series in record.stages("grpo"):
         share = series.last("sampling/ess")
         if record.setting("grpo.behaviour") == "stored" and share is not None and share < 0.3:
-            title = f"{share:.0%} of the sequences carry the importance weights"
-            return TEXTS["weights_degenerate"].found(title, {"ess": share}, fix={"grpo.behaviour": "proximal"})
+            title = text.say("seen", share=share)
+            return text.found(title, {"ess": share}, fix={"grpo.behaviour": "proximal"})
     return []
 
 
 def likelihood_displaced(record: Record) -> list[Finding]:
     """Good and bad sequences lose probability alike."""
+    text = TEXTS["likelihood_displaced"]
     for series in record.stages("pairwise"):
         first, last = series.first("nll"), series.last("nll")
         margins = [value for _, value in series.values("pair/margin")]
         if first is None or last is None or len(margins) < 2 or last - first <= 2.0 or margins[-1] <= margins[0]:
             continue
-        title = f"The negative log-likelihood of the members rose from {first:.2f} to {last:.2f} nats"
+        title = text.say("seen", first=first, last=last)
         low = (record.setting("pairwise.nll_best") or 0.0) < 0.1
         fix = {"pairwise.nll_best": 0.1} if record.settings and low else None
-        return TEXTS["likelihood_displaced"].found(title, {"first": first, "last": last}, fix=fix)
+        return text.found(title, {"first": first, "last": last}, fix=fix)
     return []
 
 
 def not_finite(record: Record) -> list[Finding]:
     """Infinite, or not a number."""
+    text = TEXTS["not_finite"]
     for series in record.series:
         for line in series.epochs:
             bad = sorted(name for name, value in line.values.items() if value is None or not math.isfinite(value))
             if bad:
-                title = f"{', '.join(bad)} not finite in epoch {line.epoch} of {series.stage}"
-                return TEXTS["not_finite"].found(title, {"metrics": len(bad), "epoch": line.epoch or 0})
+                title = text.say("seen", names=", ".join(bad), epoch=line.epoch, stage=series.stage)
+                return text.found(title, {"metrics": len(bad), "epoch": line.epoch or 0})
     return []

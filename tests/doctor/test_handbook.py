@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 from leverplus import catalog
 from leverplus.doctor.examine import handbook, text_of
+from leverplus.doctor.findings import read_texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+DOCTOR = Path(__file__).parents[2] / "leverplus" / "doctor"
 
 
 def test_the_handbook_lists_exactly_the_checks_of_the_catalog():
@@ -19,3 +22,18 @@ def test_the_handbook_lists_exactly_the_checks_of_the_catalog():
 
 def test_the_handbook_says_what_the_code_says():
     assert PAGE.read_text(encoding="utf-8").endswith(handbook())
+
+
+def test_checks_say_every_sentence_of_the_texts_and_no_other():
+    """By reading the modules: `TEXTS["code"]`, or `text` where a function begins with it, `.say("name", ...)`."""
+    for module in sorted({place.split(":")[0].rsplit(".", 1)[-1] for place in catalog.CHECKS.values()}):
+        source = (DOCTOR / f"{module}.py").read_text(encoding="utf-8")
+        said = set()
+        for function in [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]:
+            body = ast.unparse(function)
+            own = re.findall(r"text(?:, \w+)? = \(?TEXTS\['(\w+)'\]", body)
+            calls = re.findall(r"(text|TEXTS\['\w+'\])\.say\('(\w+)'", body)
+            said |= {(own[0] if name == "text" else name.split("'")[1], sentence) for name, sentence in calls}
+        written = {(code, name) for code, text in read_texts(module).items() for name in text.sentences}
+        assert said == written
+        assert said, f"{module} says nothing"
