@@ -193,7 +193,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
     from leverplus.evaluation import arms
     from leverplus.evaluation.evaluate import run_arm
     from leverplus.evaluation.predictions import Prediction, Results
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.scoring.search import greedy_oracle, random_sequences
 
     started, shots = time.perf_counter(), range(1, args.shots + 1)
@@ -201,7 +201,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // args.jobs))
     run = open_world(args, world)
     items = run.chosen_items(args.split, args.n)
-    bench, results = bench_of(run, items), Results.of(items)
+    bench, results = evaluation_context(run, items), Results.of(items)
     if args.pairs and (args.shots < 2 or len(set(results.images[: args.pairs])) < 2):
         raise SystemExit(f"--pairs {args.pairs} needs --shots of at least 2 and items on at least 2 pictures")
 

@@ -40,7 +40,7 @@ def evaluate(store: Path, items: int) -> dict[str, float]:
     from leverplus.evaluation.behaviour import copied_table, harm_table, picks_table
     from leverplus.evaluation.evaluate import comparisons, run_arm, summary
     from leverplus.evaluation.predictions import Results
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.experiment.run import Run
     from leverplus.policies.build import build_policy
     from leverplus.recipe.recipe import load_recipe
@@ -50,7 +50,7 @@ def evaluate(store: Path, items: int) -> dict[str, float]:
     recipe = load_recipe("world")
     run = Run(recipe, store.parent, 0, store)
     started = _mark(times, "items and pools", time.perf_counter())
-    bench = bench_of(run, run.chosen_items("test", items))
+    bench = evaluation_context(run, run.chosen_items("test", items))
     policy = build_policy(recipe.select, bench.table.dims, items=len(bench.table), seed=0)
     started = _mark(times, "items and pools", started)
     drawn = random_sequences(bench.pools, max(SHOTS), 0)
@@ -82,14 +82,14 @@ def known_truth(store: Path, items: int, simulations: int) -> dict[str, Any]:
     import numpy as np
 
     from leverplus.evaluation.predictions import Results
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
     from leverplus.scoring.search import random_sequences
     from leverplus.stats import compare, mcnemar_test
 
     run = Run(load_recipe("world"), store.parent, 0, store)
-    bench = bench_of(run, run.chosen_items("test", items))
+    bench = evaluation_context(run, run.chosen_items("test", items))
     images = Results.of(bench.queries).images
     draws = []
     for seed in (0, 1):

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from leverplus.experiment.workshop import Workshop
 from leverplus.lab.gallery import QUICK, SMALL, case, run_case
-from leverplus.lab.runs import Workshop
 from leverplus.recipe.recipe import gallery_names
 
 HEALTHY = ("world", "gallery/healthy", "gallery/healthy_listwise")

@@ -12,16 +12,16 @@ import json
 import tempfile
 from pathlib import Path
 
+from leverplus.experiment.workshop import Workshop
 from leverplus.lab.gallery import SMALL, case, run_case
 from leverplus.lab.mend import compare_learned, mend
-from leverplus.lab.runs import Workshop
 
-SICK = ("modulo_labels", "lost_tensors", "dropout_in_ratio", "every_mistake")
+MISTAKEN = ("modulo_labels", "lost_tensors", "dropout_in_ratio", "every_mistake")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=SICK, help="recipes of the gallery (default four)")
+    parser.add_argument("names", nargs="*", default=MISTAKEN, help="recipes of the gallery (default four)")
     parser.add_argument("--quick", action="store_true", help="train at the sizes of the tests")
     parser.add_argument("--items", type=int, default=4000, help="test items (default 4000, all)")
     parser.add_argument("--out", type=Path, help="folder of runs and store (default a temporary one)")
@@ -34,14 +34,14 @@ def main() -> None:
         healthy = run_case(case("gallery/healthy", sizes), workshop, evaluate=False).run
         found = {}
         for name in (f"gallery/{name}" for name in args.names):
-            sick = run_case(case(name, sizes), workshop, healthy, evaluate=False).run
-            before = compare_learned(sick, healthy, args.items)
+            mistaken = run_case(case(name, sizes), workshop, healthy, evaluate=False).run
+            before = compare_learned(mistaken, healthy, args.items)
             mended = mend(name, workshop, sizes, healthy)
             result = compare_learned(mended.outcome.run, healthy, args.items)
             low, high = result.ci95
-            found[name] = {"fixes": mended.fixes, "sick": before.as_json(), "mended": result.as_json()}
+            found[name] = {"fixes": mended.fixes, "mistaken": before.as_json(), "mended": result.as_json()}
             if not args.json:
-                print(f"{name}: sick {100 * before.diff:+.2f} points from healthy, mended {100 * result.diff:+.2f}")
+                print(f"{name}: mistaken {100 * before.diff:+.2f} points from healthy, mended {100 * result.diff:+.2f}")
                 width = 100 * (high - low)
                 print(f"  95 % interval {100 * low:+.2f} to {100 * high:+.2f}, {width:.2f} wide, n = {result.n}")
                 for code, setting in mended.fixes:

@@ -1,7 +1,7 @@
 """The pictures of the README and the docs, taken of a real run by a headless Chromium.
 
     python benchmarks/pictures.py runs/world                            report, differences, example, queries, choice
-    python benchmarks/pictures.py runs/world --training runs/sick       and the training curves of a run with findings
+    python benchmarks/pictures.py runs/world --training runs/mistaken   and the training curves of a run with findings
 
 It makes the report of the run, opens it and the local page over its folder, and writes PNG files into docs/pictures
 (`--into`). It needs Chromium and playwright (`pip install -e .[dev]`).

@@ -151,10 +151,10 @@ def on_split(run: Run, policy: Policy, split: str, *, rivals: bool) -> dict[str,
     from leverplus.evaluation.calibration import add_calibrated
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import Prediction, Results
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.scoring.scorer import EVALUATION, TRAINING
 
-    bench = bench_of(run, run.chosen_items(split, 0))
+    bench = evaluation_context(run, run.chosen_items(split, 0))
     results = Results.of(bench.queries)
     if rivals:
         results = run_arms(bench, run.recipe.eval, None, 1.0, run.recipe.pool.mmr_lambda)

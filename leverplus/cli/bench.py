@@ -10,8 +10,8 @@ from typing import Any
 
 from leverplus.cli.console import Bars, add_store_option, print_table
 from leverplus.errors import WrongUsage
+from leverplus.experiment.workshop import Workshop, seed_count
 from leverplus.lab.plans import HEADER, PLANS, QUICK_RECIPES, cells, conclusion, run_plans
-from leverplus.lab.runs import Workshop, seed_count
 from leverplus.store.location import default_store_path
 
 WHAT = ("methods", "plans", "ablations", "curves", "real")
@@ -78,14 +78,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _real(args: argparse.Namespace) -> int:
-    from leverplus.lab.real import read_records, standings
+    from leverplus.lab.real import read_records, summarise
     from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
     from leverplus.rundir import shipped
 
     strange = [name for name in (*OURS, "recipes", "seeds", "out") if getattr(args, name) is not None]
     if strange or args.quick:
         raise WrongUsage(f"`lever bench real` has no --{strange[0] if strange else 'quick'}; it reads what is kept")
-    found = standings(read_records(args.records or shipped("tables:real")))
+    found = summarise(read_records(args.records or shipped("tables:real")))
     if args.json:
         print(json.dumps(found))
         return 0

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
-from leverplus.lab.runs import Workshop, seed_count
-from leverplus.lab.sweep import configurations, read_grid, run_sweep, shown
+from leverplus.experiment.grid import configurations, read_grid, run_sweep, shown
+from leverplus.experiment.workshop import Workshop, seed_count
 from leverplus.recipe.recipe import load_recipe
 from leverplus.rundir import held, make_private_folder
 from leverplus.store.location import default_store_path

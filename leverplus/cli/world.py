@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _ladder(args: argparse.Namespace) -> int:
     from leverplus.evaluation.evaluate import run_arms, summary
-    from leverplus.experiment.evaluate import bench_of, choose_text_share
+    from leverplus.experiment.evaluate import choose_text_share, evaluation_context
     from leverplus.experiment.run import Run
     from leverplus.recipe.recipe import load_recipe
     from leverplus.store.location import default_store_path
@@ -53,10 +53,10 @@ def _ladder(args: argparse.Namespace) -> int:
     with Bars() as bars:
         store = args.store or default_store_path()
         made = Run(recipe, Path(), 0, store, bars.say, bars.show)
-        bench = bench_of(made, made.chosen_items("test", args.n))
+        context = evaluation_context(made, made.chosen_items("test", args.n))
         share = choose_text_share(made)
-        results = run_arms(bench, recipe.eval, None, share, recipe.pool.mmr_lambda)
-        facts = _facts(bench, results)
+        results = run_arms(context, recipe.eval, None, share, recipe.pool.mmr_lambda)
+        facts = _facts(context, results)
     report = summary(results)
     arms = {arm: values["shots"] for arm, values in report["arms"].items()}
     if args.json:
@@ -74,15 +74,15 @@ def _ladder(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(bench: EvaluationContext, results: Results) -> dict[str, Any]:
+def _facts(context: EvaluationContext, results: Results) -> dict[str, Any]:
     """What else the world promises: help and harm of one random demonstration, order, questions with two facts."""
     import numpy as np
 
     zero = results.accuracy("zero_shot", 0) >= RIGHT
     random = np.mean([[s.accuracy >= RIGHT for s in draw] for draw in results.draws["random"][1]], axis=0)
     pairs = results.draws["random"][2][0]
-    turned = bench.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
-    two = np.array([query.meta["facts"] == "2" for query in bench.queries])
+    turned = context.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
+    two = np.array([query.meta["facts"] == "2" for query in context.queries])
     return {
         "harmed": _mean(1 - random[zero]),
         "helped": _mean(random[~zero]),

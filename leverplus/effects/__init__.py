@@ -1,1 +1,1 @@
-"""What each demonstration is worth by itself: estimation, choosing by it, asking for it cheaply, knowing beforehand."""
+"""What each demonstration adds by itself: estimation, choosing by it, asking for it cheaply, knowing beforehand."""

@@ -3,7 +3,7 @@
 A pilot asks a few demonstrations, drawn by chance, with a few queries, each with each: some hundred calls. Its two-way
 table splits the variance of a score into queries (how easy they are), demonstrations (their own effects) and the rest:
 interaction and luck, which one answer a prompt cannot tell apart. Effects with standard deviation s, each known with
-reliability r, are worth s sqrt(r) E(K) where the best of K candidates is taken, E(K) being the expected largest of K
+reliability r, gain s sqrt(r) E(K) where the best of K candidates is taken, E(K) being the expected largest of K
 standard normal numbers. The interval carries the error of s (the pilot has few demonstrations) and of the noise.
 """
 
@@ -86,7 +86,7 @@ def predicted_gain(shares: Shares, *, corpus: int, candidates: int, calls: int, 
     """
     each = calls / max(1, corpus)
 
-    def worth(demo: Floats | float, rest: Floats | float) -> Floats:
+    def expected_gain(demo: Floats | float, rest: Floats | float) -> Floats:
         reliability = each * np.asarray(demo) / np.maximum(each * np.asarray(demo) + rest, 1e-12)
         return np.asarray(np.sqrt(np.maximum(demo, 0.0) * reliability) * expected_largest(candidates))
 
@@ -96,9 +96,11 @@ def predicted_gain(shares: Shares, *, corpus: int, candidates: int, calls: int, 
     square = shares.rest + shares.queries * shares.demonstration
     rest = shares.rest * within / rng.chisquare(within, DRAWS)
     demo = np.maximum(0.0, square * between / rng.chisquare(between, DRAWS) - rest) / shares.queries
-    low, high = np.quantile(worth(demo, rest), (0.025, 0.975))
+    low, high = np.quantile(expected_gain(demo, rest), (0.025, 0.975))
     known = float(each * shares.demonstration / max(each * shares.demonstration + shares.rest, 1e-12))
-    return PredictedGain(float(worth(shares.demonstration, shares.rest)), (float(low), float(high)), known, calls)
+    return PredictedGain(
+        float(expected_gain(shares.demonstration, shares.rest)), (float(low), float(high)), known, calls
+    )
 
 
 def expected_largest(count: int) -> float:

@@ -89,28 +89,28 @@ def suffixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
     return {n: [demos[len(demos) - n :] for demos in full] for n in shots}
 
 
-def nearest_arm(bench: EvaluationContext, text_weight: float, shots: Sequence[int]) -> Choices:
+def nearest_arm(context: EvaluationContext, text_weight: float, shots: Sequence[int]) -> Choices:
     """The candidates most similar to the query, by question with this weight and by picture with the rest."""
-    near = bench.similarities
+    near = context.similarities
     positions = rank_nearest(near.image, near.text, text_weight, max(shots))  # (B, most shots), nearest last
-    return suffixes(demos_at(bench.pools, positions), shots)
+    return suffixes(demos_at(context.pools, positions), shots)
 
 
-def two_stage_arm(bench: EvaluationContext, shots: Sequence[int]) -> Choices:
+def two_stage_arm(context: EvaluationContext, shots: Sequence[int]) -> Choices:
     """The half of the pool with the most similar pictures, of those the most similar questions."""
-    near = bench.similarities
+    near = context.similarities
     assert near.image is not None
     positions = rank_two_stage(near.image, near.text, max(shots))
-    return suffixes(demos_at(bench.pools, positions), shots)
+    return suffixes(demos_at(context.pools, positions), shots)
 
 
-def mmr_arm(bench: EvaluationContext, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
+def mmr_arm(context: EvaluationContext, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
     """Candidates near to the query and unlike each other."""
-    near = bench.similarities
+    near = context.similarities
     relevance = combine(near.image, near.text, text_weight)
-    likeness = pool_likeness(bench.pools, bench.demonstrations, bench.vectors, text_weight)
+    likeness = pool_likeness(context.pools, context.demonstrations, context.vectors, text_weight)
     positions = rank_mmr(relevance, likeness, mmr_lambda, max(shots))
-    return suffixes(demos_at(bench.pools, positions), shots)
+    return suffixes(demos_at(context.pools, positions), shots)
 
 
 def learned(
@@ -139,18 +139,20 @@ def majority_arm(task: Task, queries: Sequence[Item], lists: Sequence[Demos]) ->
     return predictions
 
 
-def label_vote_arm(bench: EvaluationContext, text_weight: float, neighbours: int) -> list[Prediction]:
+def label_vote_arm(context: EvaluationContext, text_weight: float, neighbours: int) -> list[Prediction]:
     """The most common answer among the nearest items of the whole labelled set; asks no model."""
-    forbidden = forbidden_positions(bench.queries, bench.demonstrations)
+    forbidden = forbidden_positions(context.queries, context.demonstrations)
     lists: list[Demos] = []
-    for start in range(0, len(bench.queries), POOLS_AT_ONCE):
+    for start in range(0, len(context.queries), POOLS_AT_ONCE):
         part = slice(start, start + POOLS_AT_ONCE)
-        found, value = nearest(rows(bench.query_vectors, part), bench.vectors, forbidden[part], text_weight, neighbours)
+        found, value = nearest(
+            rows(context.query_vectors, part), context.vectors, forbidden[part], text_weight, neighbours
+        )
         for places, similarities in zip(found, value, strict=True):
             allowed = places[similarities > -np.inf]  # -inf fills up where a query has too few allowed items
-            nearest_last = [bench.demonstrations[place].id for place in allowed[::-1].tolist()]
+            nearest_last = [context.demonstrations[place].id for place in allowed[::-1].tolist()]
             lists.append(tuple(nearest_last))
-    voted = majority_arm(bench.task, bench.queries, lists)
+    voted = majority_arm(context.task, context.queries, lists)
     return [Prediction(own.item, (), own.answer, own.accuracy) for own in voted]
 
 
@@ -166,13 +168,13 @@ def oracle_any(zero: Sequence[Prediction], greedy: Sequence[Sequence[Prediction]
     return best
 
 
-def best_pairs(bench: EvaluationContext) -> list[Prediction]:
+def best_pairs(context: EvaluationContext) -> list[Prediction]:
     """The best of all ordered pairs of every pool: K (K - 1) calls per query."""
-    prompts = [(pool.query, pair) for pool in bench.pools for pair in permutations(pool.candidates, 2)]
+    prompts = [(pool.query, pair) for pool in context.pools for pair in permutations(pool.candidates, 2)]
     # all pools are asked in one batch; the scores come back in the order of the prompts
-    scores = iter(bench.scorer.score(prompts, EVALUATION, "all ordered pairs"))
+    scores = iter(context.scorer.score(prompts, EVALUATION, "all ordered pairs"))
     best = []
-    for pool in bench.pools:
+    for pool in context.pools:
         tried = [next(scores) for _ in range(len(pool) * (len(pool) - 1))]
         best.append(Prediction.of(max(tried, key=lambda score: score.accuracy)))
     return best

@@ -34,17 +34,19 @@ def sample_places(count: int, wanted: int) -> list[int]:
     return sorted(rng.choice(count, wanted, replace=False).tolist())
 
 
-def diagnoses(bench: EvaluationContext, results: Results, policy: Policy, wanted: int) -> dict[str, Callable[[], Any]]:
+def diagnoses(
+    context: EvaluationContext, results: Results, policy: Policy, wanted: int
+) -> dict[str, Callable[[], Any]]:
     """Functions that compute the `order`, `regret` and `shuffled` entries of eval.json, to be called in this order.
 
     `order` adds the orders it tries to `measured`, from which `regret` is computed.
     """
-    places = sample_places(len(bench.pools), wanted)
+    places = sample_places(len(context.pools), wanted)
     measured = lists_measured(results)
     return {
-        "order": lambda: order_sensitivity(bench, results, places, measured),
-        "regret": lambda: regret_table(bench, results, places, measured),
-        "shuffled": lambda: shuffled_queries(bench, results, policy, places),
+        "order": lambda: order_sensitivity(context, results, places, measured),
+        "regret": lambda: regret_table(context, results, places, measured),
+        "shuffled": lambda: shuffled_queries(context, results, policy, places),
     }
 
 
@@ -59,7 +61,7 @@ def lists_measured(results: Results) -> Measured:
 
 
 def order_sensitivity(
-    bench: EvaluationContext, results: Results, places: Sequence[int], measured: Measured, arm: str = "learned"
+    context: EvaluationContext, results: Results, places: Sequence[int], measured: Measured, arm: str = "learned"
 ) -> dict[str, Any]:
     """Accuracies of other orders of the chosen demonstrations; every order tried is added to `measured`.
 
@@ -76,8 +78,8 @@ def order_sensitivity(
         for place, given in zip(places, own, strict=True):
             for order in orders(given.demos):
                 tried.append(order)
-                pools.append(bench.pools[place])
-        answers = bench.ask(tried, f"other orders of {shots}", pools)
+                pools.append(context.pools[place])
+        answers = context.ask(tried, f"other orders of {shots}", pools)
         found = {(answer.item, answer.demos): answer for answer in answers}
         for answer in answers:
             measured[answer.item][answer.demos] = answer.accuracy
@@ -95,12 +97,12 @@ def order_sensitivity(
 
 
 def regret_table(
-    bench: EvaluationContext, results: Results, places: Sequence[int], measured: Measured
+    context: EvaluationContext, results: Results, places: Sequence[int], measured: Measured
 ) -> dict[str, Any]:
     """The mean regret of the selector at every number of shots, where an oracle was run."""
     if "oracle" not in results.draws:
         return {}
-    ceilings = {place: ceiling(bench, bench.queries[place]) for place in places}
+    ceilings = {place: ceiling(context, context.queries[place]) for place in places}
     table: dict[str, Any] = {}
     for arm in ("learned", "learned_auto"):
         if arm not in results.draws:
@@ -115,14 +117,14 @@ def regret_table(
     return table
 
 
-def ceiling(bench: EvaluationContext, query: Item) -> float:
+def ceiling(context: EvaluationContext, query: Item) -> float:
     """The accuracy of the best reference answer, the most that a perfect model could get."""
-    metric = metric_named(bench.task.metric)
+    metric = metric_named(context.task.metric)
     return max(metric(answer, query.answers) for answer in dict.fromkeys(query.answers))
 
 
 def shuffled_queries(
-    bench: EvaluationContext, results: Results, policy: Policy, places: Sequence[int]
+    context: EvaluationContext, results: Results, policy: Policy, places: Sequence[int]
 ) -> dict[str, Any]:
     """Accuracy when the selector sees another item's query: does it look at the query at all?
 
@@ -131,14 +133,14 @@ def shuffled_queries(
     """
     if len(places) < 2:
         return {}
-    pools = [bench.pools[place] for place in places]
+    pools = [context.pools[place] for place in places]
     others = pools[1:] + pools[:1]  # every pool gets the query of the next one
     swapped = [replace(pool, query=other.query) for pool, other in zip(pools, others, strict=True)]
     shots = results.shots("learned")
     table: dict[str, Any] = {}
-    for n, lists in arms.learned(policy, swapped, bench.table, shots).items():
+    for n, lists in arms.learned(policy, swapped, context.table, shots).items():
         own = [results.draws["learned"][n][0][place] for place in places]
-        other = bench.ask(lists, f"shuffled queries, {n} shots", pools)
+        other = context.ask(lists, f"shuffled queries, {n} shots", pools)
         images = [results.images[place] for place in places]
         found = compare([a.accuracy for a in own], [a.accuracy for a in other], clusters=images)
         table[str(n)] = {
@@ -153,12 +155,12 @@ def shuffled_queries(
     return table
 
 
-def training_accuracy(bench: EvaluationContext, policy: Policy, shots: Sequence[int]) -> dict[str, Any]:
+def training_accuracy(context: EvaluationContext, policy: Policy, shots: Sequence[int]) -> dict[str, Any]:
     """The selector and zero-shot on queries it was trained with: far above the other items means over-fitting."""
-    results = Results.of(bench.queries)
-    run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
-    run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, sorted(shots)))
-    table: dict[str, Any] = {"n": len(bench.queries)}
+    results = Results.of(context.queries)
+    run_arm(results, context, "zero_shot", {0: [() for _ in context.pools]})
+    run_arm(results, context, "learned", arms.learned(policy, context.pools, context.table, sorted(shots)))
+    table: dict[str, Any] = {"n": len(context.queries)}
     for arm, by_shots in results.draws.items():
         table[arm] = {}
         for n in by_shots:

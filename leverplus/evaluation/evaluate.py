@@ -22,7 +22,7 @@ MEAN_SHOTS = (1, 2, 3, 4)
 
 
 def run_arms(
-    bench: EvaluationContext,
+    context: EvaluationContext,
     section: EvalSection,
     policy: Policy | None,
     share: float,
@@ -34,56 +34,56 @@ def run_arms(
 
     `fixed` is the list that everybody is shown, by its length.
     """
-    results, shots = Results.of(bench.queries), sorted(section.shots)
-    run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
+    results, shots = Results.of(context.queries), sorted(section.shots)
+    run_arm(results, context, "zero_shot", {0: [() for _ in context.pools]})
     for draw in range(section.random_draws):
-        drawn = random_sequences(bench.pools, max(shots), draw)
-        run_arm(results, bench, "random", arms.prefixes([drawn[pool.query] for pool in bench.pools], shots))
-    retrieved = arms.nearest_arm(bench, 1.0, shots)
-    run_arm(results, bench, "nearest_text", retrieved)
-    if bench.similarities.image is not None:
-        run_arm(results, bench, "nearest_image", arms.nearest_arm(bench, 0.0, shots))
-        retrieved = arms.nearest_arm(bench, share, shots)
-        run_arm(results, bench, "nearest_both", retrieved)
-        run_arm(results, bench, "two_stage", arms.two_stage_arm(bench, shots))
-    run_arm(results, bench, "mmr", arms.mmr_arm(bench, share, mmr_lambda, shots))
+        drawn = random_sequences(context.pools, max(shots), draw)
+        run_arm(results, context, "random", arms.prefixes([drawn[pool.query] for pool in context.pools], shots))
+    retrieved = arms.nearest_arm(context, 1.0, shots)
+    run_arm(results, context, "nearest_text", retrieved)
+    if context.similarities.image is not None:
+        run_arm(results, context, "nearest_image", arms.nearest_arm(context, 0.0, shots))
+        retrieved = arms.nearest_arm(context, share, shots)
+        run_arm(results, context, "nearest_both", retrieved)
+        run_arm(results, context, "two_stage", arms.two_stage_arm(context, shots))
+    run_arm(results, context, "mmr", arms.mmr_arm(context, share, mmr_lambda, shots))
     if fixed:
-        run_arm(results, bench, "fixed", {n: [fixed[n] for _ in bench.pools] for n in shots if n in fixed})
+        run_arm(results, context, "fixed", {n: [fixed[n] for _ in context.pools] for n in shots if n in fixed})
     for n in shots:
-        results.add("majority", n, arms.majority_arm(bench.task, bench.queries, retrieved[n]))
-    results.add("label_vote", 0, arms.label_vote_arm(bench, share, section.vote_neighbours))
+        results.add("majority", n, arms.majority_arm(context.task, context.queries, retrieved[n]))
+    results.add("label_vote", 0, arms.label_vote_arm(context, share, section.vote_neighbours))
     if policy is not None:
-        run_learned(results, bench, policy, shots)
+        run_learned(results, context, policy, shots)
     if section.oracle:
-        run_oracles(results, bench, section)
+        run_oracles(results, context, section)
     first_answer = results.draws["zero_shot"][0][0][0]
     if section.calibrate and first_answer.choices:  # a task with labels, and a backend that gives their probabilities
-        add_calibrated(results, bench.task)
+        add_calibrated(results, context.task)
     return results
 
 
-def run_learned(results: Results, bench: EvaluationContext, policy: Policy, shots: Sequence[int]) -> None:
+def run_learned(results: Results, context: EvaluationContext, policy: Policy, shots: Sequence[int]) -> None:
     """The arms of a selector: forced to n demonstrations, and with its own count where it may stop or show none."""
-    run_arm(results, bench, "learned", arms.learned(policy, bench.pools, bench.table, shots))
+    run_arm(results, context, "learned", arms.learned(policy, context.pools, context.table, shots))
     if policy.stops:
-        own = arms.learned(policy, bench.pools, bench.table, shots, allow_stop=True)
-        run_arm(results, bench, "learned_auto", own)
+        own = arms.learned(policy, context.pools, context.table, shots, allow_stop=True)
+        run_arm(results, context, "learned_auto", own)
 
 
-def run_arm(results: Results, bench: EvaluationContext, arm: str, choices: Choices) -> None:
+def run_arm(results: Results, context: EvaluationContext, arm: str, choices: Choices) -> None:
     """Asks the model with the demonstrations that an arm chose, and adds its answers to the results."""
     for shots, lists in choices.items():
-        results.add(arm, shots, bench.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
+        results.add(arm, shots, context.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
 
 
-def run_oracles(results: Results, bench: EvaluationContext, section: EvalSection) -> None:
+def run_oracles(results: Results, context: EvaluationContext, section: EvalSection) -> None:
     """Arms that look at the answers: greedy over exactly n, greedy that may show fewer or none, and exhaustive search.
 
     Greedy at one shot has tried every candidate, so it is exhaustive there.
     """
     shots = sorted(section.shots)
     greedy = []
-    for scores in greedy_oracle(bench.scorer, bench.pools, max(shots)):
+    for scores in greedy_oracle(context.scorer, context.pools, max(shots)):
         greedy.append([Prediction.of(score) for score in scores])  # with 1, 2, ... demonstrations
     zero = results.draws["zero_shot"][0][0]
     for n in shots:
@@ -92,19 +92,19 @@ def run_oracles(results: Results, bench: EvaluationContext, section: EvalSection
         results.add("oracle_any", n, arms.oracle_any(zero, greedy, n))
     if 1 in shots:
         results.add("oracle_exhaustive", 1, [steps[0] for steps in greedy])
-    all_pairs = sum(len(pool) * (len(pool) - 1) for pool in bench.pools)
+    all_pairs = sum(len(pool) * (len(pool) - 1) for pool in context.pools)
     if 2 in shots and all_pairs <= section.exhaustive_calls:
-        results.add("oracle_exhaustive", 2, arms.best_pairs(bench))
+        results.add("oracle_exhaustive", 2, arms.best_pairs(context))
 
 
-def best_text_share(bench: EvaluationContext, shots: Sequence[int]) -> float:
+def best_text_share(context: EvaluationContext, shots: Sequence[int]) -> float:
     """The share of the question in nearest_both with the best mean accuracy; 1 for tasks without pictures."""
-    if bench.similarities.image is None:
+    if context.similarities.image is None:
         return 1.0
     values = {}
     for share in TEXT_SHARES:
-        results = Results.of(bench.queries)
-        run_arm(results, bench, "nearest_both", arms.nearest_arm(bench, share, sorted(shots)))
+        results = Results.of(context.queries)
+        run_arm(results, context, "nearest_both", arms.nearest_arm(context, share, sorted(shots)))
         values[share] = np.mean([results.accuracy("nearest_both", n).mean() for n in shots])
     return max(values, key=lambda share: (values[share], -share))  # the smaller share among equals
 

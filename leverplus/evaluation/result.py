@@ -55,11 +55,11 @@ def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[str, f
     return table
 
 
-def first_record(bench: EvaluationContext, results: Results, *, split: str) -> dict[str, Any]:
+def first_record(context: EvaluationContext, results: Results, *, split: str) -> dict[str, Any]:
     """A whole eval.json from the answers alone; `makers` fills in its comparisons and diagnostics later."""
-    scorer, table = bench.scorer, accuracies(results)
+    scorer, table = context.scorer, accuracies(results)
     return {
-        "task": bench.task.name,
+        "task": context.task.name,
         "split": split,
         "n": len(results.items),
         "model_calls": scorer.meter.calls(TRAINING),
@@ -68,13 +68,13 @@ def first_record(bench: EvaluationContext, results: Results, *, split: str) -> d
         "gap_closed": gap_closed(table),
         "comparisons": [],
         "context": scorer.context.digest.hex(),
-        "conditions": conditions_of(scorer.context, split, results.items, bench.pools),
+        "conditions": conditions_of(scorer.context, split, results.items, context.pools),
         "notes": [],
     }
 
 
 def makers(
-    bench: EvaluationContext,
+    context: EvaluationContext,
     results: Results,
     policy: Policy | None,
     section: EvalSection,
@@ -90,14 +90,14 @@ def makers(
         "arms": lambda: {arm: {**record["arms"][arm], **own} for arm, own in spreads(results).items()},
         "comparisons": lambda: comparisons(results, compared_pairs(results)),
         "harm": lambda: harm_table(results),
-        "copied": lambda: copied_table(results, lambda demo: bench.task.item(demo).answer),
+        "copied": lambda: copied_table(results, lambda demo: context.task.item(demo).answer),
         "picks": lambda: picks_table(results),
     }
-    task = bench.task
+    task = context.task
     if isinstance(task, JudgesCaptions):
         found["cider"] = lambda: cider_table(results, task)
     if policy is not None and section.diagnostics:
-        found |= diagnoses(bench, results, policy, section.diagnostic_items)
+        found |= diagnoses(context, results, policy, section.diagnostic_items)
         found["train"] = partial(_training_accuracy, trained, policy, section)
     found["cost"] = lambda: call_cost(record["arms"], record["comparisons"], record["model_calls"])
     return found

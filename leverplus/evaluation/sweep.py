@@ -68,15 +68,15 @@ def guard_test(split: str, checkpoint: str | None, earlier: Mapping[str, Any] | 
 
 
 def sweep(
-    bench: EvaluationContext, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]
+    context: EvaluationContext, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]
 ) -> list[dict[str, Any]]:
     """One row per checkpoint: accuracy by shots, mean with its interval, agreement with the picks of the one before."""
     rows: list[dict[str, Any]] = []
     before: Sequence[Demos] | None = None
     for name, policy in policies:
-        results = Results.of(bench.queries)
-        choices = arms.learned(policy, bench.pools, bench.table, sorted(shots))
-        run_arm(results, bench, "learned", choices)
+        results = Results.of(context.queries)
+        choices = arms.learned(policy, context.pools, context.table, sorted(shots))
+        run_arm(results, context, "learned", choices)
         wanted = mean_shots(results, "learned") or sorted(shots)
         mean = np.mean([results.accuracy("learned", n) for n in wanted], axis=0)  # (items,), over shots
         picks = choices[max(choices)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leverplus.types import Item
 
 
-def bench_of(run: Run, queries: Sequence[Item]) -> EvaluationContext:
+def evaluation_context(run: Run, queries: Sequence[Item]) -> EvaluationContext:
     """What all arms share on some queries."""
     from leverplus.evaluation.arms import EvaluationContext
 
@@ -54,13 +54,13 @@ def evaluate_run(
     path = run.folder / f"eval{suffix}.json"
     chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
     run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
-    bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    context = evaluation_context(run, run.chosen_items(split, section.items if items is None else items))
     if split != "train":  # items of the training split are asked with pools that leave out their own picture
-        require_unseen(bench.queries, run.demonstrations)
+        require_unseen(context.queries, run.demonstrations)
     share = choose_text_share(run)
     fixed = fixed_lists(run) if split != "train" else None  # lists hold items of train, which cannot show themselves
-    results = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed)
-    found = first_record(bench, results, split=split)
+    results = run_arms(context, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed)
+    found = first_record(context, results, split=split)
     found["nearest_both_text_share"] = share
     found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
     found["chosen_on_test"] = chosen_on_test
@@ -70,8 +70,8 @@ def evaluate_run(
         found["model_calls"] = 0  # this run did not train it
     write_predictions(results, run.folder / f"predictions{suffix}.parquet")
     write_json(path, found)  # the answers were paid for: from here on nothing that fails can lose them
-    trained = partial(_training_bench, run)
-    fill(found, makers(bench, results, policy, section, record=found, trained=trained), run.say)
+    trained = partial(_training_context, run)
+    fill(found, makers(context, results, policy, section, record=found, trained=trained), run.say)
     found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
     if advise and section.advice and split == "test":
         fill(found, {"advice": lambda: advice_of(run, policy, share, results)}, run.say)
@@ -89,14 +89,14 @@ def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> d
 
     run.scorer.meter.asked[ADVICE].clear()
     section = replace(run.recipe.eval, oracle=False, random_draws=1)
-    bench = replace(bench_of(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
-    own = run_arms(bench, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
+    context = replace(evaluation_context(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
+    own = run_arms(context, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
     return advise(own, test)
 
 
-def _training_bench(run: Run) -> EvaluationContext:
+def _training_context(run: Run) -> EvaluationContext:
     """The training queries on which the selector is asked: far better than elsewhere means over-fitting."""
-    return bench_of(run, run.training_queries()[: run.recipe.eval.diagnostic_items])
+    return evaluation_context(run, run.training_queries()[: run.recipe.eval.diagnostic_items])
 
 
 def choose_text_share(run: Run) -> float:
@@ -104,4 +104,4 @@ def choose_text_share(run: Run) -> float:
     from leverplus.evaluation.evaluate import best_text_share
 
     section = run.recipe.eval
-    return best_text_share(bench_of(run, run.chosen_items("dev", section.dev_items)), section.shots)
+    return best_text_share(evaluation_context(run, run.chosen_items("dev", section.dev_items)), section.shots)

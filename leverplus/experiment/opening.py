@@ -59,7 +59,7 @@ def _refuse_occupied(folder: Path, stored: Mapping[str, Any]) -> None:
             f"{folder} holds another run (recipe {stored.get('recipe')}, hash {stored.get('recipe_hash')}, seed "
             f"{stored.get('seed')}); choose a new folder with --out DIR, or delete {folder}"
         )
-    leftovers = [name for name in (rundir.CHECKPOINTS, rundir.STATE, rundir.ACQUIRED) if (folder / name).exists()]
+    leftovers = [name for name in (rundir.CHECKPOINTS, rundir.STATE, rundir.ACTIVE) if (folder / name).exists()]
     if leftovers:
         raise LeverError(
             f"{folder} has {', '.join(leftovers)} but no run.json, so nobody knows which run they belong to; "
@@ -89,7 +89,7 @@ def _write_folder(
     write_json(folder / rundir.MANIFEST, {**identity, "resolved_digest": digest_of(resolved), **facts})
 
 
-RESULTS = (rundir.CHECKPOINTS, rundir.STATE, rundir.ACQUIRED, rundir.LOG, rundir.EVAL, rundir.PREDICTIONS, rundir.PROBE)
+RESULTS = (rundir.CHECKPOINTS, rundir.STATE, rundir.ACTIVE, rundir.LOG, rundir.EVAL, rundir.PREDICTIONS, rundir.PROBE)
 """What a run has once something was trained or evaluated; before that a corrected recipe may take its folder over."""
 
 

@@ -138,7 +138,7 @@ def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> Activ
 
     recipe, searched = run.recipe, len(run.training_queries())
     calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
-    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACQUIRED)
+    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACTIVE)
     own = partial(make_rows, imitate=imitated(run, recipe.train.asking))
     queries = run.shuffled_queries()[: plan.most_pools]
     return ActiveRows(plan, run.scorer, run.pools(queries)[0], make_rows.table, searched=groups, make_rows=own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leverplus import rundir
-from leverplus.experiment.evaluate import bench_of
+from leverplus.experiment.evaluate import evaluation_context
 from leverplus.experiment.run import Run
 from leverplus.rundir import write_json
 
@@ -18,17 +18,17 @@ def sweep_run(run: Run, split: str = "dev", items: int | None = None, force: boo
 
     chosen_on_test = guard_test(split, "all", None, force)
     section, checkpoints = run.recipe.eval, run.folder / rundir.CHECKPOINTS
-    bench = bench_of(run, run.chosen_items(split, section.items if items is None else items))
+    context = evaluation_context(run, run.chosen_items(split, section.items if items is None else items))
     names = checkpoint_names(checkpoints, run.recipe.stages)
-    rows = sweep(bench, ((name, load_checkpoint(checkpoints / name)[0]) for name in names), section.shots)
+    rows = sweep(context, ((name, load_checkpoint(checkpoints / name)[0]) for name in names), section.shots)
     found = {
         "task": run.task.name,
         "split": split,
-        "n": len(bench.queries),
+        "n": len(context.queries),
         "checkpoints": rows,
         "best": best_row(rows),
         "chosen_on_test": chosen_on_test,
-        "conditions": conditions_of(run.scorer.context, split, [item.id for item in bench.queries], bench.pools),
+        "conditions": conditions_of(run.scorer.context, split, [item.id for item in context.queries], context.pools),
     }
     write_json(run.folder / f"sweep-{split}.json", found)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leverplus import catalog
 from leverplus.errors import LeverError
-from leverplus.lab.runs import Workshop
+from leverplus.experiment.workshop import Workshop
 from leverplus.recipe.recipe import Recipe, find_recipe, gallery_names, load_recipe
 
 if TYPE_CHECKING:

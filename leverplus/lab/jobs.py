@@ -116,12 +116,12 @@ def measure_arms(job: Job, place: Workplace) -> dict[str, Record]:
         run = Run(recipe, place.runs / ARMS, job.seed, place.store_of(job.world), shared=_shared_parts(recipe))
         _share_parts(run)
         started = time.monotonic()
-        bench = _test_bench(run)
+        context = _test_context(run)
         section = replace(run.recipe.eval, oracle=run.recipe.pool.size <= ORACLE_POOL)
         share = choose_text_share(run)
-        results = run_arms(bench, section, None, share, run.recipe.pool.mmr_lambda)
+        results = run_arms(context, section, None, share, run.recipe.pool.mmr_lambda)
         records[job.key(ARMS, size)] = {
-            **_record(job, ARMS, run, bench, results),
+            **_record(job, ARMS, run, context, results),
             "commit": place.commit or commit(),
             "text_share": share,
             "images": list(results.images),
@@ -155,18 +155,18 @@ def train_and_measure(job: Job, place: Workplace) -> dict[str, Record]:
         run = trained_run
         if size:
             run = replace(run, recipe=resized(recipe, size), shared=run.parts)
-        bench = _test_bench(run)
+        context = _test_context(run)
         for stage, name in job.stages.items():
             started = time.monotonic()
-            results = Results.of(bench.queries)
+            results = Results.of(context.queries)
             run_learned(
                 results,
-                bench,
+                context,
                 load_checkpoint(rundir.stage_folder(folder / rundir.CHECKPOINTS, stage))[0],
                 run.recipe.eval.shots,
             )
             records[job.key(name, size)] = {
-                **_record(job, name, run, bench, results),
+                **_record(job, name, run, context, results),
                 "commit": place.commit or commit(),
                 "none_share": _none_share(results),
                 **trained[stage],
@@ -206,18 +206,18 @@ def _train(run: Run) -> dict[str, Record]:
     return trained
 
 
-def _test_bench(run: Run) -> EvaluationContext:
+def _test_context(run: Run) -> EvaluationContext:
     from leverplus.evaluation.conditions import require_unseen
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.scoring.scorer import EVALUATION
 
     run.scorer.meter.asked[EVALUATION].clear()
     queries = run.chosen_items("test", run.recipe.eval.items)
     require_unseen(queries, run.demonstrations)
-    return bench_of(run, queries)
+    return evaluation_context(run, queries)
 
 
-def _record(job: Job, name: str, run: Run, bench: EvaluationContext, results: Results) -> Record:
+def _record(job: Job, name: str, run: Run, context: EvaluationContext, results: Results) -> Record:
     """What every record says: what was measured, on what, and the accuracy of every item by arm and shots."""
     from leverplus.evaluation.conditions import conditions_of
     from leverplus.scoring.scorer import EVALUATION
@@ -235,7 +235,7 @@ def _record(job: Job, name: str, run: Run, bench: EvaluationContext, results: Re
         "pool": run.recipe.pool.size,
         "n": len(results.items),
         "recipe": run.recipe.hash,
-        "conditions": conditions_of(run.scorer.context, "test", results.items, bench.pools)["hash"],
+        "conditions": conditions_of(run.scorer.context, "test", results.items, context.pools)["hash"],
         "accuracy": accuracy,
         "eval_calls": run.scorer.meter.calls(EVALUATION),
     }

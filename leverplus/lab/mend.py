@@ -11,8 +11,8 @@ import numpy as np
 
 from leverplus import rundir
 from leverplus.errors import TrainingError
+from leverplus.experiment.workshop import Workshop
 from leverplus.lab.gallery import Case, Outcome, case, run_case
-from leverplus.lab.runs import Workshop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,11 +73,11 @@ def learned_scores(run: Run, items: int) -> NDArray[np.float64]:
     """Accuracy of a run's selector on every item, mean over its shots."""
     from leverplus.evaluation.evaluate import run_learned
     from leverplus.evaluation.predictions import Results
-    from leverplus.experiment.evaluate import bench_of
+    from leverplus.experiment.evaluate import evaluation_context
     from leverplus.training.checkpoint import load_checkpoint
 
     policy = load_checkpoint(run.folder / rundir.CHECKPOINTS / list(run.recipe.stages)[-1])[0]
-    bench = bench_of(run, run.chosen_items("test", items))
-    results, shots = Results.of(bench.queries), sorted(run.recipe.eval.shots)
-    run_learned(results, bench, policy, shots)
+    context = evaluation_context(run, run.chosen_items("test", items))
+    results, shots = Results.of(context.queries), sorted(run.recipe.eval.shots)
+    run_learned(results, context, policy, shots)
     return np.asarray(np.mean([results.accuracy("learned", n) for n in shots], axis=0), dtype=np.float64)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.errors import EvaluationError, LeverError
-from leverplus.lab.runs import Workshop, evaluate_once, read_back
+from leverplus.experiment.workshop import Workshop, evaluate_once, read_back
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:

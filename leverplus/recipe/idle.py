@@ -341,7 +341,7 @@ def _stage(recipe: Recipe, name: str) -> Reasons:
     if stage.schedule == "constant":
         found |= _off(name, ["final_lr"], f'{name}.schedule = "constant" ends where it began')
     if stage.keep == "last" and not (stage.easy_best and stage.easy_epochs):
-        found |= _off(name, ["monitor"], f'{name}.keep = "last" takes the last epoch, whatever it is worth')
+        found |= _off(name, ["monitor"], f'{name}.keep = "last" takes the last epoch, however good it is')
     if not stage.easy_epochs:
         found |= _off(name, ["easy_gap", "easy_count", "easy_best"], f"{name}.easy_epochs = 0 has no easy epochs")
         if not stage.min_positive_ratio:
@@ -366,7 +366,7 @@ def _rce(recipe: Recipe, stage: Any) -> Reasons:  # noqa: ARG001 one signature
     if not stage.top1:
         return {}
     keys = ["temperature_start", "temperature_end", "weights", "centred", "skip_flat"]
-    return _off("rce", keys, "rce.top1 = true learns from the first list alone, whatever it is worth")
+    return _off("rce", keys, "rce.top1 = true learns from the first list alone, however good it is")
 
 
 def _listwise(recipe: Recipe, stage: Any) -> Reasons:  # noqa: ARG001

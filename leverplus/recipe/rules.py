@@ -235,7 +235,7 @@ def _world_for_others(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
-    """Rounds of acquisition that no epoch would follow."""
+    """Rounds of active learning that no epoch would follow."""
     score, train = sections["score"], sections["train"]
     first = stages.get(train.asking) if train and train.asking else None
     if score and first and score.rounds and score.rounds >= first.epochs:

@@ -117,7 +117,9 @@ class ScoreSection:
     stochastic: int = setting(0, "mixed: sequences drawn from the selector without replacement", low=0)
     selector_beams: int = setting(0, "mixed: likeliest sequences under the selector", low=0)
     prefixes: bool = setting(False, "mixed: also score every prefix of a sequence")
-    mine: int = setting(0, "calls to find better or worse sequences for a query whose are all worth the same", low=0)
+    mine: int = setting(
+        0, "calls to find better or worse sequences for a query whose sequences all score the same", low=0
+    )
     keep: str = setting(
         "all",
         "which groups are kept: mixed has right and wrong, strict and few_positives more wrong than right",

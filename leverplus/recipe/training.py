@@ -22,7 +22,7 @@ def _advantages() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """`[reward]`: what a score is worth. Computed on read, so changing it never asks the model again."""
+    """`[reward]`: how a score becomes a reward. Computed on read, so changing it never asks the model again."""
 
     mode: str = setting("gt_prob", "the reward of one prompt", choices=_rewards, part="reward")
     components: tuple[str, ...] = setting(

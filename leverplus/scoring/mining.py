@@ -1,6 +1,6 @@
 """Groups a stage can learn from: flat groups get more measurements, lopsided ones are left out, easy ones come first.
 
-A group is flat when all its sequences are worth the same. Mining tries sequences that its own measurements make likely
+A group is flat when all its sequences score the same. Mining tries sequences that its own measurements make likely
 to differ, and measures them on that query: no label is ever taken over from another query or made up.
 """
 
@@ -34,13 +34,13 @@ class Wish:
         return self.better or self.worse
 
 
-def wish_of(scores: Sequence[Score], worth: float) -> Wish:
-    """All wrong (worth 0): something better. All right (worth 1): something worse. In between: both."""
+def wish_of(scores: Sequence[Score], value: float) -> Wish:
+    """All wrong (value 0): something better. All right (value 1): something worse. In between: both."""
     values = [score.accuracy for score in scores]
-    return Wish(worth < 1.0 and max(values) <= worth, worth > 0.0 and min(values) >= worth)
+    return Wish(value < 1.0 and max(values) <= value, value > 0.0 and min(values) >= value)
 
 
-def flat_worth(group: Group) -> float | None:
+def flat_value(group: Group) -> float | None:
     """The accuracy that all sequences of a group share; None when they differ or there are none."""
     values = [score.accuracy for score in group.scores if score.demos]
     return values[0] if values and signal.is_flat(values) else None
@@ -55,7 +55,7 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
     found = list(groups)
     searches: dict[int, _GroupSearch] = {}
     for row, group in enumerate(groups):
-        shared = flat_worth(group)
+        shared = flat_value(group)
         if shared is not None:
             searches[row] = _GroupSearch(group, shots, shared)
     spent = 0  # calls per group: all open groups are asked in step, so that one request asks for many
@@ -77,8 +77,8 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
 class _GroupSearch:
     """The search of one flat group: what is known, and two orders of sequences to try."""
 
-    def __init__(self, group: Group, shots: int, worth: float) -> None:
-        self.group, self.worth = group, worth
+    def __init__(self, group: Group, shots: int, value: float) -> None:
+        self.group, self.value = group, value
         self.scores: list[Score] = []
         self.known = {score.demos for score in group.scores}
         ranked = _ranked(group)
@@ -86,7 +86,7 @@ class _GroupSearch:
 
     @property
     def wish(self) -> Wish:
-        return wish_of([score for score in (*self.group.scores, *self.scores) if score.demos], self.worth)
+        return wish_of([score for score in (*self.group.scores, *self.scores) if score.demos], self.value)
 
     def propose(self, count: int) -> list[Demos]:
         """Up to `count` new sequences, from both ends when both are wished for."""

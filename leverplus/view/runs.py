@@ -141,7 +141,7 @@ def state_of(folder: Path, *, finished: bool) -> str:
     """
     if finished:
         return "finished"
-    latest = max(_mtime(folder / name) for name in (*MARKS, rundir.PROGRESS, rundir.CHECKPOINTS, rundir.ACQUIRED))
+    latest = max(_mtime(folder / name) for name in (*MARKS, rundir.PROGRESS, rundir.CHECKPOINTS, rundir.ACTIVE))
     lately = max(LIVE_SECONDS, 3 * _pace(folder / rundir.PROGRESS))
     return "training" if time.time_ns() - latest < lately * 1_000_000_000 else "stopped"
 

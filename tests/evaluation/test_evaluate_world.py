@@ -18,7 +18,7 @@ from leverplus.evaluation.diagnose import order_sensitivity, sample_places, shuf
 from leverplus.evaluation.evaluate import run_arms
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.evaluation.sweep import checkpoint_folder, guard_test
-from leverplus.experiment.evaluate import bench_of, evaluate_run
+from leverplus.experiment.evaluate import evaluate_run, evaluation_context
 from leverplus.experiment.run import Run
 from leverplus.experiment.sweep import sweep_run
 from leverplus.policies.base import Policy
@@ -35,8 +35,8 @@ ARMS = {
 
 
 @pytest.fixture(scope="module")
-def bench(world_run: Run) -> arms.EvaluationContext:
-    return bench_of(world_run, world_run.chosen_items("test", world_run.recipe.eval.items))
+def context(world_run: Run) -> arms.EvaluationContext:
+    return evaluation_context(world_run, world_run.chosen_items("test", world_run.recipe.eval.items))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def test_every_arm_answers_the_same_items(world_run: Run, results: Results) -> N
         assert np.isclose(report["arms"][arm]["mean"], np.mean(values))
 
 
-def test_demonstrations_come_from_the_querys_pool_each_once(bench: arms.EvaluationContext, results: Results) -> None:
-    pools = {pool.query: set(pool.candidates) for pool in bench.pools}
+def test_demonstrations_come_from_the_querys_pool_each_once(context: arms.EvaluationContext, results: Results) -> None:
+    pools = {pool.query: set(pool.candidates) for pool in context.pools}
     for arm, shots, draw in results:
         for own in draw:
             assert len(set(own.demos)) == len(own.demos)
@@ -78,19 +78,19 @@ def test_oracles_are_in_order(results: Results) -> None:
         assert (results.accuracy("oracle_exhaustive", 2) >= results.accuracy(arm, 2)).all()
 
 
-def test_an_unaffordable_exhaustive_oracle_is_not_run(world_run: Run, bench: arms.EvaluationContext) -> None:
+def test_an_unaffordable_exhaustive_oracle_is_not_run(world_run: Run, context: arms.EvaluationContext) -> None:
     section = replace(world_run.recipe.eval, exhaustive_calls=14 * 6 * 5 - 1)
-    found = run_arms(bench, section, None, 0.5, 0.7)
+    found = run_arms(context, section, None, 0.5, 0.7)
     assert found.shots("oracle_exhaustive") == [1]
     assert "learned" not in found.draws
 
 
-def test_the_nearest_arm_matches_a_search_by_hand(bench: arms.EvaluationContext) -> None:
-    chosen = arms.nearest_arm(bench, 0.5, [2])[2]
-    for pool, demos in zip(bench.pools, chosen, strict=True):
-        query = {name: block[bench.table.row(pool.query)].double() for name, block in bench.table.blocks.items()}
-        rows = [bench.table.row(candidate) for candidate in pool.candidates]
-        similar = sum(0.5 * bench.table.blocks[name][rows].double() @ query[name] for name in ("image", "text"))
+def test_the_nearest_arm_matches_a_search_by_hand(context: arms.EvaluationContext) -> None:
+    chosen = arms.nearest_arm(context, 0.5, [2])[2]
+    for pool, demos in zip(context.pools, chosen, strict=True):
+        query = {name: block[context.table.row(pool.query)].double() for name, block in context.table.blocks.items()}
+        rows = [context.table.row(candidate) for candidate in pool.candidates]
+        similar = sum(0.5 * context.table.blocks[name][rows].double() @ query[name] for name in ("image", "text"))
         assert isinstance(similar, torch.Tensor)
         best = similar.argsort(descending=True)[:2].tolist()
         assert demos == (pool.candidates[best[1]], pool.candidates[best[0]])
@@ -98,7 +98,7 @@ def test_the_nearest_arm_matches_a_search_by_hand(bench: arms.EvaluationContext)
 
 def test_the_label_vote_never_sees_the_querys_own_answer(world_run: Run) -> None:
     train = world_run.demonstrations[:8]
-    own = bench_of(world_run, train)
+    own = evaluation_context(world_run, train)
     alone = arms.label_vote_arm(own, 1.0, 1)
     assert len(alone) == 8
     assert all(prediction.demos == () and prediction.tokens == 0 for prediction in alone)
@@ -130,10 +130,10 @@ def test_the_same_run_gives_the_same_bytes(world_run: Run, policy: Policy) -> No
 
 
 def test_a_policy_that_ignores_its_query_is_caught(
-    bench: arms.EvaluationContext, policy: Policy, results: Results
+    context: arms.EvaluationContext, policy: Policy, results: Results
 ) -> None:
-    places = list(range(len(bench.pools)))
-    seeing = shuffled_queries(bench, results, policy, places)
+    places = list(range(len(context.pools)))
+    seeing = shuffled_queries(context, results, policy, places)
 
     class Blind(type(policy)):  # type: ignore[misc]
         """The same selector, given the same query vector whatever is asked."""
@@ -144,22 +144,22 @@ def test_a_policy_that_ignores_its_query_is_caught(
 
     blind = copy.deepcopy(policy)
     blind.__class__ = Blind
-    own = Results.of(bench.queries)
-    for shots, lists in arms.learned(blind, bench.pools, bench.table, [1, 2]).items():
-        own.add("learned", shots, bench.ask(lists, "blind"))
-    caught = shuffled_queries(bench, own, blind, places)
+    own = Results.of(context.queries)
+    for shots, lists in arms.learned(blind, context.pools, context.table, [1, 2]).items():
+        own.add("learned", shots, context.ask(lists, "blind"))
+    caught = shuffled_queries(context, own, blind, places)
     assert all(row["same_picks"] == 1.0 and row["lost"] == 0.0 for row in caught.values())
     assert seeing["1"]["same_picks"] < 1.0
 
 
-def test_other_orders_are_really_asked(bench: arms.EvaluationContext, results: Results) -> None:
+def test_other_orders_are_really_asked(context: arms.EvaluationContext, results: Results) -> None:
     measured = {item: dict[tuple, float]() for item in results.items}
     for own in results.draws["learned"][2][0]:
         measured[own.item][own.demos] = own.accuracy
-    before = bench.scorer.meter.calls(EVALUATION)
+    before = context.scorer.meter.calls(EVALUATION)
     two = Results(results.items, results.images, {"learned": {2: results.draws["learned"][2]}})
-    found = order_sensitivity(bench, two, [0, 3, 5], measured)
-    assert bench.scorer.meter.calls(EVALUATION) >= before
+    found = order_sensitivity(context, two, [0, 3, 5], measured)
+    assert context.scorer.meter.calls(EVALUATION) >= before
     assert found["2"]["n"] == 3
     for place in (0, 3, 5):
         demos = results.draws["learned"][2][0][place].demos

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leverplus import catalog
+from leverplus.experiment.workshop import Workshop
 from leverplus.lab.gallery import QUICK, SMALL, case, cases, run_case
 from leverplus.lab.mend import compare_learned, mend
-from leverplus.lab.runs import Workshop
 from leverplus.recipe.recipe import gallery_names
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leverplus.errors import DataError, MissingFile
-from leverplus.lab.real import WayRecord, read_records, recommended, standings, write_records
+from leverplus.lab.real import WayRecord, read_records, recommended, summarise, write_records
 
 
 def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> WayRecord:
@@ -45,7 +45,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_ours_is_compared_with_the_rival_that_dev_finds_best_on_common_items() -> None:
-    found = standings(made())
+    found = summarise(made())
     best = {(row["against"], row["shots"]): row for row in found["comparisons"] if row["arm"] == "effects"}
     assert best["free", "best"]["rival"] == "nearest"
     assert best["free", "best"]["n"] == 350
@@ -62,13 +62,13 @@ def test_ours_is_compared_with_the_rival_that_dev_finds_best_on_common_items() -
 
 
 def test_p_is_corrected_over_all_tables() -> None:
-    alone = standings(made())["comparisons"][-1]
+    alone = summarise(made())["comparisons"][-1]
     many = []
     for number in range(8):
         many += [WayRecord(**{**vars(r), "task": f"task{number}"}) for r in made(number)]
     row = next(
         r
-        for r in standings(many)["comparisons"]
+        for r in summarise(many)["comparisons"]
         if r["task"] == "task0" and r["shots"] == alone["shots"] and r["against"] == alone["against"]
     )
     assert row["p_value"] == alone["p_value"]
@@ -77,7 +77,7 @@ def test_p_is_corrected_over_all_tables() -> None:
 
 def test_the_arm_to_use_is_the_best_on_dev_and_never_one_that_looks() -> None:
     assert recommended(made()).arm == "effects"
-    assert [row["arm"] for row in standings(made())["arms"] if row["recommended"]] == ["effects"]
+    assert [row["arm"] for row in summarise(made())["arms"] if row["recommended"]] == ["effects"]
 
 
 def test_a_folder_without_records_and_a_strange_file_are_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from leverplus.scoring.mining import (
     Balance,
     Wish,
     _ranked,
-    flat_worth,
+    flat_value,
     keep_groups,
     mine_flat,
     outwards,
@@ -49,11 +49,11 @@ def test_a_flat_group_wishes_for_what_it_lacks(worth, found, wish) -> None:
 
 
 def test_a_group_is_flat_when_its_sequences_agree_whatever_the_bare_query_does() -> None:
-    assert flat_worth(group_of(0.6, 0.6)) == 0.6
-    assert flat_worth(group_of(0.6, 0.0)) is None
+    assert flat_value(group_of(0.6, 0.6)) == 0.6
+    assert flat_value(group_of(0.6, 0.0)) is None
     bare = replace(group_of(1.0).scores[0], demos=())
     flat = group_of(0.0, 0.0)
-    assert flat_worth(replace(flat, scores=(*flat.scores, bare), members=(*flat.members, Member((), "dense")))) == 0.0
+    assert flat_value(replace(flat, scores=(*flat.scores, bare), members=(*flat.members, Member((), "dense")))) == 0.0
 
 
 @pytest.mark.parametrize("shots", [1, 2, 3])
@@ -88,12 +88,12 @@ def test_mining_measures_until_the_wish_is_met_or_the_calls_are_spent(scorer, po
         assert {member.source for member in new.members[1:]} == {"mined"}
         assert list(new.scores) == scorer.score([(new.query, member.demos) for member in new.members])
         assert not wish_of(new.scores, worth) or len(new.members) == 21
-    assert sum(flat_worth(group) is None for group in mined) >= 4
+    assert sum(flat_value(group) is None for group in mined) >= 4
 
 
 def test_mining_leaves_groups_alone_that_differ_already(scorer, pools) -> None:
     groups = mine_flat(scorer, flat_groups(scorer, pools), shots=2, calls=30)
-    done = [group for group in groups if flat_worth(group) is None]
+    done = [group for group in groups if flat_value(group) is None]
     before = scorer.meter.calls(TRAINING)
     assert mine_flat(scorer, done, shots=2, calls=30) == done
     assert scorer.meter.calls(TRAINING) == before

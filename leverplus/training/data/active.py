@@ -30,6 +30,9 @@ from leverplus.types import Demos, Group, Member, Pool
 BATCH = 256
 """Pools that the selector reads at once."""
 
+ORIGIN = "acquired"
+"""Where a list asked for in a round comes from, as probe.json and exported groups name it since 0.1."""
+
 Turn = tuple[int, int]
 """The place of a pool, and how many demonstrations are shown already when it is asked about."""
 
@@ -112,7 +115,7 @@ class ActiveRows:
             write_json(path, {"prompts": self._proposed(policy, own)})
         members = []
         for prompts in read_json(path)["prompts"]:
-            members.append([Member(tuple(demos), "acquired") for demos in prompts])
+            members.append([Member(tuple(demos), ORIGIN) for demos in prompts])
         pools = [self.pools[place] for place, _ in own]
         what = f"round {self.done} of {self.plan.section.rounds}"
         self.waiting.append(scored_groups(self.scorer, pools, members, what))

@@ -11,8 +11,8 @@ import pytest
 from tiny_world import TINY
 
 from leverplus.errors import EvaluationError, RecipeError, UnknownName
-from leverplus.lab.runs import Workshop
-from leverplus.lab.sweep import configurations, read_grid, run_sweep, split_values, spread_of
+from leverplus.experiment.grid import configurations, read_grid, run_sweep, split_values, spread_of
+from leverplus.experiment.workshop import Workshop
 from leverplus.rundir import read_json, write_json
 from leverplus.store.db import ScoreStore
 

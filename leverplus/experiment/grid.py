@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import EvaluationError, RecipeError
-from leverplus.lab.runs import Workshop, evaluate_once, read_back
+from leverplus.experiment.workshop import Workshop, evaluate_once, read_back
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 Grid = Mapping[str, Sequence[str]]
