@@ -22,6 +22,7 @@ def reward_constant(record: Record) -> list[Finding]:
         if reward is None or reward.moves:
             continue
         spread = _spread(series, reward)
+        # our own log prints the spread inside groups; others that of a step, in which a few may differ
         most = 0.0 if series.exact else 0.05 * abs(reward.middle)
         if spread is None or spread > most + 1e-6:
             continue
@@ -52,7 +53,7 @@ def reward_hacked(record: Record) -> list[Finding]:
             continue
         metric, right = found
         if right.early > 0.95 or right.change > max(0.01, 0.5 * right.error) or right.rises:
-            continue
+            continue  # accuracy had no room to rise, or did rise a little
         held = curve(series, "val/reward")
         if (held is not None and not held.rises) or max(right.values) - right.early > max(5.0 * right.noise, 0.05):
             continue  # what is held out does not follow the reward either, or followed it for a while: over-fitting
@@ -79,7 +80,7 @@ def learning_rate_too_large(record: Record) -> list[Finding]:
     text = TEXTS["learning_rate_too_large"]
     for series in record.series:
         if len(series.epochs) < 5 or (series.exact and not _worse(series)):
-            continue
+            continue  # of our own runs the outcome is known, so that large steps alone are no reason to speak
         found = _jumps(series) if series.stage in ("grpo", "ppo") else _diverges(series)
         if found is None:
             continue
@@ -108,7 +109,7 @@ def _diverges(series: Series) -> tuple[str, dict[str, float | int | str]] | None
     if loss is None:
         return None
     worst = max(loss.values)
-    if loss.rises and loss.late > 1.1 * loss.early:
+    if loss.rises and loss.late > 1.1 * loss.early:  # beyond the noise, and by enough to matter
         title = text.say("loss_rose", first=loss.early, last=loss.late)
         return title, {"first": loss.early, "last": loss.late}
     spikes = sum(value > 3.0 * max(loss.middle, loss.values[0]) for value in loss.values)
@@ -125,7 +126,7 @@ def _jumps(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
     """Gradients grow or spike while the reward does not rise; or the policy moves too far in a single update."""
     text = TEXTS["learning_rate_too_large"]
     moved = curve(series, "kl_prox", 5)
-    if moved is not None and moved.middle > 0.2:
+    if moved is not None and moved.middle > 0.2:  # nats per update; trust regions stop at about 0.1
         title = text.say("update_far_often", nats=moved.middle)
         return title, {"kl_prox": moved.middle}
     reward = curve(series, "reward", 5)
@@ -133,8 +134,8 @@ def _jumps(series: Series) -> tuple[str, dict[str, float | int | str]] | None:
         title = text.say("update_far", nats=max(moved.values))
         return title, {"kl_prox": max(moved.values), "reward_first": reward.early, "reward_last": reward.late}
     kl = curve(series, "kl", 10)
-    if kl is not None and kl.values[0] < 0.05 and max(kl.values[: len(kl.values) // 5]) > 0.5:
-        far = max(kl.values[: len(kl.values) // 5])
+    far = 0.0 if kl is None else max(kl.values[: len(kl.values) // 5])
+    if kl is not None and kl.values[0] < 0.05 and far > 0.5:
         title = text.say("kl_far_at_once", first=kl.values[0], far=far)
         return title, {"kl": far}
     norms = curve(series, "grad_norm", 5)
@@ -159,7 +160,7 @@ def kl_explodes(record: Record) -> list[Finding]:
     text = TEXTS["kl_explodes"]
     for series in record.stages("grpo"):
         kl = curve(series, "kl")
-        limit = 6.0 if series.exact else 1.0
+        limit = 6.0 if series.exact else 1.0  # ours is nats per sequence; libraries print nats per token
         if kl is None or kl.late <= limit or kl.late <= 8.0 * max(kl.early, 0.01) or not kl.rises:
             continue
         reward = first_curve(series, ("val/reward", "val/accuracy", "reward"))
@@ -180,11 +181,11 @@ def length_drifts(record: Record) -> list[Finding]:
     text = TEXTS["length_drifts"]
     for series in record.stages("grpo"):
         length, cut = curve(series, "length", 5), curve(series, "truncated", 5)
-        better = rises(series, "val/accuracy", "accuracy") or (
-            curve(series, "accuracy") is None and curve(series, "val/accuracy") is None and rises(series, "reward")
-        )
-        if better:
+        if rises(series, "val/accuracy", "accuracy"):
             continue
+        judged = curve(series, "accuracy") is not None or curve(series, "val/accuracy") is not None
+        if not judged and rises(series, "reward"):
+            continue  # the reward is all there is to judge by
         if length is not None and length.moves and not 0.5 < length.late / max(length.early, 1e-9) < 2.0:
             title = text.say("seen", first=length.early, last=length.late)
             evidence = {"length_first": length.early, "length_last": length.late}
@@ -224,7 +225,7 @@ def _jump(series: Series, mark: int, metric: str, worse: float) -> tuple[float, 
     if len(before) < 2 or not after or whole is None:
         return None
     low, high = median(before), max(after, key=lambda value: worse * value)
-    jump = worse * (high - low)
+    jump = worse * (high - low)  # above 0: it became worse, whichever way that is for this metric
     enough = jump > 6.0 * whole.noise and jump > 0.25 * max(abs(low), 0.1 * max(map(abs, whole.values)))
     return (low, high) if enough else None
 
@@ -250,7 +251,8 @@ def _compared(record: Record) -> tuple[str, list[float], float] | None:
     if len({series.label for series in runs}) < 2 or len(runs) < 2:
         return None
     for metric in JUDGED:
-        curves = [found for series in runs if (found := curve(series, metric)) is not None]
+        measured = [curve(series, metric) for series in runs]
+        curves = [found for found in measured if found is not None]
         if len(curves) == len(runs):
             gain = sum(own.change for own in curves) / len(curves)
             return _spoken(metric), [own.late for own in curves], gain

@@ -9,7 +9,7 @@ from statistics import mean, median
 
 from leverplus.doctor.records import Series
 
-FIFTH = 5
+FIFTH = 5  # the beginning and the end of a curve are a fifth of it each: enough to average out noise
 SMALLEST = 0.02
 """Changes under this share of the largest value are none, however smooth the curve is."""
 
@@ -39,14 +39,19 @@ class Curve:
     @property
     def noise(self) -> float:
         """Standard deviation of a value around the course of the curve, from second differences (a line has none)."""
-        v = self.values
-        bends = [abs(v[n] - 2.0 * v[n + 1] + v[n + 2]) for n in range(len(v) - 2)]
-        return 1.4826 * median(bends) / math.sqrt(6.0) if bends else 0.0  # var(a - 2b + c) = 6 var
+        triples = zip(self.values, self.values[1:], self.values[2:], strict=False)
+        bends = [abs(before - 2.0 * here + after) for before, here, after in triples]
+        if not bends:
+            return 0.0
+        # 1.4826 makes a median of absolute values a standard deviation of normal ones; var(a - 2b + c) = 6 var
+        return 1.4826 * median(bends) / math.sqrt(6.0)
 
     @property
     def error(self) -> float:
         """Standard error of `change`, with a floor for curves that are printed without noise."""
-        return max(self.noise * math.sqrt(2.0 / self._part), SMALLEST / 3.0 * max(map(abs, self.values)))
+        of_noise = self.noise * math.sqrt(2.0 / self._part)  # difference of two means of `_part` values each
+        # `rises` asks for three standard errors, so that this floor makes SMALLEST the smallest change
+        return max(of_noise, SMALLEST / 3.0 * max(map(abs, self.values)))
 
     @property
     def rises(self) -> bool:
@@ -82,4 +87,5 @@ def first_curve(series: Series, metrics: Sequence[str], fewest: int = 3) -> tupl
 
 def rises(series: Series, *metrics: str) -> bool:
     """Whether any of these metrics rose."""
-    return any((found := curve(series, metric)) is not None and found.rises for metric in metrics)
+    curves = (curve(series, metric) for metric in metrics)
+    return any(found is not None and found.rises for found in curves)

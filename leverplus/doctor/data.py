@@ -13,6 +13,7 @@ TEXTS = read_texts("data")
 FEW_GROUPS = 20
 """Fewer groups than this may all be flat by chance, and a run with rounds of asking begins with a handful."""
 
+# rewards of one family are the same ranking of members: correctness and accuracy, or the probability of the answer
 _HARD = {"hard_only", "soft_only", "hard_plus_soft", "hard_plus_soft_v2", "separated"}
 _PROB = {"gt_prob", "hard_plus_gtprob", "hard01_plus_gtprob", "hard01_plus_gtprob_separated"}
 
@@ -81,6 +82,7 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
     for series in record.stages("grpo"):
         live = _live(record, series)
         spread = series.last("adv/std")
+        # z-scores over whole groups would spread by the share of live groups; half of it leaves room for floors
         if live is not None and live > 0.1 and spread is not None and spread < 0.5 * live and not _centred(series):
             named = f" of {series.label}" if series.label else ""
             title = text.say("seen", named=named, spread=spread, live=live)
@@ -105,12 +107,17 @@ def _live(record: Record, series: Series) -> float | None:
 def advantage_std_tiny(record: Record) -> list[Finding]:
     """Under a few percent of the groups carry signal."""
     text = TEXTS["advantage_std_tiny"]
-    tiny = [s for s in record.stages("grpo") if (v := s.last("adv/std")) is not None and v < 0.05 and not _centred(s)]
+    tiny = []
+    for series in record.stages("grpo"):
+        spread = series.last("adv/std")
+        # z-scores of a group that carries signal spread by 1, so that the mean over groups is the share of such groups
+        if spread is not None and spread < 0.05 and not _centred(series):
+            tiny.append(series)
     if _whole_groups(record):
-        tiny = [s for s in tiny if (_live(record, s) or 0.0) <= 0.1]
+        tiny = [series for series in tiny if (_live(record, series) or 0.0) <= 0.1]
     if not tiny:
         return _advantages_zero(record)
-    series = min(tiny, key=lambda s: s.last("adv/std") or 0.0)
+    series = min(tiny, key=lambda own: own.last("adv/std") or 0.0)
     spread = series.last("adv/std") or 0.0
     evidence: dict[str, float | int | str] = {"adv_std": spread, "trainings": len(tiny)}
     share = "under 1 %" if spread < 0.01 else f"about {spread:.0%}"
@@ -128,6 +135,7 @@ def _centred(series: Series) -> bool:
     if spread is None or spread < 1e-4:
         return False
     if rewards is not None:
+        # centring keeps the spread of the rewards; a z-score would make it 1
         return 0.3 * rewards < spread < 1.5 * rewards and (series.last("frac_reward_zero_std") or 0.0) < 0.5
     return rises(series, "reward", "val/reward", "val/group_reward", "val/accuracy", "accuracy")
 
@@ -150,7 +158,10 @@ def _fingerprint(series: list[Series], evidence: dict[str, float | int | str]) -
     text = TEXTS["advantage_std_tiny"]
     for own in series:
         pairs = zip(own.values("adv/max"), own.values("adv/std"), strict=False)
-        ratios = [top / spread for (e1, top), (e2, spread) in pairs if e1 == e2 and spread > 0]
+        ratios = []
+        for (at, top), (also_at, spread) in pairs:
+            if at == also_at and spread > 0:  # both were printed for the same epoch
+                ratios.append(top / spread)
         if len(ratios) >= 2:
             evidence.update(max_over_std_first=ratios[0], max_over_std_last=ratios[-1])
             fits = abs(ratios[0] - 1.155) < 0.04 and abs(ratios[-1] - 1.45) < 0.1
@@ -286,7 +297,7 @@ def filtered_by_outcome(record: Record) -> list[Finding]:
     groups = record.groups
     if groups is None or groups.scale != "accuracy" or groups.queries < 50:
         return []
-    if groups.tiers.get("flat", 0) > 0 or not _small(groups):
+    if groups.tiers.get("flat", 0) > 0 or not _small(groups):  # of large groups none need be flat
         return []
     title = text.say("seen", queries=groups.queries)
     return text.found(title, {"queries": groups.queries, "positive": groups.positive})
@@ -303,7 +314,8 @@ def source_tells_label(record: Record) -> list[Finding]:
     groups = record.groups
     if groups is None:
         return []
-    rates = {name: s.positive for name, s in groups.sources.items() if s.members >= max(20, 0.05 * groups.members)}
+    enough = max(20, 0.05 * groups.members)  # a rate of fewer members says little
+    rates = {name: source.positive for name, source in groups.sources.items() if source.members >= enough}
     if len(rates) < 2 or max(rates.values()) - min(rates.values()) <= 0.6:
         return []
     high, low = max(rates, key=lambda name: rates[name]), min(rates, key=lambda name: rates[name])
@@ -326,7 +338,7 @@ def pick_no_better_than_group(record: Record) -> list[Finding]:
     groups = record.groups
     if groups is None or groups.scale != "accuracy" or groups.pick is None or groups.picked < 50:
         return []
-    error = (max(groups.pick * (1.0 - groups.pick), 1e-9) / groups.picked) ** 0.5
+    error = (max(groups.pick * (1.0 - groups.pick), 1e-9) / groups.picked) ** 0.5  # of a share of `picked` queries
     if groups.pick - groups.accuracy > error:
         return []
     pick, mean = groups.pick, groups.accuracy

@@ -34,7 +34,7 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
     text = TEXTS["accuracy_falls_with_n"]
     if record.published is None:
         return []
-    steps: list[tuple[int, int, int, float, float]] = []
+    steps: list[tuple[int, int, int, float, float]] = []  # shots, smaller n, larger n, accuracy at each
     rises = 0
     shots = sorted({s for arm in record.published.arms for s in arm.accuracy})
     for shot in shots:
@@ -44,7 +44,7 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
                 by_n.setdefault(arm.n, []).append(arm.accuracy[shot])
         sizes = sorted(by_n)
         for small, large in pairwise(sizes):
-            low, high = min(by_n[small]), max(by_n[large])
+            low, high = min(by_n[small]), max(by_n[large])  # even the worst at the smaller n against the best
             if low > high:
                 steps.append((shot, small, large, low, high))
             else:
@@ -139,7 +139,7 @@ def _differences(published: Published, *, means: bool) -> list[_Printed]:
     """Every arm against the baseline of its table, by shots or as a mean, each once."""
     found: dict[tuple[object, ...], _Printed] = {}
     for arm in published.arms:
-        rivals = [a for a in published.arms if a.table == arm.table and a.baseline]
+        rivals = [other for other in published.arms if other.table == arm.table and other.baseline]
         if arm.baseline or not rivals or arm.n is None:
             continue
         shared = sorted(set(arm.accuracy) & set(rivals[0].accuracy))
@@ -151,19 +151,28 @@ def _differences(published: Published, *, means: bool) -> list[_Printed]:
             values = [(str(s), arm.accuracy[s], rivals[0].accuracy[s]) for s in shared]
         for shots, own, other in values:
             row = _Printed(shown(arm.name), shots, arm.n, own - other, _p_values(arm.n, own, other))
+            # the same row printed in two tables is one difference, whatever it is called
             key = (shots, *sorted(arm.accuracy.items()), *sorted(rivals[0].accuracy.items()))
             found.setdefault(key, row)
     return list(found.values())
 
 
 def _p_values(n: int, left: float, right: float) -> tuple[float, ...]:
-    """p-values of the exact paired test at discordances from 5 % to that of independent answers."""
+    """p-values of the exact paired test at discordances from 5 % to that of independent answers.
+
+    A text prints two accuracies and not on which items they differ. The test needs that share, the discordance d: of
+    n d discordant items n (d + diff) / 2 favour the one side, the others the other.
+    """
     from leverplus.stats.significance import mcnemar_test
 
     diff = left - right
     independent = left * (1.0 - right) + right * (1.0 - left)
-    shares = [share for share in (0.05, 0.1, 0.2, 0.3, 0.4) if abs(diff) < share < independent] + [independent]
-    return tuple(mcnemar_test(round(n * (s + diff) / 2), round(n * (s - diff) / 2)) for s in shares)
+    assumed = [share for share in (0.05, 0.1, 0.2, 0.3, 0.4) if abs(diff) < share < independent]
+    found = []
+    for share in (*assumed, independent):
+        wins, losses = round(n * (share + diff) / 2), round(n * (share - diff) / 2)
+        found.append(mcnemar_test(wins, losses))
+    return tuple(found)
 
 
 def _settled(rows: Sequence[_Printed]) -> list[bool]:
@@ -269,6 +278,8 @@ def winners_curse(record: Record) -> list[Finding]:
     runs = len(by_n[n])
     if runs < 4:
         return []
+    # the largest of m standard normal values is about sqrt(2 log m); sqrt(d / n) is the standard error of a paired
+    # difference at a discordance d of 10 %
     luck = math.sqrt(2.0 * math.log(runs)) * math.sqrt(0.1 / n)
     title = text.say("seen", runs=runs, n=n)
     return text.found(title, {"runs": runs, "n": n, "luck_at_10_percent": luck})

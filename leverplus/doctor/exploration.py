@@ -19,11 +19,14 @@ def entropy_collapsed(record: Record) -> list[Finding]:
     text = TEXTS["entropy_collapsed"]
     for series in record.stages("grpo"):
         values = [value for _, value in series.values("entropy/norm")]
-        low = 0.05
+        low = 0.05  # of the entropy of a uniform choice
         if len(values) < 2:
-            values = [value for _, value in series.values("entropy")]
+            values = [value for _, value in series.values("entropy")]  # in nats: compared with its own beginning
             low = 0.1 * max(values[: max(1, len(values) // 5)], default=0.0)
-        if len(values) < 2 or median(values[-max(1, len(values) // 5) :]) >= low or values[0] <= 0.0:
+        if len(values) < 2 or values[0] <= 0.0:
+            continue
+        fifth = max(1, len(values) // 5)
+        if median(values[-fifth:]) >= low:
             continue
         when = next(place for place, value in enumerate(values) if value < low)
         half = "first" if when < max(1, len(values) // 2) else "second"
@@ -39,7 +42,7 @@ def entropy_stuck(record: Record) -> list[Finding]:
     text = TEXTS["entropy_stuck"]
     for series in record.stages("grpo"):
         values = [value for _, value in series.values("entropy/norm")]
-        if len(values) >= 3 and min(values) > 0.97:
+        if len(values) >= 3 and min(values) > 0.97:  # 1 is a uniform choice; any learnt preference is below this
             title = text.say("seen", lowest=min(values))
             return text.found(title, {"entropy": min(values), "epochs": len(values)})
     return []
@@ -61,8 +64,8 @@ def query_ignored(record: Record) -> list[Finding]:
     text = TEXTS["query_ignored"]
     for series in record.series:
         different = [value for _, value in series.values("picks/unique_demos")]
-        if len(different) >= 2 and median(different[-3:]) <= FEW:
-            count = median(different[-3:])
+        count = median(different[-3:]) if len(different) >= 2 else None
+        if count is not None and count <= FEW:
             title = text.say("seen", count=count, stage=series.stage)
             return text.found(title, {"unique_demos": count}, about=[series.label])
     for picks in record.picks:

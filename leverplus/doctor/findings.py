@@ -116,21 +116,24 @@ def read_texts(module: str) -> dict[str, Text]:
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Root causes first: a finding stands after all that explain it; among equals the graver stands first."""
-    linked = [
-        replace(
-            f, consequences=tuple(g.code for code in f.explains for g in findings if g.code == code and f.concerns(g))
-        )
-        for f in findings
-    ]
+    linked = [replace(finding, consequences=_explained_by(finding, findings)) for finding in findings]
     placed: list[Finding] = []
-    waiting = sorted(linked, key=lambda f: _RANK[f.severity])
+    waiting = sorted(linked, key=lambda finding: _RANK[finding.severity])
     while waiting:
-        explained = {code for f in waiting for code in f.consequences}
-        roots = [f for f in waiting if f.code not in explained] or waiting[:1]  # a circle is cut at its gravest
-        first = roots[0]
+        explained = {code for finding in waiting for code in finding.consequences}
+        roots = [finding for finding in waiting if finding.code not in explained]
+        first = roots[0] if roots else waiting[0]  # findings that explain each other are cut at the gravest
         placed.append(first)
         waiting.remove(first)
     return placed
+
+
+def _explained_by(cause: Finding, findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The codes of findings that follow from a cause, in the order in which it names them."""
+    found = []
+    for code in cause.explains:
+        found += [other.code for other in findings if other.code == code and cause.concerns(other)]
+    return tuple(found)
 
 
 def _short(value: Number) -> Number:

@@ -11,7 +11,7 @@ from leverplus.doctor.ratio import held_out_error
 from leverplus.doctor.records import Record, Series
 
 TEXTS = read_texts("optimisation")
-RATES = {"grpo": 2e-4}
+RATES = {"grpo": 2e-4}  # learning rates that suit a selector, where another than 0.001 is usual
 LEARNS = {"grpo": "grad/policy", "pairwise": "grad/pair"}
 """The gradient of the term that learns from rewards, by stage."""
 WEIGHTS = {"grad/kl": ("grpo.kl_beta", 0.01), "grad/entropy": ("grpo.entropy_bonus", 0.0),
@@ -29,8 +29,9 @@ def dead_updates(record: Record) -> list[Finding]:
             if stuck is not None:
                 return stuck
             continue
-        move, change = max(v for _, v in moves), max(v for _, v in changes)
-        if move < 1e-3 and change < 0.01:
+        move = max(value for _, value in moves)
+        change = max(value for _, value in changes)
+        if move < 1e-3 and change < 0.01:  # of the weights' size, and of the picks, in the best epoch
             rate = record.setting(f"{series.stage}.lr")
             title = text.say("seen", stage=series.stage, move=move, change=change)
             fix = None if rate is None else {f"{series.stage}.lr": 10.0 * rate}
@@ -74,7 +75,7 @@ def learning_rate_tiny(record: Record) -> list[Finding]:
     text = TEXTS["learning_rate_tiny"]
     for stage in record.setting("train.stages") or ():
         rate = record.setting(f"{stage}.lr")
-        if rate is not None and rate < 2e-5:
+        if rate is not None and rate < 2e-5:  # rates of models of billions of weights are copied from there
             title = text.say("seen", stage=stage, rate=rate)
             evidence = {"lr": rate}
             idle = _moved_nothing(record, stage)
@@ -104,7 +105,7 @@ def _moved_nothing(record: Record, stage: str) -> float | None:
         rewards = [value for _, value in series.values("val/reward")]
         if error is None or len(moves) < 2 or len(rewards) < 2 or max(moves) >= 2e-3:
             continue
-        if max(rewards) - min(rewards) < 0.25 * error:
+        if max(rewards) - min(rewards) < 0.25 * error:  # a reward that only jumped by its noise would spread by more
             return max(moves)
     return None
 
@@ -112,11 +113,12 @@ def _moved_nothing(record: Record, stage: str) -> float | None:
 def learning_rate_without_signal(record: Record) -> list[Finding]:
     """More of nothing."""
     text = TEXTS["learning_rate_without_signal"]
-    tiny = [s for s in record.stages("grpo") if (v := s.last("adv/std")) is not None and v < 0.05]
+    spreads = [(series, series.last("adv/std")) for series in record.stages("grpo")]
+    tiny = [series for series, spread in spreads if spread is not None and spread < 0.05]
     if not tiny or record.published is None:
         return []
-    used = [float(rate) for s in tiny if (rate := s.settings.get("lr")) is not None]
-    present = record.published.settings.get("", {}).get("lr")
+    used = [float(series.settings["lr"]) for series in tiny if series.settings.get("lr") is not None]
+    present = record.published.settings.get("", {}).get("lr")  # of a text that speaks of one training only
     used += [] if present is None else [float(present)]
     wanted = used + [value for key, value in record.published.advice if key == "lr"]
     larger = sorted({rate for rate in wanted if used and rate >= 2.0 * min(used)})
@@ -164,9 +166,10 @@ def nothing_learnt(record: Record) -> list[Finding]:
     """As good as a uniform choice."""
     text = TEXTS["nothing_learnt"]
     for series in record.stages("sft"):
-        losses, chance = [value for _, value in series.values("loss/nll")], chance_level(series)
+        losses = [value for _, value in series.values("loss/nll")]
+        chance = chance_level(series)
         if len(losses) < 3 or chance is None or not 0.98 * chance < losses[-1] <= 1.2 * chance:
-            continue
+            continue  # clearly below chance something was learnt; far above it the loss is of another kind
         if losses[-1] > 0.98 * losses[0]:
             title = text.say("seen", epochs=len(losses), loss=losses[-1], chance=chance)
             return text.found(title, {"first": losses[0], "last": losses[-1], "chance": chance})
@@ -176,7 +179,9 @@ def nothing_learnt(record: Record) -> list[Finding]:
 def chance_level(series: Series) -> float | None:
     """The negative log-likelihood of a uniform policy on the sequences of a stage, from nll_skill = 1 - nll / it."""
     nll, skill = series.last("nll"), series.last("nll_skill")
-    return None if nll is None or skill is None or skill >= 1.0 else nll / (1.0 - skill)
+    if nll is None or skill is None or skill >= 1.0:
+        return None
+    return nll / (1.0 - skill)
 
 
 def selected_by_loss(record: Record) -> list[Finding]:
@@ -289,6 +294,7 @@ def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, fl
         if error is None or len(held) < 4:
             continue
         best = held.index(max(held))
+        # best at the start is a training that harms from the first step, which reward_falls names
         if best == 0 or max(held) - max(held[-2:]) <= 2.0 * error or not _goes_on(series, fitted, best / len(held)):
             continue
         if not series.exact and (max(held) - held[-1] <= 4.0 * error or not rises(series, *fitted)):
@@ -344,7 +350,7 @@ def loss_falls_by_kl_only(record: Record) -> list[Finding]:
         if len(totals) < 2 or len(terms) != len(totals) or totals[0] - totals[-1] <= 0.05:
             continue
         share = (terms[0] - terms[-1]) / (totals[0] - totals[-1])
-        if 0.9 < share < 1.5:
+        if 0.9 < share < 1.5:  # above 1 another term rose meanwhile; far above, the loss is not the sum of these terms
             falls = text.say("course", loss_first=totals[0], loss_last=totals[-1], kl_first=terms[0], kl_last=terms[-1])
             title = text.say("seen", course=falls)
             return text.found(title, {"share": share, "kl_term_first": terms[0]}, about=[series.label])
@@ -355,14 +361,17 @@ def gradient_drowned(record: Record) -> list[Finding]:
     """Another term has the gradient."""
     text = TEXTS["gradient_drowned"]
     for series in record.stages(*LEARNS):
-        own, drowned = LEARNS.get(series.stage, "grad/policy"), []
+        own = LEARNS.get(series.stage, "grad/policy")
+        shares = []  # of the term that learns from rewards, and the largest term, for every epoch
         for line in series.epochs:
             norms = {name: value for name, value in line.values.items() if name.startswith("grad/") and value}
             if len(norms) > 1 and own in line.values:
-                drowned.append((norms.get(own, 0.0) / sum(norms.values()), max(norms, key=lambda name: norms[name])))
-        if sum(share < 0.1 for share, _ in drowned) < max(2, len(drowned) / 2):
+                largest = max(norms, key=lambda name: norms[name])
+                shares.append((norms.get(own, 0.0) / sum(norms.values()), largest))
+        drowned = sum(share < 0.1 for share, _ in shares)
+        if drowned < max(2, len(shares) / 2):
             continue
-        share, other = sorted(drowned)[(len(drowned) - 1) // 2]
+        share, other = sorted(shares)[(len(shares) - 1) // 2]  # the epoch in the middle stands for all
         term = other.removeprefix("grad/")
         key, usual = WEIGHTS.get(other, ("", 0.0))
         fix = {key: usual} if (record.setting(key) or 0.0) > usual else None

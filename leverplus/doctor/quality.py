@@ -17,7 +17,7 @@ from leverplus.errors import DataError, NotMeasured
 from leverplus.maths import signal
 from leverplus.types import Group, Score
 
-BINS = 1000
+BINS = 1000  # of accuracy and of gt_prob: fine enough for ranks, and joint counts stay small
 Array = NDArray[np.float64]
 
 
@@ -106,8 +106,10 @@ class GroupMeter:
         self.sums["oracle"] += float(accuracy.max())
         self.sums["levels"] += len(np.unique(accuracy))
         zero = int((accuracy == 0.0).sum())
-        half, one = int(((accuracy > 0) & (accuracy < 0.5)).sum()), int((accuracy >= 1.0 - signal.FLAT).sum())
+        half = int(((accuracy > 0) & (accuracy < 0.5)).sum())
+        one = int((accuracy >= 1.0 - signal.FLAT).sum())
         self.bins.update({"0": zero, "(0, 0.5)": half, "[0.5, 1)": len(accuracy) - zero - half - one, "1": one})
+        # a reward made of gt_prob can still tell members apart whose accuracies are all equal
         flat = signal.is_flat(accuracy) and (gt_prob is None or signal.is_flat(gt_prob))
         self.counts["flat"] += bool(flat)
         self.counts["all_zero"] += positive == 0
@@ -121,9 +123,12 @@ class GroupMeter:
         self.largest = top if self.largest is None else max(self.largest, top)
         self.counts["gt_prob"] += len(gt_prob)
         self.sums["gt_prob"] += float(gt_prob.sum())
-        cells = np.rint(accuracy * 1000).astype(np.int64) * (BINS + 1) + np.rint(gt_prob * BINS).astype(np.int64)
-        for cell, count in zip(*np.unique(cells, return_counts=True), strict=True):
-            self.joint[(int(cell) // (BINS + 1), int(cell) % (BINS + 1))] += int(count)
+        # each pair of bins as one number, so that numpy counts equal pairs
+        row = np.rint(accuracy * BINS).astype(np.int64)  # (members,), 0 to BINS
+        column = np.rint(gt_prob * BINS).astype(np.int64)  # (members,), 0 to BINS
+        cells, counts = np.unique(row * (BINS + 1) + column, return_counts=True)
+        for cell, count in zip(cells.tolist(), counts.tolist(), strict=True):
+            self.joint[divmod(cell, BINS + 1)] += count
         if not signal.is_flat(accuracy) and not signal.is_flat(gt_prob):
             self.counts["within"] += 1
             self.sums["within"] += float(np.corrcoef(accuracy, gt_prob)[0, 1])
@@ -218,9 +223,9 @@ def calibration(joint: Counter[tuple[int, int]]) -> dict[int, tuple[int, float]]
     members: Counter[int] = Counter()
     right: defaultdict[int, float] = defaultdict(float)
     for (accuracy, gt_prob), count in joint.items():
-        place = min(10 * gt_prob // BINS, 9)
+        place = min(10 * gt_prob // BINS, 9)  # 1.0 belongs to the last tenth
         members[place] += count
-        right[place] += count * accuracy / 1000
+        right[place] += count * accuracy / BINS
     return {place: (members[place], right[place] / members[place]) for place in sorted(members)}
 
 
@@ -228,8 +233,8 @@ def spearman(joint: Counter[tuple[int, int]]) -> float | None:
     """Rank correlation from joint counts of two binned values; None when one of them never varies."""
     if not joint:
         return None
-    cells = np.array(list(joint), dtype=np.int64)
-    weights = np.array(list(joint.values()), dtype=np.float64)
+    cells = np.array(list(joint), dtype=np.int64)  # (cells, 2)
+    weights = np.array(list(joint.values()), dtype=np.float64)  # (cells,), members in each
     ranks = [_middle_ranks(cells[:, column], weights) for column in (0, 1)]
     total = weights.sum()
     centred = [rank - (weights * rank).sum() / total for rank in ranks]
@@ -240,6 +245,7 @@ def spearman(joint: Counter[tuple[int, int]]) -> float | None:
 
 
 def _middle_ranks(values: NDArray[np.int64], weights: Array) -> Array:
+    """The rank of every value, counted with its weight; equal values share the middle of their ranks."""
     _, place = np.unique(values, return_inverse=True)
     sizes = np.bincount(place, weights=weights)
     return np.asarray((np.cumsum(sizes) - sizes / 2.0)[place], dtype=np.float64)

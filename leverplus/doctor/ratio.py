@@ -14,7 +14,7 @@ TEXTS = read_texts("ratio")
 def kl_at_start(record: Record) -> list[Finding]:
     """The KL was there before anything was learnt."""
     text = TEXTS["kl_at_start"]
-    far = [s for s in record.stages("grpo") if _starts_far(s)]
+    far = [series for series in record.stages("grpo") if _starts_far(series)]
     if not far:
         return []
     series = max(far, key=lambda s: s.first("kl") or 0.0)
@@ -26,8 +26,9 @@ def kl_at_start(record: Record) -> list[Finding]:
     }
     title = text.say("seen", kl=kl)
     if not series.exact:
+        # what was printed may be k3 the wrong way round: then these are the nats that the policies lie apart
         evidence["nats_if_exp_new_minus_old"] = _inverse_k3(kl)
-    rates = [rate for s in far if (rate := s.settings.get("lr"))]
+    rates = [series.settings["lr"] for series in far if series.settings.get("lr")]
     if rates:
         evidence["lr"] = max(rates)
         title += text.say("and_rate", rate=max(rates))
@@ -39,18 +40,20 @@ def kl_at_start(record: Record) -> list[Finding]:
 
 
 def _starts_far(series: Series) -> bool:
-    values = [(epoch, value) for epoch, value in series.values("kl") if epoch in (None, 1)]
-    if not values or values[0][1] <= 1.0:
+    """Whether the KL is large in the first epoch although the weights cannot have moved that far by then."""
+    at_first = [value for epoch, value in series.values("kl") if epoch in (None, 1)]
+    if not at_first or at_first[0] <= 1.0:  # nats per sequence
         return False
     if series.exact:
-        return (series.first("update/param_rel") or 0.0) < 1e-2
-    falls = (series.last("kl") or 0.0) < 0.5 * values[0][1]
+        return (series.first("update/param_rel") or 0.0) < 1e-2  # weights that moved by 1 % do not make 1 nat
+    # other logs do not say how far the weights moved: a KL that falls again, or a tiny learning rate, tells
+    falls = (series.last("kl") or 0.0) < 0.5 * at_first[0]
     return falls or (series.settings.get("lr") or 1.0) <= 1e-4
 
 
 def _inverse_k3(value: float) -> float:
     """The x > 0 with exp(x) - 1 - x = value, by Newton's method."""
-    x = math.log1p(value)
+    x = math.log1p(value)  # below the root, and the function is convex: the steps cannot run away
     for _ in range(20):
         x -= (math.exp(x) - 1.0 - x - value) / max(math.exp(x) - 1.0, 1e-9)
     return x
@@ -69,7 +72,7 @@ def inverted_kl(record: Record) -> list[Finding]:
     if record.setting("grpo.kl") != "k3_inverted":
         return []
     title = text.say("seen")
-    evidence = {"reads_at_3_nats": math.exp(3.0) - 4.0}
+    evidence = {"reads_at_3_nats": math.exp(3.0) - 4.0}  # exp(x) - 1 - x at x = 3, about 16
     return text.found(title, evidence, fix={"grpo.kl": "exact"})
 
 
@@ -80,7 +83,7 @@ def kl_estimate_disagrees(record: Record) -> list[Finding]:
         return []
     for series in record.stages("grpo"):
         exact, estimate = series.last("kl"), series.last("kl_k3")
-        if exact is None or estimate is None or exact < 0.01:
+        if exact is None or estimate is None or exact < 0.01:  # next to 0 a relative error says nothing
             continue
         if abs(estimate - exact) / exact > 0.5:
             title = text.say("seen", exact=exact, estimate=estimate)
@@ -111,6 +114,7 @@ def kl_weight_on_rails(record: Record) -> list[Finding]:
         if not weights:
             continue
         jump = max(weights) / min(weights)
+        # within 5 % of a limit: the last step towards it need not have been a whole factor
         at_limit = adapts and low and high and (weights[-1] <= 1.05 * low or weights[-1] >= 0.95 * high)
         if jump > 100.0 or at_limit:
             title = text.say("seen", first=weights[0], last=weights[-1])
@@ -126,7 +130,8 @@ def kl_collapsed(record: Record) -> list[Finding]:
         values = [value for _, value in series.values("kl")]
         if len(values) < 2:
             continue
-        back = values[0] > 1.0 and values[-1] < 0.1
+        back = values[0] > 1.0 and values[-1] < 0.1  # it was away from its reference and has come back
+        # 0.02 nats: from a near-uniform start a policy that learns anything passes this within an epoch
         if back or (series.exact and max(values) < 0.02 and _held(series)):
             title = text.say("seen", first=values[0], last=values[-1])
             if not back:
@@ -140,7 +145,7 @@ def kl_collapsed(record: Record) -> list[Finding]:
 def _held(series: Series) -> bool:
     """Whether the KL term holds the policy where it is, although the advantages would move it."""
     if (series.last("adv/frac_active") or 0.0) <= 0.2 or (series.last("kl_coef") or 0.0) < 0.1:
-        return False
+        return False  # too little signal to move it, or too light a term to hold it
     changed = [value for _, value in series.values("picks/changed_frac")]
     pulls = [line.values for line in series.epochs if line.values.get("grad/kl") and line.values.get("grad/policy")]
     stronger = sum((line["grad/kl"] or 0.0) > (line["grad/policy"] or 0.0) for line in pulls)
@@ -164,6 +169,7 @@ def over_optimised(record: Record) -> list[Finding]:
     for series in record.series:
         kl, rewards = series.last("kl"), [value for _, value in series.values("val/reward")]
         error = held_out_error(record, series)
+        # 3 nats per sequence of two demonstrations: less is what learning needs anyway
         if not series.exact or kl is None or kl <= 3.0 or error is None or len(rewards) < 3:
             continue
         if max(rewards) - max(rewards[-2:]) > 2.0 * error:
@@ -178,9 +184,11 @@ def held_out_error(record: Record, series: Series, metric: str = "val/reward") -
     """Standard error of a held-out measure: at most 0.5 / sqrt(queries), else from how it jumps between evaluations."""
     queries = record.setting("score.dev_queries")
     if queries:
-        return float(0.5 / math.sqrt(queries))
+        return float(0.5 / math.sqrt(queries))  # no value in [0, 1] has a deviation above 0.5
     found = curve(series, metric, 4)
-    return None if found is None else max(found.noise, 0.01 * max(map(abs, found.values)))
+    if found is None:
+        return None
+    return max(found.noise, 0.01 * max(map(abs, found.values)))  # rounded values may show no noise at all
 
 
 def clip_saturated(record: Record) -> list[Finding]:
@@ -190,7 +198,8 @@ def clip_saturated(record: Record) -> list[Finding]:
         share, when = series.first("clip_ratio/region_mean"), "in the first epoch"
         if series.unit == "step":
             shares = curve(series, "clip_ratio/region_mean")
-            share, when = (None if shares is None else shares.middle), "in half of the steps or more"
+            share = None if shares is None else shares.middle
+            when = "in half of the steps or more"
         if share is not None and share > 0.3:
             title = text.say("seen", share=share, when=when)
             severity = ERROR if share > 0.6 else WARNING
@@ -206,7 +215,7 @@ def clip_unused(record: Record) -> list[Finding]:
     for series in record.stages("grpo"):
         shares, moves = series.values("clip_ratio/region_mean"), series.values("kl_prox")
         if (record.setting("grpo.inner_epochs") or 1) < 2 or not shares or not moves:
-            continue
+            continue  # with one pass per refresh the ratio is 1 by construction
         if max(v for _, v in shares) == 0.0 and max(v for _, v in moves) < 1e-4:
             title = text.say("seen")
             return text.found(title, {"kl_prox": max(v for _, v in moves)})
@@ -231,7 +240,7 @@ def likelihood_displaced(record: Record) -> list[Finding]:
         first, last = series.first("nll"), series.last("nll")
         margins = [value for _, value in series.values("pair/margin")]
         if first is None or last is None or len(margins) < 2 or last - first <= 2.0 or margins[-1] <= margins[0]:
-            continue
+            continue  # displaced only where the better of each pair gains on the worse while both become unlikelier
         title = text.say("seen", first=first, last=last)
         low = (record.setting("pairwise.nll_best") or 0.0) < 0.1
         fix = {"pairwise.nll_best": 0.1} if record.settings and low else None

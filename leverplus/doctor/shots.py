@@ -14,6 +14,7 @@ TEXTS = read_texts("shots")
 def more_shots_hurt(record: Record) -> list[Finding]:
     """Every added demonstration costs."""
     text = TEXTS["more_shots_hurt"]
+    # name, accuracy by shots, that of the rival by shots, and the number of items
     pairs: list[tuple[str, Mapping[int, float], Mapping[int, float], int]] = []
     if record.report is not None:
         arms = record.report.get("arms", {})
@@ -21,7 +22,7 @@ def more_shots_hurt(record: Record) -> list[Finding]:
             pairs.append(("learned", _shots(arms["learned"]), _shots(arms["random"]), int(record.report["n"])))
     if record.published is not None:
         for arm in record.published.arms:
-            rivals = [a for a in record.published.arms if a.table == arm.table and a.baseline]
+            rivals = [other for other in record.published.arms if other.table == arm.table and other.baseline]
             if rivals and not arm.baseline and arm.n:
                 pairs.append((arm.name, arm.accuracy, rivals[0].accuracy, arm.n))
     for name, own, rival, n in pairs:
@@ -30,7 +31,9 @@ def more_shots_hurt(record: Record) -> list[Finding]:
             continue
         first, last = common[0], common[-1]
         fall, other = own[first] - own[last], rival[first] - rival[last]
+        # of a difference of paired 0/1 answers, at the most
         error = math.sqrt(_discordance(own[first], own[last]) / n)
+        # a rival that falls as much says that the model cannot use more shots, whoever chooses them
         if fall > 2.0 * error and other < 0.5 * fall:
             title = text.say("seen", name=name, at_first=own[first], first=first, at_last=own[last], last=last)
             evidence = {"fall": fall, "fall_of_rival": other, "n": n, "standard_error": error}
@@ -54,7 +57,7 @@ def beyond_trained_length(record: Record) -> list[Finding]:
     if trained is None or record.report is None:
         return []
     if record.setting("score.search") == "dense":
-        trained = 1
+        trained = 1  # a dense table shows one demonstration per prompt, whatever score.shots says
     rows = [r for r in record.report.get("comparisons", ()) if r["arm"] == "learned" and r["baseline"] == "random"]
     within = [r for r in rows if 0 < r["shots"] <= trained and r["ci95"][0] > 0.0]
     beyond = [r for r in rows if r["shots"] > trained and r["ci95"][0] <= 0.0]
@@ -76,7 +79,7 @@ def later_steps_uniform(record: Record) -> list[Finding]:
         for step in range(1, min(pool, 16)):
             entropy = series.last(f"entropy/step{step}")
             if entropy is not None:
-                shares[step] = entropy / math.log(pool - step + 1)
+                shares[step] = entropy / math.log(pool - step + 1)  # of a uniform choice among those not shown yet
         later = {step: share for step, share in shares.items() if step > 1}
         if not later or shares.get(1, 1.0) >= 0.8 or max(later.values()) <= 0.95:
             continue

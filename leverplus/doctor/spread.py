@@ -24,7 +24,7 @@ from leverplus.training.data.from_search import compete, component_values, evide
 from leverplus.types import Group, Member, Pool
 
 SQLITE = b"SQLite format 3\x00"
-BINS = 20
+BINS = 20  # bars of the histogram
 
 
 def reward_of(mode: str, weights: Sequence[str]) -> RewardConfig:
@@ -62,14 +62,15 @@ def _starts_like_a_store(path: Path) -> bool:
 
 
 def _of_store(path: Path) -> Iterable[Group]:
-    part = slice(CONTEXT_PART, CONTEXT_PART + QUERY_PART)
+    part = slice(CONTEXT_PART, CONTEXT_PART + QUERY_PART)  # of a key: rows come sorted by it, so queries together
     with ScoreStore(path, must_exist=True) as store:
         for context in store.contexts():
             for _, rows in groupby(store.rows(context), key=lambda row: row.key[part]):
                 scores = tuple(unseal(context.digest, row) for row in rows)
-                shown = tuple(dict.fromkeys(item for score in scores for item in score.demos))
-                pool = Pool(scores[0].query, shown, "store")
-                yield Group(scores[0].query, pool, tuple(Member(s.demos, "store") for s in scores), scores)
+                shown = tuple(dict.fromkeys(item for score in scores for item in score.demos))  # each once, in order
+                pool = Pool(scores[0].query, shown, "store")  # a store does not know pools: what was shown stands in
+                members = tuple(Member(score.demos, "store") for score in scores)
+                yield Group(scores[0].query, pool, members, scores)
 
 
 @dataclass
@@ -88,10 +89,12 @@ class Spread:
         for indices in compete(group, same_shots=True):
             if len(indices) < 2:
                 continue
-            members, scores = [group.members[i] for i in indices], [group.scores[i] for i in indices]
-            values = component_values(evidence_of(members, scores, known), config.mode, config)
+            members = [group.members[place] for place in indices]
+            scores = [group.scores[place] for place in indices]
+            values = component_values(evidence_of(members, scores, known), config.mode, config)  # (members,)
             for value, score in zip(values.tolist(), scores, strict=True):
-                (self.right if is_right(score.accuracy) else self.wrong).append(value)
+                own = self.right if is_right(score.accuracy) else self.wrong
+                own.append(value)
             self.by_shots.setdefault(len(members[0].demos), []).extend(values.tolist())
             self.flat += bool(np.ptp(values) <= FLAT)
             self.deviations.append(float(values.std(ddof=1)))
