@@ -33,7 +33,7 @@ REPLAY = "trace_decode_token_ids"
 
 
 @dataclass(frozen=True)
-class Job:
+class PromptJob:
     """One prompt for the engine: what is sent, how, and which request and reference it is for.
 
     `answer` holds the tokens to weigh; it is empty where the model shall write, and `reference` is None there.
@@ -130,19 +130,19 @@ class VllmBackend:
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         # All jobs go to the engine in one call: it batches them as its memory allows. The jobs of one request stand
         # together, so that the second finds the prompt of the first in the prefix cache.
-        jobs: list[Job] = []
+        jobs: list[PromptJob] = []
         for place, request in enumerate(requests):
             jobs += self._jobs(place, request)
         try:
             outputs = self.engine.generate([job.prompt for job in jobs], [job.params for job in jobs], use_tqdm=False)
         except ValueError as error:  # a prompt longer than the model reads, or with too many pictures
             raise ScoringError(f"vLLM refuses a prompt: {first_line(error)}") from error
-        found: list[list[tuple[Job, Any]]] = [[] for _ in requests]
+        found: list[list[tuple[PromptJob, Any]]] = [[] for _ in requests]
         for job, output in zip(jobs, outputs, strict=True):
             found[job.place].append((job, output))
         return [self._reply(request, own) for request, own in zip(requests, found, strict=True)]
 
-    def _jobs(self, place: int, request: Request) -> list[Job]:
+    def _jobs(self, place: int, request: Request) -> list[PromptJob]:
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
         text = self.prompts.text(request)
@@ -152,7 +152,7 @@ class VllmBackend:
         jobs = []
         if not request.choose:
             params = self._params(max_tokens=self.section.max_new_tokens, stop_token_ids=self.stops)
-            jobs.append(Job(self._prompt(ids, pictures), params, place, None))
+            jobs.append(PromptJob(self._prompt(ids, pictures), params, place, None))
         for number, reference in enumerate(request.references):
             answer = self.prompts.answer(text, reference)
             if self.replays:
@@ -163,7 +163,7 @@ class VllmBackend:
             else:
                 prompt = self._prompt([*ids, *answer], pictures)
                 params = self._params(max_tokens=1, prompt_logprobs=0)
-            jobs.append(Job(prompt, params, place, number, answer))
+            jobs.append(PromptJob(prompt, params, place, number, answer))
         return jobs
 
     def _params(self, **settings: Any) -> Any:
@@ -191,7 +191,7 @@ class VllmBackend:
             digests.append(f"{self.task.image_digest(item)}-{self.section.image_pixels}")
         return {"multi_modal_data": {"image": pictures}, "multi_modal_uuids": {"image": digests}}
 
-    def _reply(self, request: Request, outputs: Sequence[tuple[Job, Any]]) -> Reply:
+    def _reply(self, request: Request, outputs: Sequence[tuple[PromptJob, Any]]) -> Reply:
         logprobs = [0.0] * len(request.references)
         raw, tokens = "", 0
         for job, output in outputs:
@@ -214,7 +214,7 @@ class VllmBackend:
             kept.append(token)
         return kept
 
-    def _weigh(self, job: Job, output: Any) -> float:
+    def _weigh(self, job: PromptJob, output: Any) -> float:
         """The log-probability of the answer's tokens: the last entries of the prompt, or all that were written."""
         entries = output.outputs[0].logprobs if self.replays else output.prompt_logprobs
         if entries is None or len(entries) < len(job.answer):
