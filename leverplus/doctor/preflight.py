@@ -9,6 +9,8 @@ from leverplus.doctor.records import Record
 
 TEXTS = read_texts("preflight")
 SHARP = 1e-3
+"""Two passes over the same weights differ by rounding alone: about 1e-4 in float32, a little more on a GPU."""
+
 FAR = 0.1
 """A mean ratio further from 1 than this at the first step is no rounding."""
 
@@ -16,7 +18,9 @@ FAR = 0.1
 def ratio_not_one(record: Record) -> list[Finding]:
     """Identical weights give another log-probability."""
     text = TEXTS["ratio_not_one"]
-    measured = [v for s in record.stages("grpo") for _, v in s.values("ratio/first_mb_dev")]
+    measured = []
+    for series in record.stages("grpo"):
+        measured += [value for _, value in series.values("ratio/first_mb_dev")]
     if record.probe and record.probe.log_ratio is not None:
         measured.append(record.probe.log_ratio)
     for series in record.stages("grpo"):
@@ -88,7 +92,7 @@ def checkpoint_not_whole(record: Record) -> list[Finding]:
     if probe is None:
         return []
     lost, gap = (probe.missing or 0) + (probe.unexpected or 0), probe.logit_gap or 0.0
-    if lost == 0 and gap <= 1e-5:
+    if lost == 0 and gap <= 1e-5:  # the same weights on the same machine give the same logits but for rounding
         return []
     title = text.say("seen", lost=lost, gap=gap)
     fix = record.undo("conversion")
@@ -111,7 +115,7 @@ def pool_too_small(record: Record) -> list[Finding]:
     text = TEXTS["pool_too_small"]
     size = record.setting("pool.size") or (record.groups.pool if record.groups else None)
     lengths = list(record.setting("eval.shots") or []) or list(record.groups.lengths if record.groups else [])
-    if size is None or not lengths or size >= 2 * max(lengths):
+    if size is None or not lengths or size >= 2 * max(lengths):  # with fewer, half of every pool is shown
         return []
     title = text.say("seen", size=size, shots=max(lengths))
     fix = {"pool.size": 64} if record.setting("pool.size") else None
@@ -134,7 +138,10 @@ def dead_setting(record: Record) -> list[Finding]:
         fix = {"grpo.clip_only": False} if any(key == "grpo.kl_beta" for key, _, _ in dead) else None
         return text.found(title, {"settings": len(dead)}, fix=fix)
     printed = record.published.settings.items() if record.published is not None else ()
-    unused = {label: s["kl_beta"] for label, s in printed if s.get("clip_only") is True and (s.get("kl_beta") or 0) > 0}
+    unused = {}  # KL weights that a text prints beside "clip only", by training
+    for label, settings in printed:
+        if settings.get("clip_only") is True and (settings.get("kl_beta") or 0) > 0:
+            unused[label] = settings["kl_beta"]
     if not unused:
         return []
     named = ", ".join(f"{beta:g} of {label}" for label, beta in unused.items())
@@ -165,7 +172,7 @@ def scores_not_reproducible(record: Record) -> list[Finding]:
     text = TEXTS["scores_not_reproducible"]
     probe = record.probe
     if probe is None or not probe.rescored or not probe.flipped or probe.flipped <= max(1.0, 0.01 * probe.rescored):
-        return []
+        return []  # 1 %: batches of other sizes round differently, and now and then that tips an answer
     title = text.say("seen", flipped=probe.flipped, rescored=probe.rescored)
     return text.found(title, {"rescored": probe.rescored, "flipped": probe.flipped})
 
@@ -175,6 +182,7 @@ def worse_than_chance(record: Record) -> list[Finding]:
     text = TEXTS["worse_than_chance"]
     probe = record.probe
     if probe is not None and probe.nll is not None and probe.chance is not None and probe.nll > 5.0 * probe.chance:
+        # fresh weights are a little worse than chance; five times as bad is a label that can hardly be chosen
         title = text.say("seen", nll=probe.nll, chance=probe.chance)
         return text.found(title, {"nll": probe.nll, "chance": probe.chance})
     for series in record.stages("sft"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leverplus.training.data.rows import Row
     from leverplus.types import Group, Item, Pool
 
-PROBES = 64
+PROBES = 64  # rows or queries that a probe looks at: seconds, and enough to see what is wrong everywhere
 
 
 def merged(*probes: Probe) -> Probe:
@@ -32,14 +32,14 @@ def merged(*probes: Probe) -> Probe:
 def probe_pools(pools: Mapping[str, Sequence[Pool]], items: Mapping[str, Item]) -> Probe:
     """Builders and leaks of the pools of each split, and images that train queries share with other splits' queries."""
     builders = {split: ",".join(sorted({pool.builder for pool in own})) for split, own in pools.items() if own}
-    images: dict[str, set[str]] = {}
+    images: dict[str, set[str | None]] = {}
     leaked = 0
     for split, own in pools.items():
-        images[split] = {image for pool in own if (image := items[pool.query].image_id) is not None}
+        images[split] = {items[pool.query].image_id for pool in own} - {None}
         for pool in own:
             image = items[pool.query].image_id
-            inside = pool.query in pool.candidates
-            leaked += inside or (image is not None and any(items[c].image_id == image for c in pool.candidates))
+            shown = {items[candidate].image_id for candidate in pool.candidates}
+            leaked += pool.query in pool.candidates or (image is not None and image in shown)
     held_out = set().union(*(found for split, found in images.items() if split != "train"))
     return Probe(builders=builders, leaked=leaked, overlap=len(images.get("train", set()) & held_out))
 
@@ -63,10 +63,11 @@ def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe
     copy = frozen_copy(policy)
     with torch.no_grad():
         new, old = policy_logprobs(policy.eval(), batch), policy_logprobs(copy, batch)
-        kl = categorical_kl(new.table, old.table)
+        kl = categorical_kl(new.table, old.table)  # (B, G, S), per step
         measured = sequence_nll(old, batch.mask)
+    # (B, G, S), 0 where a list has ended
     gap = torch.where(new.valid, (new.steps - old.steps).abs(), torch.zeros_like(new.steps))
-    skill = measured["nll_skill"]
+    skill = measured["nll_skill"]  # 1 - nll / nll of a uniform choice
     return Probe(
         log_ratio=float(gap.max()),
         kl=float(torch.where(new.valid, kl, torch.zeros_like(kl)).sum(-1).max()),
@@ -138,10 +139,10 @@ def probe_order(policy: Policy, pools: Sequence[Pool], table: ItemTable, shots: 
 
     chosen = []
     for turn in (1, -1):
-        lists = [pool.candidates[::turn] for pool in pools[:PROBES]]
+        lists = [pool.candidates[::turn] for pool in pools[:PROBES]]  # as they are, then reversed
         features = table.features([pool.query for pool in pools[:PROBES]], lists)
         with torch.no_grad():
-            positions = greedy(policy.eval(), policy.prepare(features), shots).positions[:, 0].tolist()
+            positions = greedy(policy.eval(), policy.prepare(features), shots).positions[:, 0].tolist()  # (B, shots)
         chosen.append([tuple(own[k] for k in row) for own, row in zip(lists, positions, strict=True)])
     same = sum(left == right for left, right in zip(*chosen, strict=True))
     return Probe(order_agreement=same / len(chosen[0]))

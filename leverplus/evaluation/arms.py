@@ -64,7 +64,7 @@ class EvaluationContext:
 
     @cached_property
     def query_vectors(self) -> Vectors:
-        places = torch.tensor([self.table.row(query.id) for query in self.queries], dtype=torch.long)
+        places = torch.tensor([self.table.row(query.id) for query in self.queries], dtype=torch.long)  # (B,)
         blocks = {name: block[places].numpy() for name, block in self.table.blocks.items()}
         return Vectors(blocks.get("image"), blocks["text"], blocks["answer"])
 
@@ -100,16 +100,16 @@ def two_stage_arm(context: EvaluationContext, shots: Sequence[int]) -> Choices:
     """The half of the pool with the most similar pictures, of those the most similar questions."""
     near = context.similarities
     assert near.image is not None
-    positions = rank_two_stage(near.image, near.text, max(shots))
+    positions = rank_two_stage(near.image, near.text, max(shots))  # (B, most shots), nearest last
     return suffixes(demos_at(context.pools, positions), shots)
 
 
 def mmr_arm(context: EvaluationContext, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
     """Candidates near to the query and unlike each other."""
     near = context.similarities
-    relevance = combine(near.image, near.text, text_weight)
+    relevance = combine(near.image, near.text, text_weight)  # (B, K)
     likeness = pool_likeness(context.pools, context.demonstrations, context.vectors, text_weight)
-    positions = rank_mmr(relevance, likeness, mmr_lambda, max(shots))
+    positions = rank_mmr(relevance, likeness, mmr_lambda, max(shots))  # (B, most shots), chosen first last
     return suffixes(demos_at(context.pools, positions), shots)
 
 

@@ -47,8 +47,8 @@ def harm_table(results: Results) -> list[dict[str, Any]]:
 
 def help_and_harm(own: np.typing.NDArray[np.float64], base: np.typing.NDArray[np.float64]) -> dict[str, int]:
     """Counts over items: scored higher, lower, the same; mended (from 0) and broken (to 0)."""
-    change = own - base
-    helped, harmed = change > TIE, change < -TIE
+    change = own - base  # (n,)
+    helped, harmed = change > TIE, change < -TIE  # means over draws may differ by rounding: that is a tie
     return {
         "n": len(own),
         "helped": int(helped.sum()),
@@ -135,7 +135,7 @@ def usage(lists: Sequence[Demos]) -> dict[str, Any]:
     counts = Counter(demo for demos in lists for demo in demos)
     top_share = effective = 0.0
     if counts:
-        used = np.array(list(counts.values()), dtype=np.float64)
+        used = np.array(list(counts.values()), dtype=np.float64)  # (distinct,)
         share = used / used.sum()
         top_share = float(used.max()) / len(lists)
         effective = float(np.exp(-(share * np.log(share)).sum()))

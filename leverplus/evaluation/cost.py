@@ -67,6 +67,7 @@ def query_cost(results: Results) -> dict[str, Any]:
 
 
 def _means(results: Results, arm: str, shots: int) -> tuple[float, float]:
+    """Mean tokens and seconds over all draws and items."""
     flat = [own for draw in results.draws[arm][shots] for own in draw]
     tokens = float(np.mean([own.tokens for own in flat]))
     seconds = float(np.mean([own.seconds for own in flat]))

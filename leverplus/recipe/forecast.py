@@ -75,6 +75,7 @@ def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[ForecastPart]:
         asked = _least(section.diagnostic_items, test)
         groups = recipe.score.groups != ""  # how many were imported is not known here
         trained = section.diagnostic_items if groups else _least(section.diagnostic_items, _queries(recipe, sizes))
+        # other orders of every list, the picks for another query, and zero-shot and the picks on training queries
         calls = asked * (sum(other_orders(n) for n in shots) + len(shots)) + trained * (1 + len(shots))
         parts.append(ForecastPart("diagnostics", calls, False, mean))
     if section.advice:
@@ -125,9 +126,9 @@ def _asked(recipe: Recipe, pictures: bool, draws: int | None = None) -> int:
     section = recipe.eval
     ways = (section.random_draws if draws is None else draws) + 3  # and nearest by text, MMR, the selector
     ways += 3 if pictures else 0  # nearest by picture, by both, two stages
-    ways += 1 if recipe.select.stop != "never" else 0
+    ways += 1 if recipe.select.stop != "never" else 0  # the selector with its own count
     ways += 1 if recipe.score.pilot else 0  # one list for everybody
-    return 1 + ways * len(section.shots)
+    return 1 + ways * len(section.shots)  # and once without demonstrations
 
 
 def _at_most(wanted: int, there: int | None) -> int | None:
@@ -158,20 +159,22 @@ def as_json(parts: Sequence[ForecastPart]) -> dict[str, Any]:
 def line(parts: Sequence[ForecastPart]) -> str:
     """The forecast in one sentence."""
     total = sum(part.calls or 0 for part in parts)
-    shown = [
-        f"{part.what} as many as the data have items"
-        if part.calls is None
-        else f"{part.what} {'' if part.exact else 'at most '}{part.calls:,}"
-        for part in parts
-    ]
-    least = "" if all(part.exact for part in parts) else "at most "
-    return f"{least}{total:,} calls ({'; '.join(shown)}); what is stored already is not asked again"
+    shown = []
+    for part in parts:
+        if part.calls is None:
+            shown.append(f"{part.what} as many as the data have items")
+        else:
+            bound = "" if part.exact else "at most "
+            shown.append(f"{part.what} {bound}{part.calls:,}")
+    bound = "" if all(part.exact for part in parts) else "at most "
+    return f"{bound}{total:,} calls ({'; '.join(shown)}); what is stored already is not asked again"
 
 
 def price(parts: Sequence[ForecastPart], prices: Mapping[str, float], texts: Texts, written: int) -> float:
     """What all parts may cost at `prices` (price_in, price_out) of a million tokens; rough, and without pictures."""
     total = 0.0
     for part in parts:
+        # tokens of the demonstrations and the query, as often as a server reads them
         read = (1 + part.demos) * texts.characters / CHARACTERS_A_TOKEN * texts.readings
         total += (part.calls or 0) * (read * prices["price_in"] + written * prices["price_out"]) / 1e6
     return total

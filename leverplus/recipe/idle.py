@@ -65,11 +65,12 @@ def idle_settings(recipe: Recipe) -> Reasons:
 def idle_given(recipe: Recipe) -> list[dict[str, Any]]:
     """The settings that were given (in the file, through extends or by --set) although they have no effect."""
     values = recipe.values()
-    return [
-        {"key": key, "value": values[key.partition(".")[0]][key.partition(".")[2]], "why": why}
-        for key, why in idle_settings(recipe).items()
-        if key in recipe.given
-    ]
+    found = []
+    for key, why in idle_settings(recipe).items():
+        if key in recipe.given:
+            section, _, name = key.partition(".")
+            found.append({"key": key, "value": values[section][name], "why": why})
+    return found
 
 
 def sees_pictures(recipe: Recipe) -> bool:

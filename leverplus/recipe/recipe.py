@@ -117,7 +117,8 @@ class Recipe:
         return [part for key, section in self._sections().items() for part in outside_parts(section, f"{key}.")]
 
     def _sections(self) -> dict[str, Any]:
-        return {**{key: getattr(self, key) for key in (*PLAIN, "select")}, **self.stages}
+        plain = {key: getattr(self, key) for key in (*PLAIN, "select")}
+        return {**plain, **self.stages}
 
 
 def recipe_names() -> list[str]:
@@ -193,8 +194,10 @@ def read_values(path: Path, old_names: list[str], heirs: tuple[Path, ...] = ()) 
         raise RecipeError(str(path), [f'extends = "{name}": recipes extend each other in a circle'])
     merged = read_values(base, old_names, (*heirs, path))
     for key, part in values.items():
-        both = isinstance(part, dict) and isinstance(merged.get(key), dict)
-        merged[key] = {**merged[key], **part} if both else part
+        if isinstance(part, dict) and isinstance(merged.get(key), dict):
+            merged[key] = {**merged[key], **part}  # key by key; a section is not replaced as a whole
+        else:
+            merged[key] = part
     kept = _only_stages(merged)  # inherited sections of stages that are not run here stay behind
     return {key: part for key, part in merged.items() if key in kept or key in values}
 
@@ -245,12 +248,14 @@ def build_recipe(name: str, values: Mapping[str, Any], source: str, problems: li
     stages = {key: read_section(cls, tables[key], f"{key}.", problems) for key, cls in STAGE_SECTIONS.items()}
     problems.extend(contradictions(sections, stages))
     order = sections["train"].stages if sections["train"] else tuple(STAGE_SECTIONS)
-    problems.extend(
-        f"[{key}]: this stage is not in train.stages, so it has no effect"
-        for key in STAGE_SECTIONS
-        if key in values and key not in order
-    )
-    chosen = {key: stage for key in order if (stage := stages[key]) is not None}
+    for key in STAGE_SECTIONS:
+        if key in values and key not in order:
+            problems.append(f"[{key}]: this stage is not in train.stages, so it has no effect")
+    chosen = {}
+    for key in order:
+        stage = stages[key]
+        if stage is not None:
+            chosen[key] = stage
     if len(chosen) < len(order) or None in sections.values():
         raise RecipeError(source, problems)
     given = frozenset(f"{section}.{key}" for section, table in tables.items() for key in table)

@@ -123,15 +123,14 @@ def _picture_failures(recipe: Recipe) -> list[str]:
     if sees_pictures(recipe):
         return found
     select, pool = recipe.select, recipe.pool
-    why = (
-        "embed.mean = true makes one vector of picture and question"
-        if recipe.embed.mean
-        else 'embed.name = "sentence" embeds no pictures'
-        if shows_pictures(recipe)
-        else f"the items of {recipe.task.name} have no pictures"
-        if recipe.task.images != "none"
-        else 'task.images = "none"'
-    )
+    if recipe.embed.mean:
+        why = "embed.mean = true makes one vector of picture and question"
+    elif shows_pictures(recipe):
+        why = 'embed.name = "sentence" embeds no pictures'
+    elif recipe.task.images != "none":
+        why = f"the items of {recipe.task.name} have no pictures"
+    else:
+        why = 'task.images = "none"'
     if "image" in (*select.query_fields, *select.demo_fields):
         found.append(
             f'select.query_fields and select.demo_fields name "image", but {why}; '
@@ -226,12 +225,12 @@ def _world_for_others(sections: Mapping[str, Any]) -> list[str]:
         ("embed.name", embed and embed.name, catalog.EMBEDDERS),
         ("score.backend", score and score.backend, catalog.BACKENDS),
     )
-    return [
-        f'{key} = "world": reads the world alone; for task {task.name} use '
-        + " or ".join(other for other in known if other != "world")
-        for key, name, known in named
-        if name == "world"
-    ]
+    found = []
+    for key, name, known in named:
+        if name == "world":
+            others = " or ".join(other for other in known if other != "world")
+            found.append(f'{key} = "world": reads the world alone; for task {task.name} use {others}')
+    return found
 
 
 def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:
@@ -249,12 +248,16 @@ def _idle_rounds(sections: Mapping[str, Any], stages: Mapping[str, StageConfig |
 def _late_labels(sections: Mapping[str, Any]) -> list[str]:
     """Stages that learn from labels and have no stage behind them that learns from the model, or one before them."""
     stages = sections["train"].stages if sections["train"] else ()
-    return [
-        f"train.stages: {name} learns from labels alone, so that a later stage knows what to ask the model about: name "
-        "one behind it that learns from answers, such as listwise, and none before it"
-        for place, name in enumerate(stages)
-        if name in LABEL_ONLY and (set(stages[:place]) - set(LABEL_ONLY) or not set(stages[place:]) - set(LABEL_ONLY))
-    ]
+    found = []
+    for place, name in enumerate(stages):
+        before = set(stages[:place]) - set(LABEL_ONLY)
+        behind = set(stages[place:]) - set(LABEL_ONLY)
+        if name in LABEL_ONLY and (before or not behind):
+            found.append(
+                f"train.stages: {name} learns from labels alone, so that a later stage knows what to ask the model "
+                "about: name one behind it that learns from answers, such as listwise, and none before it"
+            )
+    return found
 
 
 def _adapter_problems(sections: Mapping[str, Any], stages: Mapping[str, StageConfig | None]) -> list[str]:

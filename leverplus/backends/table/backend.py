@@ -78,8 +78,10 @@ class TableBackend:
         item, table = self.task.item(query), self.table
         answer = table.answers.texts[table.answer[row]] if table.answer[row] != NOTHING else None
         accuracy, probability = float(table.accuracy[row]), float(table.gt_prob[row])
-        # without an answer nobody can say how near it came; its accuracy is what is known
-        near = (token_f1(answer, item.answers), edit_similarity(answer, item.answers)) if answer else (accuracy,) * 2
+        if answer:
+            shared_words, alike = token_f1(answer, item.answers), edit_similarity(answer, item.answers)
+        else:  # nobody can say how near an answer came that was not recorded; its accuracy is what is known
+            shared_words = alike = accuracy
         return Score(
             query=query,
             demos=demos,
@@ -88,8 +90,8 @@ class TableBackend:
             accuracy=accuracy,
             correct=accuracy > 0,
             references=self._references(item, row),
-            token_f1=near[0],
-            edit_similarity=near[1],
+            token_f1=shared_words,
+            edit_similarity=alike,
             tokens=0,
             seconds=0.0,
             recorded_gt_prob=None if np.isnan(probability) else probability,
@@ -97,7 +99,7 @@ class TableBackend:
 
     def _references(self, item: Item, row: int) -> tuple[Reference, ...]:
         """What was weighed: all labels with their log-probabilities where these were recorded, else the answers."""
-        counts: dict[str, int] = {}
+        counts: dict[str, int] = {}  # annotators who gave each answer
         for text in map(normalise_answer, item.answers):
             if text:
                 counts[text] = counts.get(text, 0) + 1

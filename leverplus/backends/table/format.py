@@ -22,9 +22,9 @@ from leverplus.store.keys import item_digest
 from leverplus.tasks.base import Task
 from leverplus.types import Demos, Item, ItemId
 
-CARD = b"leverplus.card"
+CARD = b"leverplus.card"  # key of the card in the metadata of the Parquet file
 FORMAT = 1
-ROWS_AT_ONCE = 65536
+ROWS_AT_ONCE = 65536  # rows that are held in memory before they are written
 ITEM_DIGEST = 4
 """Bytes that prove one item unchanged: one changed item in four billion would be missed."""
 
@@ -97,7 +97,12 @@ class TableWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         encoded = ["query", "demos.list.element", "accuracy", "answer"]
         self.writer = pq.ParquetWriter(
-            self.part, self.schema, compression="zstd", compression_level=19, use_dictionary=encoded
+            # the slowest of zstd's usual levels: a table is written once and shipped
+            self.part,
+            self.schema,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=encoded,
         )
         self.waiting: list[TableRow] = []
         self.rows = 0
@@ -114,8 +119,8 @@ class TableWriter:
     def _flush(self) -> None:
         import pyarrow as pa
 
-        names = self.schema.names
-        columns = [list(column) for column in zip(*self.waiting, strict=True)][: len(names)]
+        # rows to columns; without labels the last field of a row, label_logprobs, is left out
+        columns = [list(column) for column in zip(*self.waiting, strict=True)][: len(self.schema.names)]
         arrays = [pa.array(column, type=field.type) for column, field in zip(columns, self.schema, strict=True)]
         self.writer.write_table(pa.table(arrays, schema=self.schema))
         self.rows += len(self.waiting)

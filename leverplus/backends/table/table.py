@@ -18,7 +18,7 @@ from leverplus.errors import DataError, MissingFile
 from leverplus.types import Demos, ItemId
 
 Ints = NDArray[np.int64]
-NOTHING = -1
+NOTHING = -1  # the number of no text
 
 
 @dataclass
@@ -31,8 +31,9 @@ class Codes:
     def of(self, column: Any) -> Ints:
         """The numbers of an arrow column of texts; NOTHING for null."""
         encoded = column.dictionary_encode()
+        # numbers of the texts of this column's dictionary; nulls point to one more entry behind them
         own = np.array([self._number(text) for text in encoded.dictionary.to_pylist()] + [NOTHING], dtype=np.int64)
-        found: Ints = own[encoded.indices.fill_null(len(own) - 1).to_numpy()]
+        found: Ints = own[encoded.indices.fill_null(len(own) - 1).to_numpy()]  # (rows,)
         return found
 
     def _number(self, text: str) -> int:
@@ -65,8 +66,8 @@ class RecordedTable:
     @cached_property
     def _rows(self) -> dict[int, Ints]:
         """The rows of every query in table order."""
-        order = np.argsort(self.queries, kind="stable")
-        cuts = np.flatnonzero(np.diff(self.queries[order])) + 1
+        order = np.argsort(self.queries, kind="stable")  # rows of one query together, each in table order
+        cuts = np.flatnonzero(np.diff(self.queries[order])) + 1  # where the next query begins
         parts = np.split(order, cuts) if len(order) else []
         return {int(self.queries[part[0]]): part for part in parts}
 
@@ -92,7 +93,7 @@ class RecordedTable:
 def read_table(paths: Sequence[Path]) -> RecordedTable:
     """The rows of some files, one after the other; DataError with a sentence where a file is no recorded table."""
     ids, answers = Codes(), Codes()
-    parts: list[list[Any]] = [[], [], [], [], [], []]
+    parts: list[list[Any]] = [[], [], [], [], [], []]  # batches of each column that `_columns` gives
     logprobs: list[Any] = []
     cards, members, digest = [], [], hashlib.sha256()
     for path in paths:
@@ -113,8 +114,8 @@ def read_table(paths: Sequence[Path]) -> RecordedTable:
     queries, counts, demos, accuracy, gt_prob, answer = (np.concatenate(part) for part in parts)
     if not len(queries):
         raise DataError(f"{', '.join(map(str, paths))}: a recorded table without rows; record it again")
-    weighed = np.concatenate(logprobs).reshape(len(queries), -1) if logprobs else None
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    weighed = np.concatenate(logprobs).reshape(len(queries), -1) if logprobs else None  # (rows, labels)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)  # (rows + 1,)
     name = digest.hexdigest()[:16]
     return RecordedTable(
         ids=ids,
@@ -168,5 +169,5 @@ def _columns(batch: Any, ids: Codes, answers: Codes, path: Path) -> tuple[Any, .
     if "gt_prob" in names:
         probability = batch.column("gt_prob").to_numpy(zero_copy_only=False).astype(np.float64)
     answer = answers.of(batch.column("answer")) if "answer" in names else np.full(count, NOTHING)
-    counts = np.diff(demos.offsets.to_numpy())
+    counts = np.diff(demos.offsets.to_numpy())  # demonstrations of each row
     return ids.of(batch.column("query")), counts, ids.of(demos.flatten()), accuracy, probability, answer
