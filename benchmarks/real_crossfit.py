@@ -27,7 +27,7 @@ from real_arms import COMBINATIONS, MIXES, first
 from real_data import ANCHORS, CHANCE, Floats, Ints, ModelTable, TaskData, embedder
 
 from leverplus.effects.estimate import Measured, estimate_effects
-from leverplus.effects.ranker import bends, cross_features, effect_features, fit_ranker
+from leverplus.lab.ranker import bends, cross_features, effect_features, fit_ranker
 from leverplus.lab.real import WayRecord, write_records
 
 FOLDS = 5

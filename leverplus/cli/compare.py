@@ -51,13 +51,16 @@ def _runs(args: argparse.Namespace) -> int:
     title = f"difference from {report['baseline']} on {report['n']} {report['split']} items, p corrected for all rows"
     _print(args, title, HEADER, [_cells(row) for row in report["comparisons"]])
     if any(row["within_noise"] for row in report["comparisons"]):
-        alone, corrected = (max(row[key] for row in report["comparisons"]) for key in ("mde80", "mde80_adjusted"))
+        alone = max(row["mde80"] for row in report["comparisons"])
+        corrected = max(row["mde80_adjusted"] for row in report["comparisons"])
         print(
             f"a true difference of {100 * corrected:.1f} points would be found here four times in five "
             f"({100 * alone:.1f} if it were the only one compared)"
         )
     most = max((pair["shots"] for pair in report["picks"]), default=0)
-    for pair in (pair for pair in report["picks"] if pair["shots"] == most):
+    for pair in report["picks"]:
+        if pair["shots"] < most:
+            continue
         print(
             f"picks of {pair['second']} and {pair['first']} at {pair['shots']} shots: "
             f"{100 * pair['identical']:.0f} % identical lists, Jaccard {pair['jaccard']:.2f}"
@@ -103,7 +106,8 @@ def _print(args: argparse.Namespace, title: str, header: Sequence[str], rows: Se
         table.add_column(name)
     for row in rows:
         table.add_row(*row)
-    (print_markdown if args.markdown else print_table)(table)
+    show = print_markdown if args.markdown else print_table
+    show(table)
 
 
 def _published(args: argparse.Namespace) -> int:

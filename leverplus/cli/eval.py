@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.checkpoint == "all":
         print_sweep(report)
     else:
-        (print_markdown if args.markdown else print_table)(results_table(report))
+        show = print_markdown if args.markdown else print_table
+        show(results_table(report))
         print_conclusions(report)
     if report["chosen_on_test"] and not args.json:
         print("This was chosen on test: the best of many is too good by luck. It is marked so in the result.")
@@ -97,7 +98,10 @@ def print_sweep(report: Mapping[str, Any]) -> None:
     for name in (*shots, "mean", "95 % interval", "same picks"):
         table.add_column(name, justify="right")
     for row in report["checkpoints"]:
-        interval = "" if row["ci95"] is None else "{:.1f}-{:.1f}".format(*(100 * bound for bound in row["ci95"]))
+        interval = ""
+        if row["ci95"] is not None:  # a single item or picture has none
+            low, high = row["ci95"]
+            interval = f"{100 * low:.1f}-{100 * high:.1f}"
         same = "" if row["agreement"] is None else f"{100 * row['agreement']['identical']:.0f} %"
         cells = [f"{100 * row['shots'][n]:.1f}" for n in shots] + [f"{100 * row['mean']:.1f}", interval]
         table.add_row(row["checkpoint"], *cells, same)

@@ -169,7 +169,8 @@ def _one_sentence(problems: str, data: Data) -> str:
     more = [line.strip() for line in problems.splitlines() if line.startswith("  ... and")]
     if not found:
         return problems
-    others = len(found) - 1 + sum(int("".join(filter(str.isdecimal, line)) or 0) for line in more)
+    unlisted = [int("".join(filter(str.isdecimal, line)) or 0) for line in more]  # "... and 12 more"
+    others = len(found) - 1 + sum(unlisted)
     where = " ".join(f"{key}={value}" for key, value in data.values.items() if key != "name")
     listed = f"; {others} more problems: `lever task check {data.name} --set {where}` lists them" if others else ""
     return f"{data.values.get('file', data.name)}: {found[0]}{listed}"
@@ -270,7 +271,11 @@ def _named_embedder(name: str) -> dict[str, Any]:
 
     config = Path(locate(name), "config.json")
     kind = str(parse_json(config.read_bytes()).get("model_type", "")) if config.is_file() else ""
-    family = "clip" if kind == "clip" else "siglip" if kind.startswith("siglip") else "sentence"
+    family = "sentence"
+    if kind == "clip":
+        family = "clip"
+    elif kind.startswith("siglip"):  # siglip and siglip2
+        family = "siglip"
     return {"name": family, "model": name}
 
 

@@ -209,13 +209,14 @@ def _repeated(items: Mapping[str, Sequence[Item]]) -> list[str]:
 def near_duplicates(train: Sequence[Item], held_out: Sequence[Item]) -> int:
     """How many held-out texts share at least 80 % of their words with a text of train."""
     sets = [frozenset(item.question.lower().split()) for item in train]
-    holders: dict[str, list[int]] = defaultdict(list)
+    holders: dict[str, list[int]] = defaultdict(list)  # word -> places of the training texts that have it
     for place, words in enumerate(sets):
         for word in words:
             holders[word].append(place)
     found = 0
     for item in held_out:
         words = frozenset(item.question.lower().split())
+        # texts that share 80 % of their words nearly always share one of the four rarest
         rare = sorted((word for word in words if word in holders), key=lambda word: (len(holders[word]), word))[:4]
         near = {place for word in rare for place in holders[word][:COMPARED]}
         found += any(len(words & sets[place]) >= ALIKE * len(words | sets[place]) for place in near)

@@ -171,11 +171,10 @@ def recipe_values(
     if model["backend"] == "table":
         kind = "recorded"
     size = min(POOL, max(2, seen.train - 1))
-    rules.append(
-        f"a query's candidates are its {size} nearest ({kind})"
-        if kind != "recorded"
-        else "candidates are what the table holds"
-    )
+    if kind == "recorded":
+        rules.append("candidates are what the table holds")
+    else:
+        rules.append(f"a query's candidates are its {size} nearest ({kind})")
     fields = ["image", "text"] if seen.pictures else ["text"]
     rounds = {} if kind == "recorded" else {"rounds": 4, "first_share": 0.1, "best": 4, "chance": 1}
     values: dict[str, Any] = {
@@ -252,6 +251,5 @@ def _reward_rule(reward: str, seen: Seen) -> str:
         "gt_prob": "the probability of the true answer, because the model gives log-probabilities",
         "soft_only": "accuracy alone, because the model gives no log-probabilities of given answers",
     }
-    return f"learnt from {what[reward]}" + (
-        " (labels are asked for as texts)" if seen.labels and not seen.weighs else ""
-    )
+    as_texts = " (labels are asked for as texts)" if seen.labels and not seen.weighs else ""
+    return f"learnt from {what[reward]}{as_texts}"

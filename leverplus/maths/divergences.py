@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ESTIMATORS = ("exact", "k1", "k2", "k3", "k3_inverted")
-
 
 def masked_log_softmax(logits: Tensor) -> Tensor:
     """Log-softmax over the last axis where -inf marks what is not allowed; a row with nothing allowed stays -inf."""

@@ -1,4 +1,4 @@
-"""The card of a bundle, README.md: what it was made for, what it is worth, how it is used."""
+"""The card of a bundle, README.md: what it was made for, what it gains, how it is used."""
 
 from __future__ import annotations
 

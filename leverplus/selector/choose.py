@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leverplus.recipe.pools import PoolSection
 
 EFFECT = "effect"
-"""The name of the numbers that say what a demonstration is worth by itself."""
+"""The name of the numbers that say how much a demonstration raises accuracy by itself."""
 
 MOST_SHOTS = 64
 """Most demonstrations that a training-free way shows."""
@@ -122,7 +122,7 @@ class TwoStage:
 
     def judge(self, asked: Asked, shots: int) -> Judged:
         rows, _ = asked.nearest(max(self.first, shots))
-        near = cosine(asked.vectors.text, asked.rows.blocks["text"].take(rows))[0]
+        near = cosine(asked.vectors.text, asked.rows.blocks["text"].take(rows))[0]  # (first,)
         order = top(near[None], len(rows))[0]
         return Judged(rows[order], near[order], in_prompt_order(rows[order][:shots]))
 
@@ -161,7 +161,7 @@ class Mmr:
 class ByEffect:
     """The largest effect + `weight` * similarity among the `first` nearest; what is best comes last.
 
-    An effect is what a demonstration was measured to be worth by itself; one that nobody measured counts as 0.
+    An effect is how much a demonstration was measured to raise accuracy by itself; an unmeasured one counts as 0.
     """
 
     first: int
@@ -175,7 +175,7 @@ class ByEffect:
         rows, near = asked.nearest(max(self.first, shots))
         effects = asked.rows.numbers.get(EFFECT)
         known = np.zeros(len(rows)) if effects is None else np.nan_to_num(effects[rows], nan=0.0)
-        score = known + self.weight * near
+        score = known + self.weight * near  # (first,)
         order = top(score[None], len(rows))[0]
         return Judged(rows[order], score[order], in_prompt_order(rows[order][:shots]))
 
@@ -319,7 +319,7 @@ class Learned:
         encoded = self.encode(asked.vectors, asked.rows, rows)
         with torch.inference_mode():
             logits = self.policy.step(encoded, self.policy.start(encoded, 1, max(1, shots)), self.stops)
-        score = logits[0, 0, : len(rows)].double().numpy()
+        score = logits[0, 0, : len(rows)].double().numpy()  # (K,), the first pick's; STOP stands behind them
         shown = self._picked(encoded, rows, shots)
         order = top(score[None], len(rows))[0]
         return Judged(rows[order], score[order], shown, interaction=score[order] - score.mean())

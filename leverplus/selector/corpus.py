@@ -59,6 +59,7 @@ class Block:
         """These and more; older blocks share the memory and see what they saw before."""
         held, tail = self.held + len(more), self.tail
         if held > len(tail):
+            # twice as long each time, so that adding one by one copies every row a few times at most
             tail = np.empty((max(held, 2 * len(tail), 256), self.width), np.float32)
             tail[: self.held] = self.late
         tail[self.held : held] = more
@@ -143,7 +144,7 @@ class Rows:
         wanted = join_query(query, self.text_weight)
         base = len(self.search.base)
         mask = None if left == len(self) else open_rows
-        ask = min(2 * count + MARGIN, left)
+        ask = min(2 * count + MARGIN, left)  # more than wanted: half precision may confuse neighbours
         if allowed is not None and isinstance(self.index, Cells):
             found = self._every(wanted, open_rows[:base], ask)
         else:

@@ -1,9 +1,9 @@
 """Why these: every candidate of one choice with its terms, and what plain nearest neighbours would have shown.
 
 `similarity` is the weighted cosine by which candidates are found, `label` the share of the votes of the nearest
-neighbours (each by its similarity) that went to the candidate's answer, `effect` the measured worth of the
-demonstration where the bundle holds one, `interaction` what a learned selector sees in the pair beyond the average
-candidate. `score` is what the arm ranks by at its first pick; a term that an arm does not have is null.
+neighbours (each by its similarity) that went to the candidate's answer, `effect` how much the demonstration raises
+accuracy by itself where the bundle holds that, `interaction` what a learned selector sees in the pair beyond the
+average candidate. `score` is what the arm ranks by at its first pick; a term that an arm does not have is null.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def _label_shares(rows: Positions, near: Floats, demos: Mapping[int, Demo]) -> l
     answers = [normalise_answer(demos[row].answer) if row in demos else None for row in rows.tolist()]
     votes: dict[str | None, float] = {}
     for place in np.argsort(-near, kind="stable")[:VOTERS].tolist():
+        # what points away from the query has no vote
         votes[answers[place]] = votes.get(answers[place], 0.0) + max(0.0, float(near[place]))
-    total = sum(votes.values()) or 1.0
+    total = sum(votes.values()) or 1.0  # all votes may be 0
     return [votes.get(answer, 0.0) / total for answer in answers]
 
 

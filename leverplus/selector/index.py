@@ -68,7 +68,7 @@ class Flat:
         self._index = faiss.IndexScalarQuantizer(
             vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
         )
-        self._index.train(np.ascontiguousarray(vectors[:1], dtype=np.float32))
+        self._index.train(np.ascontiguousarray(vectors[:1], dtype=np.float32))  # halves need no training; faiss asks
         for part in parts_of(vectors):
             self._index.add(part)
 
@@ -105,8 +105,8 @@ class Cells:
         self._index = faiss.IndexIVFScalarQuantizer(
             self._coarse, width, len(table.centres), faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
         )
-        self._index.by_residual = False
-        self._index.is_trained = True
+        self._index.by_residual = False  # vectors as they are, not their differences from the centre
+        self._index.is_trained = True  # the centres were learnt elsewhere
         self._index.nprobe = table.opened
         start = 0
         for part in parts_of(vectors):
@@ -137,6 +137,7 @@ def learn_cells(vectors: NDArray[Any], *, seed: int = 0) -> CellTable | None:
     import faiss
 
     rng = np.random.default_rng(seed)
+    # sqrt(N) cells balance comparing centres with reading cells; k-means wants tens of vectors for each
     count = max(1, min(int(len(vectors) ** 0.5), len(vectors) // 64))
     sample = np.sort(rng.permutation(len(vectors))[: 64 * count])
     kmeans = faiss.Kmeans(vectors.shape[1], count, niter=10, seed=seed + 1, spherical=True, max_points_per_centroid=64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leverplus.effects.ranker import bends, cross_features, effect_features, fit_ranker
 from leverplus.errors import DataError
+from leverplus.lab.ranker import bends, cross_features, effect_features, fit_ranker
 
 
 def test_weights_are_ridge_of_differences_within_queries() -> None:
