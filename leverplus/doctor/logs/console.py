@@ -7,18 +7,25 @@ import re
 
 from leverplus.doctor.logs.names import PLACES, LogLine, meaning
 
+# 12, 1,234, 0.5, .5, 3., 1e-5, nan, inf
 _NUMBER = r"[+-]?(?:\d+(?:,\d{3})+|\d*\.\d+|\d+\.?)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)"
+# {'loss': 0.4, 'kl': tensor(0.01)}: braces without braces inside, at least one quoted name
 _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
 _DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
+# verl: step:12 - actor/kl_loss:0.01 - critic/score/mean:0.4
 _VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
+# Stable-Baselines3: |    ep_rew_mean      | 21.3 |, under a title without number: | rollout/ | |
 _ROW = re.compile(rf"^\s*\|\s(\s*)([^|]*?)\s*\|\s*({_NUMBER})?\s*\|\s*$", re.I)
 _CELL = re.compile(rf"({_NUMBER})\s*(%?)", re.I)
+# the line of dashes that ends such a table
 _RULE = re.compile(r"^\s*-{5,}\s*$")
+# step 12, Epoch: 3, global_step=400, and the same in Chinese
 _PLACE = re.compile(
     r"(?P<name>(?:global[_ ]?)?steps?|iter(?:ation)?s?|updates?|epochs?|步数?|轮次|迭代)\s*[\[:：=# ]\s*(?P<number>\d+)"
     r"|第\s*(?P<count>\d+)\s*(?:个|次)?\s*(?P<kind>步|轮|次迭代|epoch|step)",
     re.IGNORECASE,
 )
+# kl=0.04, reward: 0.3, accuracy 45 %: a name, a sign or a blank, a number that no letter follows
 _PAIR = re.compile(
     rf"([A-Za-z\u4e00-\u9fff][A-Za-z\u4e00-\u9fff/_.\- ]*?(?:@\d+)?)\s*(?:[=:：≈]|为|是|\s)\s*"
     rf"({_NUMBER})\s*(%?)(?![\w.])",
@@ -29,15 +36,16 @@ _RESUMED = re.compile(
     r"|恢复训练|断点续训|继续训练",
     re.IGNORECASE,
 )
+# a setting that is printed: resume_from_checkpoint=None
 _NOT_RESUMED = re.compile(r"resume[_ ](?:from[_ ]checkpoint|mode|training)?\s*[=:]\s*(?:none|false|disable|null)", re.I)
 
 
 def read_console(text: str) -> list[LogLine]:
     """The metric lines of what a training printed, in order; none where there are none."""
     lines: list[LogLine] = []
-    table: dict[str, float | None] = {}
+    table: dict[str, float | None] = {}  # a table of one step that is not complete yet (Stable-Baselines3)
     section, resumed = "", False
-    header: list[str] = []
+    header: list[str] = []  # of a table with a row per step, as long as its rows go on
     for row in text.splitlines():
         columns = _columns(row)
         if header and len(columns) == len(header):
@@ -95,11 +103,14 @@ def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None
     cells = [_CELL.fullmatch(cell.strip("* ")) for cell in columns]
     if cells[0] is None:
         return {}
-    return {
-        name: number(cell.group(1)) if not cell.group(2) else (number(cell.group(1)) or 0.0) / 100.0
-        for name, cell in zip(header, cells, strict=True)
-        if cell is not None
-    }
+    values: dict[str, float | None] = {}
+    for name, cell in zip(header, cells, strict=True):
+        if cell is None:
+            continue
+        value = number(cell.group(1))
+        percent = bool(cell.group(2))
+        values[name] = (value or 0.0) / 100.0 if percent else value
+    return values
 
 
 def number(text: str) -> float | None:
@@ -122,8 +133,10 @@ def _values(row: str) -> dict[str, float | None]:
     for found in _DICT.finditer(row):
         items = {name: number(value) for name, value in _DICT_ITEM.findall(found.group())}
         if any(meaning(name) is not None for name in items):
-            place = _PLACE.search(row[: found.start()])
-            return {**({"step": _place(place)[1]} if place and "step" not in items else {}), **items}
+            place = _PLACE.search(row[: found.start()])  # "step 12: {...}"
+            if place and "step" not in items:
+                return {"step": _place(place)[1], **items}
+            return items
     return _pairs(row)
 
 
@@ -151,7 +164,7 @@ def _pairs(row: str) -> dict[str, float | None]:
 def _known_end(text: str) -> str | None:
     """The longest end of a text, in words, that is a known metric name."""
     words = text.split()
-    for start in range(max(0, len(words) - 5), len(words)):
+    for start in range(max(0, len(words) - 5), len(words)):  # no known name has more than five words
         name = " ".join(words[start:])
         found = meaning(name)
         if found is not None and found[0] not in PLACES:

@@ -26,6 +26,7 @@ def read_events(paths: list[Path]) -> list[LogLine]:
         for step, tag, value in _scalars(path):
             steps.setdefault(step, {})[tag] = finite(value)
         tags = {tag for values in steps.values() for tag in values}
+        # other tags are another writer of the same run, such as the evaluation's
         again = bool(lines) and len(tags & seen) > len(tags) / 2
         for place, step in enumerate(sorted(steps)):
             lines.append(LogLine({"step": float(step), **steps[step]}, resumed=again and place == 0))
@@ -64,6 +65,7 @@ def _scalar(entry: bytes, path: Path) -> tuple[str, float] | None:
 
 
 def _tensor(message: bytes, path: Path) -> float | None:
+    """The number of a TensorProto that holds one."""
     for field, value in _fields(message, path):
         if isinstance(value, bytes) and field in (4, 5, 6) and len(value) in (4, 8):
             return float(struct.unpack("<f" if len(value) == 4 else "<d", value)[0])
@@ -73,7 +75,7 @@ def _tensor(message: bytes, path: Path) -> float | None:
 def _records(path: Path) -> Iterator[bytes]:
     """The messages of a file; one that was cut off at the end, as by a training under way, is left out."""
     data, place = path.read_bytes(), 0
-    while place + 12 <= len(data):
+    while place + 12 <= len(data):  # 8 bytes of length and 4 of its checksum stand before a message
         (length,) = struct.unpack_from("<Q", data, place)
         end = place + 12 + length
         if end + 4 > len(data):
@@ -90,7 +92,7 @@ def _fields(message: bytes, path: Path) -> Fields:
     try:
         while place < len(message):
             key, place = _varint(message, place)
-            kind = key & 7
+            kind = key & 7  # 0: number of any length, 1: eight bytes, 2: length and so many bytes, 5: four bytes
             if kind == 0:
                 value, place = _varint(message, place)
                 yield key >> 3, value
@@ -107,6 +109,7 @@ def _fields(message: bytes, path: Path) -> Fields:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the lowest first, and the place behind it; the eighth bit says "more"."""
     value = shift = 0
     while True:
         byte = message[place]

@@ -27,12 +27,11 @@ def read_log_file(path: Path, chosen: Mapping[str, str]) -> Record:
 
 def read_log_folder(folder: Path, chosen: Mapping[str, str]) -> Record | None:
     """The record of a folder that another library wrote; None where nothing in it is known."""
-    runs = _runs(folder) or {
-        f"{sub.name}/{label}".rstrip("/"): lines
-        for sub in sorted(folder.iterdir())
-        if sub.is_dir()
-        for label, lines in _runs(sub).items()
-    }
+    runs = _runs(folder)
+    if not runs:  # perhaps a folder of runs
+        for sub in sorted(path for path in folder.iterdir() if path.is_dir()):
+            for label, lines in _runs(sub).items():
+                runs[f"{sub.name}/{label}".rstrip("/")] = lines
     return record_of(runs, str(folder), chosen) if runs else None
 
 
@@ -116,11 +115,14 @@ def _mlflow(folder: Path) -> Runs:
     runs: Runs = {}
     for home in homes:
         steps: dict[float, dict[str, float | None]] = {}
-        for path in sorted(home.rglob("*")) if home.is_dir() and (home.parent / "meta.yaml").is_file() else ():
-            for row in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-                cells = row.split()
+        if not home.is_dir() or not (home.parent / "meta.yaml").is_file():
+            continue  # some other folder called metrics
+        for path in sorted(own for own in home.rglob("*") if own.is_file()):
+            metric = path.relative_to(home).as_posix()  # a name may hold slashes, which are folders here
+            for row in path.read_text(encoding="utf-8").splitlines():
+                cells = row.split()  # time, value, step
                 if len(cells) >= 3:
-                    steps.setdefault(float(cells[2]), {})[path.relative_to(home).as_posix()] = number(cells[1])
+                    steps.setdefault(float(cells[2]), {})[metric] = number(cells[1])
         if steps:
             label = "" if len(homes) == 1 else home.parent.name
             runs[label] = [LogLine({"step": step, **steps[step]}) for step in sorted(steps)]

@@ -53,12 +53,12 @@ def table() -> dict[str, tuple[str, tuple[str, ...]]]:
 @cache
 def _exact() -> dict[str, tuple[str, int]]:
     """A plain name -> our name and its place in the list, for names without wildcards."""
-    return {
-        name: (ours, place)
-        for ours, (_, names) in table().items()
-        for place, name in enumerate(names)
-        if "*" not in name
-    }
+    found = {}
+    for ours, (_, names) in table().items():
+        for place, name in enumerate(names):
+            if "*" not in name:
+                found[name] = (ours, place)
+    return found
 
 
 def plain(name: str) -> str:
@@ -142,7 +142,7 @@ def _possible(ours: str, values: Sequence[float | None]) -> bool:
     known = [value for value in values if value is not None]
     unit = table()[ours][0] if ours in table() else "any"
     if unit == "share":
-        return all(0.0 <= value <= 100.0 for value in known)
+        return all(0.0 <= value <= 100.0 for value in known)  # as a share, or as a percentage
     return unit != "positive" or all(value >= 0.0 for value in known)
 
 

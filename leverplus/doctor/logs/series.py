@@ -28,11 +28,10 @@ def series_from(lines: Sequence[LogLine], label: str, chosen: Mapping[str, str])
     marks: list[int] = []
     for place, line, before in zip(places, lines, [None, *lines[:-1]], strict=True):
         resumed = line.resumed or (before is not None and _went_back(before, line, reading))
-        values = {
-            ours: _scaled(ours, line.values[name], scales[ours])
-            for ours, name in metrics.items()
-            if name in line.values
-        }
+        values = {}
+        for ours, name in metrics.items():
+            if name in line.values:
+                values[ours] = _scaled(ours, line.values[name], scales[ours])
         if epochs and values and epochs[-1].epoch == place and not resumed and not set(values) & set(epochs[-1].values):
             epochs[-1] = Epoch(place, {**epochs[-1].values, **values})  # an evaluation logged beside its step
         elif values:
@@ -56,7 +55,9 @@ def _places(lines: Sequence[LogLine], reading: NameReading) -> tuple[list[int], 
     places: list[int] = []
     for line in lines:
         value = None if name is None else line.values.get(name)
-        places.append(int(value) if value is not None else (places[-1] + 1 if places else 1))
+        if value is None:  # not logged on this line: one more than before
+            value = places[-1] + 1 if places else 1
+        places.append(int(value))
     if name is not None and "step" not in reading.names and len(set(places)) < len(lines) / 2:
         return list(range(1, len(lines) + 1)), "step"  # fractions of an epoch say less than the order of the lines
     return places, "epoch" if name is not None and "step" not in reading.names else "step"
@@ -73,6 +74,7 @@ def _went_back(before: LogLine, line: LogLine, reading: NameReading) -> bool:
 
 
 def _stage(found: set[str], reading: NameReading) -> str:
+    """What kind of training logged these metrics; agents in environments train by ppo."""
     if "pair/margin" in found:
         return "dpo"
     if not found & POLICY_GRADIENT:
