@@ -7,7 +7,7 @@ import pytest
 
 from leverplus.errors import ScoringError
 from leverplus.recipe.sections import ScoreSection
-from leverplus.scoring.mining import flat_worth
+from leverplus.scoring.mining import flat_value
 from leverplus.scoring.plan import find_groups
 from leverplus.scoring.scorer import TRAINING
 
@@ -73,7 +73,7 @@ def test_the_seed_changes_what_is_drawn(scorer, pools, table, policy) -> None:
 def test_mining_and_filters_follow_the_section(scorer, pools, table) -> None:
     section = ScoreSection(search="mixed", random=1, retrieved=0)
     plain = find_groups(scorer, pools, section)
-    assert all(flat_worth(group) is not None for group in plain)
+    assert all(flat_value(group) is not None for group in plain)
     assert find_groups(scorer, pools, replace(section, keep="diverse")) == []
     mined = find_groups(scorer, pools, replace(section, mine=24, keep="diverse"))
     assert 3 <= len(mined) <= 5
