@@ -103,14 +103,19 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
 
     Queries on one picture share one array, so that many questions on a picture take memory once and not each.
     """
-    by_picture: dict[str, list[int]] = {}
-    by_id: dict[str, int] = {}
-    for position, item in enumerate(items):
-        if by_id.setdefault(item.id, position) != position:
-            raise DataError(f"demonstration id {item.id} occurs twice; give every item of the task its own id")
-        picture = picture_of(item)
+    by_id = {item.id: position for position, item in enumerate(items)}
+    if len(by_id) < len(items):
+        repeated = next(item.id for position, item in enumerate(items) if by_id[item.id] != position)
+        raise DataError(f"demonstration id {repeated} occurs twice; give every item of the task its own id")
+    by_picture: dict[str, list[int]] = {}  # only of the queries' pictures: a run asks for the pools of a few queries
+    for query in queries:
+        picture = picture_of(query)
         if picture is not None:
-            by_picture.setdefault(picture, []).append(position)
+            by_picture[picture] = []
+    for position, item in enumerate(items):
+        picture = picture_of(item)
+        if picture is not None and picture in by_picture:
+            by_picture[picture].append(position)
     nothing: Positions = np.empty(0, dtype=np.int64)
     on_picture = {picture: np.array(positions, dtype=np.int64) for picture, positions in by_picture.items()}
     found = []

@@ -42,7 +42,7 @@ class WorldTask:
         """A digest of the seed and of everything that shapes the world."""
         # Every constant of the generator, plus what it draws for one split: a change of its code shows there.
         constants = {name: getattr(generator, name) for name in dir(generator) if name.isupper()}
-        probe = draw_questions(self.world_seed, "dev")
+        probe = _drawn(self.world_seed, "dev")
         content = hashlib.sha256(repr((self.world_seed, sorted(constants.items()), VOCABULARY)).encode())
         for array in (probe.answers, probe.relation, probe.scenes.radius):
             content.update(np.ascontiguousarray(array).tobytes())
@@ -90,15 +90,21 @@ class WorldTask:
 
 
 @lru_cache(maxsize=6)
+def _drawn(world_seed: int, split: str) -> Questions:
+    """What the generator drew for a split, which items, pictures and the version are all made from."""
+    return draw_questions(world_seed, split)
+
+
+@lru_cache(maxsize=6)
 def draw_items(world_seed: int, split: str) -> tuple[Item, ...]:
     """The items of a split, made once per process."""
-    return _make_items(split, draw_questions(world_seed, split))
+    return _make_items(split, _drawn(world_seed, split))
 
 
 @lru_cache(maxsize=6)
 def draw_pictures(world_seed: int, split: str) -> Tensor:
     """The pictures (images, 3, 32, 32) uint8 of a split, drawn once per process."""
-    scenes = draw_questions(world_seed, split).scenes
+    scenes = _drawn(world_seed, split).scenes
     rng = np.random.default_rng([world_seed, _NOISE_STREAMS[split]])
     parts = []
     for start in range(0, len(scenes), _CHUNK):
@@ -124,18 +130,21 @@ def scaled(picture: Image.Image) -> Tensor:
 
 
 def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
-    items = []
-    words = np.array(VOCABULARY)
     scenes = drawn.scenes
-    for row in range(len(drawn)):
-        image, relation = int(drawn.image[row]), int(drawn.relation[row])
+    # plain lists: one number after another is read several times faster from them than from arrays
+    shapes, colours, backgrounds = scenes.shape.tolist(), scenes.colour.tolist(), scenes.background.tolist()
+    images, relations, paraphrases = drawn.image.tolist(), drawn.relation.tolist(), drawn.paraphrase.tolist()
+    said, unknown = drawn.answers.tolist(), drawn.unknown.tolist()
+    dialects, mislabelled = drawn.dialect.tolist(), drawn.mislabelled.tolist()
+    items = []
+    for row, (image, relation) in enumerate(zip(images, relations, strict=True)):
         letter = "ab"[row % generator.QUESTIONS_PER_IMAGE]  # the first and the second question on a picture
-        # drawn.answers[row] is (annotators, 2): one word or two each, with NONE in place of a second word
-        answers = tuple(" ".join(words[pair[pair != NONE]]) for pair in drawn.answers[row])
+        # said[row] has a pair per annotator: one word or two, with NONE in place of a second word
+        answers = tuple(" ".join([VOCABULARY[word] for word in pair if word != NONE]) for pair in said[row])
         items.append(
             Item(
                 id=ItemId(f"{split}-{image:04d}-{letter}"),
-                question=PARAPHRASES[relation][int(drawn.paraphrase[row])],
+                question=PARAPHRASES[relation][paraphrases[row]],
                 answers=answers,
                 split=split,
                 image=f"world:{split}:{image}",
@@ -143,12 +152,12 @@ def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
                 meta={
                     "relation": RELATIONS[relation],
                     "facts": "2" if DEPENDS_ON[relation] == "both" else "1",
-                    "unknown": str(int(drawn.unknown[row])),
-                    "shape": SHAPES[int(scenes.shape[image])],
-                    "colour": COLOURS[int(scenes.colour[image])],
-                    "background": BACKGROUNDS[int(scenes.background[image])],
-                    "dialect": DIALECTS[int(drawn.dialect[row])],
-                    "mislabelled": str(bool(drawn.mislabelled[row])).lower(),
+                    "unknown": str(int(unknown[row])),
+                    "shape": SHAPES[shapes[image]],
+                    "colour": COLOURS[colours[image]],
+                    "background": BACKGROUNDS[backgrounds[image]],
+                    "dialect": DIALECTS[dialects[row]],
+                    "mislabelled": str(bool(mislabelled[row])).lower(),
                 },
             )
         )
