@@ -8,25 +8,19 @@ A test draws them again and compares. `lever bench` draws bench.svg, `benchmarks
 
 from __future__ import annotations
 
-import gzip
 import html
 import json
 import math
 import re
-import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from leverplus.stats.bootstrap import known_interval
+from draw_records import CHOOSERS, EXAMPLE, measure  # beside this file
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
-SHIPPED = HERE.parent / "leverplus" / "tables"
 KEPT = HERE / "real" / "pictures.json"
 TRANSFER_PAGE = DOCS / "recorded.md"
 
@@ -42,142 +36,8 @@ TASKS = {
     "sst2": "SST-2",
     "agnews": "AG News",
 }
-PANELS = (
-    ("okvqa", "qwen2.5-coder-0.5b"),
-    ("okvqa", "qwen2.5-coder-1.5b"),
-    ("trec", "qwen2.5-coder-0.5b"),
-    ("trec", "qwen2.5-coder-1.5b"),
-)
-CHOOSERS = {
-    "nearest": ("nearest_question", "nearest_text"),
-    "diverse (MMR)": ("mmr_question", "mmr_text"),
-    "random": ("random_0", "random"),
-}
-"""Ways of choosing by the name shown, and what the lists are called where each task was recorded."""
-EXAMPLE = "okvqa-qwen2.5-coder-1.5b"
-SHOWN = "4907205"
-"""The test query of the first picture, picked by eye among those that a near demonstration helps."""
-CHANCE = slice(48, 64)
-"""Places of the uniform random candidates among the 64 of a query (docs/recorded.md)."""
-
 INK, GREY, PALE, GOOD, BAD = "#1f2933", "#80868b", "#e3e5e8", "#2a9d8f", "#c8452d"
 LINES = ("#e0592a", "#2f7fc1", "#8f6bc4")
-
-
-# ---------------------------------------------------------------- measuring
-
-
-def measure() -> dict[str, Any]:
-    """Everything the pictures show, as plain numbers and texts."""
-    return {"shots": [panel(task, model) for task, model in PANELS], "effects": audited(), "example": example()}
-
-
-def tables_of(task: str, model: str) -> list[Path]:
-    """The recorded answers of test queries, wherever they lie."""
-    name = f"{task}-{model}-test.parquet"
-    return [path for path in (HERE / "tables" / name, SHIPPED / name) if path.is_file()]
-
-
-def panel(task: str, model: str) -> dict[str, Any]:
-    """Mean accuracy and interval by shots for each way of choosing, on the test queries with longer prompts."""
-    rows = pq.read_table(tables_of(task, model)[0], columns=["query", "demos", "accuracy"]).to_pylist()
-    known = {(row["query"], tuple(row["demos"])): row["accuracy"] for row in rows}
-    lists: dict[str, dict[str, list[list[str]]]] = defaultdict(lambda: defaultdict(list))
-    for row in pq.read_table(HERE / "tables" / f"{task}-sequences.parquet").to_pylist():
-        if (row["query"], ()) in known:
-            lists[row["chooser"]][row["query"]].append(row["demos"])
-    found: dict[str, Any] = {"task": task, "model": model, "curves": {}}
-    for name, aliases in CHOOSERS.items():
-        chooser = next((alias for alias in aliases if alias in lists), None)
-        if chooser is None:
-            raise SystemExit(f"{task}: no lists of {name}; there are {sorted(lists)}")
-        curve = {}
-        for shots in (0, 1, 2, 4, 8, 16):
-            values = accuracies(known, lists[chooser], shots)
-            if name == "random" and shots == 1:
-                values = by_chance(known, list(lists[chooser]))
-            if len(values) == len(lists[chooser]):
-                low, high = known_interval(values) or (math.nan, math.nan)
-                curve[str(shots)] = {"mean": sum(values) / len(values), "ci95": [low, high], "n": len(values)}
-        found["curves"][name] = curve
-    return found
-
-
-def accuracies(
-    known: dict[tuple[str, tuple[str, ...]], float], lists: dict[str, list[list[str]]], shots: int
-) -> list[float]:
-    """Of every query that was recorded with so many of these demonstrations; the nearest stands last."""
-    values = []
-    for query, own in lists.items():
-        longest = max(own, key=len)
-        exact = next((tuple(one) for one in own if len(one) == shots), tuple(longest[len(longest) - shots :]))
-        if len(exact) == shots and (query, exact) in known:
-            values.append(known[query, exact])
-    return values
-
-
-def by_chance(known: dict[tuple[str, tuple[str, ...]], float], queries: Sequence[str]) -> list[float]:
-    """The mean over the uniform random candidates of each query, which stand last among its one-shot prompts."""
-    tried: dict[str, list[float]] = defaultdict(list)
-    for (query, demos), accuracy in known.items():
-        if len(demos) == 1:
-            tried[query].append(accuracy)
-    return [sum(tried[query][CHANCE]) / len(tried[query][CHANCE]) for query in queries]
-
-
-def audited() -> dict[str, Any]:
-    """What `lever demos audit` says of the shipped table."""
-    command = [
-        sys.executable,
-        "-m",
-        "leverplus",
-        "demos",
-        "audit",
-        f"tables:{EXAMPLE}.parquet",
-        "--show",
-        "7",
-        "--json",
-    ]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
-
-
-def example() -> dict[str, Any]:
-    """The query SHOWN with the first random demonstration that leaves it wrong and the first near one that helps."""
-    items = {}
-    with gzip.open(SHIPPED / "okvqa-items.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for row in lines:
-            item = json.loads(row)
-            items[item["id"]] = item
-    rows = pq.read_table(SHIPPED / f"{EXAMPLE}-test.parquet", filters=[("query", "==", SHOWN)]).to_pylist()
-    one_shot = [row for row in rows if len(row["demos"]) == 1 and len(items[row["demos"][0]]["question"]) < 80]
-    chance = {row["demos"][0] for row in [row for row in rows if len(row["demos"]) == 1][CHANCE]}
-    wrong = next(row for row in one_shot if row["accuracy"] == 0.0 and row["demos"][0] in chance)
-    right = next(row for row in one_shot if row["accuracy"] == 1.0 and not copies(items, row))
-    return {
-        "query": said(items[SHOWN]),
-        "wrong": {"demo": said(items[wrong["demos"][0]]), "answer": wrong["answer"]},
-        "right": {"demo": said(items[right["demos"][0]]), "answer": right["answer"]},
-    }
-
-
-def copies(items: dict[str, Any], row: dict[str, Any]) -> bool:
-    """The demonstration asks the same question or shows the answer, which would teach a reader nothing."""
-    demo, query = items[row["demos"][0]], items[row["query"]]
-    return demo["meta"]["question"] == query["meta"]["question"] or said(demo)["answer"] in query["answers"]
-
-
-def said(item: dict[str, Any]) -> dict[str, str]:
-    """Caption, question and the answer given most often."""
-    answers = item["answers"]
-    return {
-        "caption": item["meta"]["caption"],
-        "question": item["meta"]["question"],
-        "answer": max(answers, key=answers.count),
-    }
-
-
-# ---------------------------------------------------------------- drawing
 
 
 def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
@@ -410,11 +270,60 @@ def square(x: float, y: float, size: float, cell: str) -> str:
     )
 
 
+def cost_picture(kept: dict[str, Any]) -> str:
+    """Accuracy against what the model reads per query: full circles without, hollow ones with an ideal prefix cache."""
+    found, left, right, top, bottom = kept["costs"], 60, 640, 66, 320
+    points = [point for curve in found.values() for point in curve.values()]
+    most, values = max(point["read"] for point in points), [point["accuracy"] for point in points]
+    low, high = math.floor(50 * min(values)) / 50, math.ceil(50 * max(values)) / 50
+
+    def across(characters: float) -> float:
+        return left + characters / (1.05 * most) * (right - left)
+
+    def up(accuracy: float) -> float:
+        return bottom - (accuracy - low) / (high - low) * (bottom - top)
+
+    parts = [
+        text(20, 24, "What a prefix cache saves", font_size="16", font_weight="bold"),
+        text(
+            20,
+            44,
+            "● every character read   ○ read anew, if shared beginnings of prompts are kept; 2, 4, 8 shots",
+            fill=GREY,
+        ),
+    ]
+    for step in range(round(100 * low), round(100 * high) + 1, 2):
+        parts.append(line((left, up(step / 100)), (right, up(step / 100)), PALE))
+        parts.append(text(left - 6, up(step / 100) + 4, f"{step} %", text_anchor="end", font_size="11"))
+    for characters in range(0, int(1.05 * most) + 1, 250):
+        parts.append(text(across(characters), bottom + 18, str(characters), text_anchor="middle", font_size="11"))
+    parts.append(text((left + right) / 2, bottom + 38, "characters per query", text_anchor="middle", fill=GREY))
+    for colour, (name, curve) in zip(LINES, found.items(), strict=False):
+        for shots, point in curve.items():
+            y, full, anew = up(point["accuracy"]), across(point["read"]), across(point["new"])
+            parts.append(line((anew, y), (full, y), colour))
+            parts.append(f'<circle cx="{full:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>')
+            parts.append(
+                f'<circle cx="{anew:.1f}" cy="{y:.1f}" r="5" fill="white" stroke="{colour}" stroke-width="2"/>'
+            )
+            parts.append(text(full + 9, y + 4, shots, font_size="11"))
+        place = list(found).index(name)
+        parts.append(text(right + 24, top + 20 + 24 * place, name, fill=colour, font_weight="bold"))
+    n = points[0]["n"]
+    parts.append(
+        text(
+            20, bottom + 62, f"OK-VQA by captions, Qwen2.5-Coder-1.5B, {n} test questions in recorded order", fill=GREY
+        )
+    )
+    return svg(820, bottom + 76, "Accuracy against characters read with and without a prefix cache", parts)
+
+
 PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "idea.svg": idea_picture,
     "shots.svg": shots_picture,
     "effects.svg": effects_picture,
     "transfer.svg": transfer_picture,
+    "cost.svg": cost_picture,
 }
 
 

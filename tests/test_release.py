@@ -82,7 +82,9 @@ def test_the_wheel_is_small_and_holds_weights_tables_recipes_and_types(wheel: Pa
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_world_and_the_recorded_table_in_an_empty_place(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_runs_a_fit_the_world_and_the_recorded_table_in_an_empty_place(
+    wheel: Path, tmp_path: Path
+) -> None:
     """Environment, folder and home are empty; a .pth file borrows the heavy dependencies, leverplus is the wheel's."""
     place = tmp_path / "env"
     venv.create(place, with_pip=False)
@@ -111,3 +113,7 @@ def test_the_wheel_alone_runs_the_world_and_the_recorded_table_in_an_empty_place
         found: dict[str, Any] = json.loads(type_in(lever, "run", recipe, "--json", "--out", recipe, "--set", *settings))
         assert found["n"] in (10, 40)
         assert (folder / recipe / "report.html").is_file()
+    sample = ["tables:okvqa-sample.jsonl", "--model", "tables:okvqa-sample", "--embed", "tables:okvqa-vectors.npz"]
+    fitted = json.loads(type_in(lever, "fit", *sample, "--out", "sample", "--json"))
+    assert fitted["recommended"]["why"]
+    assert (folder / "sample" / "demos.sqlite").is_file()
