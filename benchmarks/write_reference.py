@@ -52,7 +52,11 @@ def argument_lines(parser: argparse.ArgumentParser) -> list[str]:
     """The usage line and one row per argument."""
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     usage = " ".join([parser.prog, *(shown for action in actions if (shown := usage_word(action)))])
-    rows = [f"| `{argument_name(action)}` | {meaning(action)} |" for action in actions]
+    groups = {id(action): group.title for group in parser._action_groups[2:] for action in group._group_actions}
+    rows = []
+    for action in actions:
+        group = f"{groups[id(action)]}: " if id(action) in groups else ""
+        rows.append(f"| `{argument_name(action)}` | {group}{meaning(action)} |")
     table = ["| argument | meaning |", "|---|---|", *rows] if rows else []
     return ["```text", usage, "```", "", *table, *([""] if table else [])]
 

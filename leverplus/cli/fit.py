@@ -12,24 +12,38 @@ from leverplus.errors import WrongUsage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="a JSONL file, a folder of a data set, or a task as NAME:FOLDER")
     parser.add_argument(
-        "--model", required=True, metavar="MODEL", help="folder, GGUF, hub name, URL or URL#NAME, table:FILE"
+        "data", metavar="DATA", help="your examples: a JSONL file, a folder of a data set, or a task as NAME:FOLDER"
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="a server (URL or URL#NAME), weights (folder, GGUF file, name on a hub), or recorded answers (table:FILE)",
     )
     parser.add_argument("--images", metavar="DIR", help="the folder that picture paths are relative to")
-    parser.add_argument("--embed", metavar="NAME", help="sentence, clip, siglip, or the folder of an encoder")
-    parser.add_argument("--calls", type=whole_number, metavar="N", help="most calls of the model, all together")
+    parser.add_argument(
+        "--embed", metavar="NAME", help="what computes similarity: sentence, clip, siglip, or the folder of an encoder"
+    )
+    parser.add_argument(
+        "--calls",
+        type=whole_number,
+        metavar="N",
+        help="the most prompts the model may be asked, training and tests together",
+    )
     parser.add_argument("--shots", metavar="1,2,4", help="numbers of demonstrations to try (default 1,2,4)")
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="seed of everything random (default 0)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the bundle (default bundles/DATA)")
-    parser.add_argument("--instruction", metavar="TEXT", help="said before the demonstrations: a text, or a file of it")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the bundle goes (default bundles/DATA)")
+    parser.add_argument(
+        "--instruction", metavar="TEXT", help="a sentence before the demonstrations: the text, or a file with it"
+    )
     parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the server's key")
-    parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
-    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
-    parser.add_argument("--max-cost", type=float, metavar="P", help="most that may be spent")
-    parser.add_argument("--dry-run", action="store_true", help="print plan and cost, ask nothing")
+    parser.add_argument("--price-in", type=float, metavar="P", help="price per million tokens read")
+    parser.add_argument("--price-out", type=float, metavar="P", help="price per million tokens written")
+    parser.add_argument("--max-cost", type=float, metavar="P", help="stop when so much money is spent")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and what it may cost, then stop")
     add_store_option(parser)
 
 

@@ -12,14 +12,24 @@ from leverplus.errors import WrongUsage
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle, a new folder")
-    parser.add_argument("--arm", metavar="ARM", help="how it chooses (default: what the evaluation advises)")
-    parser.add_argument("-k", "--shots", type=int, metavar="N", help="how many are shown where nobody says")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder for the bundle")
+    parser.add_argument("--arm", metavar="ARM", help="the way of choosing (default: what the evaluation advises)")
     parser.add_argument(
-        "--fixed", nargs="*", default=[], metavar="ID", help="arm fixed: the list (default: its pilot's)"
+        "-k", "--shots", type=int, metavar="N", help="how many demonstrations to show when a query does not say"
     )
-    parser.add_argument("--candidates", type=int, metavar="N", help="nearest ones a learned selector sees; 0: all")
-    parser.add_argument("--pictures", choices=("bytes", "paths"), default="bytes", help="kept inside, or by their path")
+    parser.add_argument(
+        "--fixed",
+        nargs="*",
+        default=[],
+        metavar="ID",
+        help="with --arm fixed: the list for everybody (default: the pilot's)",
+    )
+    parser.add_argument(
+        "--candidates", type=int, metavar="N", help="how many of the nearest a learned selector looks at; 0: all"
+    )
+    parser.add_argument(
+        "--pictures", choices=("bytes", "paths"), default="bytes", help="keep pictures inside, or only their paths"
+    )
     parser.add_argument("--licence", default="", help="what the card says about the demonstrations' licence")
     add_store_option(parser)
 

@@ -10,8 +10,8 @@ from leverplus.cli.console import print_table
 from leverplus.recipe.recipe import documents_names, find_recipe, gallery_names, recipe_names
 
 USUAL = (
-    *("world", "best_8k", "best_32k", "best", "own_labels", "own_pictures"),
-    *("trec_few", "trec_smollm", "sst2_smollm", "okvqa_captions_smollm", "coco_small", "baseline"),
+    *("world", "best_8k", "best_32k", "best", "okvqa_table", "own_labels", "own_pictures"),
+    *("trec_few", "trec_smollm", "sst2_smollm", "okvqa_captions_smollm", "coco_small"),
 )
 """What a user wants first; `--all` shows the plans of the earlier code and the gallery of known mistakes as well."""
 
