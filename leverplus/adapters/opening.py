@@ -6,13 +6,13 @@ import base64
 import binascii
 import importlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from leverplus.errors import LeverError
-from leverplus.selector.demo import Demo
-from leverplus.selector.query import Picture
+from leverplus.selector.demo import BY_PIXELS, Demo
+from leverplus.selector.query import Picture, Query, clean_question, pixel_digest
 from leverplus.selector.selector import Selector
 
 ORDERS = ("nearest_last", "nearest_first")
@@ -110,3 +110,28 @@ def base64_of(demo: Demo) -> tuple[str, str]:
         raise LeverError(f"demonstration {demo.id} has no picture")
     head, _, content = url.partition(",")
     return content, head.removeprefix("data:").removesuffix(";base64")
+
+
+def apart_from(question: str, image: Picture) -> Callable[[Demo], bool]:
+    """Says of a demonstration whether it may be shown for a query of an evaluation: not the query itself.
+
+    A demonstration on the query's picture is never shown; where neither has a picture, one with the same words is not.
+    """
+    query = Query.of(question, image)
+    named = None if query.picture is None else pixel_digest(query.picture)
+
+    def fits(demo: Demo) -> bool:
+        if named is not None and demo.picture is not None:
+            return _picture_digest(demo) != named
+        return named is not None or demo.picture is not None or clean_question(demo.question) != query.words
+
+    return fits
+
+
+def _picture_digest(demo: Demo) -> str:
+    """Names a demonstration's picture by its pixels; a bundle knows the name, the picture of a run is decoded."""
+    known = demo.picture.name if demo.picture is not None else ""
+    if known.startswith(BY_PIXELS):
+        return known.removeprefix(BY_PIXELS)
+    picture = demo.pil()
+    return "" if picture is None else pixel_digest(picture)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MIME = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif", "BMP": "image/bmp"}
 """What a data URL says of the formats that every reader of such URLs takes; any other is sent as PNG."""
 
+BY_PIXELS = "sha256:"
+"""How the names of pictures begin that bundles keep: the digest of their pixels follows."""
+
 
 class Scratch:
     """A folder for pictures that somebody wants as files; made when the first one is asked for, gone at the end."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from leverplus.embedders.base import Array, Vectors
 from leverplus.errors import DataError, LeverError
 from leverplus.selector.corpus import FIELDS, Rows
-from leverplus.selector.demo import Demo, Scratch, StoredPicture, png_of
+from leverplus.selector.demo import BY_PIXELS, Demo, Scratch, StoredPicture, png_of
 from leverplus.selector.query import HeldPictures, Query
 from leverplus.selector.store import DemoStore, Entry
 from leverplus.types import Item, ItemId
@@ -196,7 +196,7 @@ class BundleSource:
             except OSError as error:
                 raise DataError(f"the picture {kept.path} of the bundle cannot be read ({error.strerror})") from error
 
-        return StoredPicture(f"sha256:{name}", read, self.scratch)
+        return StoredPicture(BY_PIXELS + name, read, self.scratch)
 
     def all(self) -> Iterator[tuple[int, Demo]]:
         return ((row, self._demo(entry)) for row, entry in self.store.all())

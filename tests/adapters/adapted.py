@@ -84,5 +84,6 @@ def page_of(name: str) -> str:
 def run_page(name: str, **given: Any) -> dict[str, Any]:
     """Run the program of a page in the current folder; the names it leaves."""
     names: dict[str, Any] = {"__name__": "a_page", **given}
-    exec(compile(page_of(name), f"docs/adapters/{name}.md", "exec"), names)
+    # the page has not this module's `from __future__`, which would make texts of its annotations
+    exec(compile(page_of(name), f"docs/adapters/{name}.md", "exec", dont_inherit=True), names)
     return names

@@ -22,9 +22,14 @@ def selector(folder: Path) -> Selector:
 
 
 @pytest.fixture
-def text_selector(tmp_path: Path) -> Selector:
-    """The same questions without pictures."""
-    return Selector.load(make_bundle(tmp_path / "text-bundle", animals(pictures=False)))
+def text_folder(tmp_path: Path) -> Path:
+    """A bundle of the same questions without pictures."""
+    return make_bundle(tmp_path / "text-bundle", animals(pictures=False))
+
+
+@pytest.fixture
+def text_selector(text_folder: Path) -> Selector:
+    return Selector.load(text_folder)
 
 
 @pytest.fixture
