@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"bundle": str(made.folder), "forecast": made.forecast, **made.report}))
         return 0
     if args.dry_run:
-        print(f"plan in {made.recipe}; at most {made.forecast['calls']:,} calls; nothing was asked of the model")
+        print(
+            f"plan in {made.recipe}; at most {made.forecast['calls']:,} calls; nothing was asked of the model but what "
+            "it offers"
+        )
         return 0
     calls = made.report["calls"]
     counts = f"{calls['training']:,} training, {calls['dev']:,} dev, {calls['test']:,} test"

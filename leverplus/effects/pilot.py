@@ -7,7 +7,7 @@ prompt: scores (Q, D).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,9 +45,16 @@ def judge_pilot(scores: ArrayLike, *, corpus: int, candidates: int, calls: int, 
     table = np.asarray(scores, np.float64)
     shares = variance_shares(table)
     room = table.max(axis=1) - table.mean(axis=1)  # (Q,)
-    gain = predicted_gain(shares, corpus=corpus, candidates=candidates, calls=calls, seed=seed)
+    gain = _within(predicted_gain(shares, corpus=corpus, candidates=candidates, calls=calls, seed=seed), table.mean())
     interval = mean_interval(room) if room.any() else (0.0, min(1.0, 3.0 / len(room)))
     return PilotVerdict(shares, gain, float(room.mean()), interval)
+
+
+def _within(found: PredictedGain, mean: float) -> PredictedGain:
+    """The prediction takes effects as normal; no score is above 1, so nothing gains more than what is missing to it."""
+    left = max(0.0, 1.0 - float(mean))
+    low, high = (min(bound, left) for bound in found.ci95)
+    return replace(found, gain=min(found.gain, left), ci95=(low, high))
 
 
 def by_effect(scores: Floats, finer: Floats | None = None) -> NDArray[np.int64]:

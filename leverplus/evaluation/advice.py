@@ -37,9 +37,10 @@ class DevArm:
         return self.arm.startswith("learned")
 
     @property
-    def cost(self) -> tuple[bool, bool, int, bool]:
-        """A key that sorts cheaper ones first: by training, then model calls, demonstrations, calibration."""
-        return self.trained, self.arm not in MODEL_FREE, self.shots, self.arm.endswith(CALIBRATED)
+    def cost(self) -> tuple[bool, bool, int, bool, bool]:
+        """A key that sorts cheaper ones first: by training, model calls, demonstrations, calibration; chance last."""
+        asks, calibrated = self.arm not in MODEL_FREE, self.arm.endswith(CALIBRATED)
+        return self.trained, asks, self.shots, calibrated, self.arm.startswith("random")
 
     @property
     def name(self) -> str:

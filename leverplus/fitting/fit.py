@@ -173,7 +173,9 @@ def _one_sentence(problems: str, data: Data) -> str:
     others = len(found) - 1 + sum(unlisted)
     where = " ".join(f"{key}={value}" for key, value in data.values.items() if key != "name")
     listed = f"; {others} more problems: `lever task check {data.name} --set {where}` lists them" if others else ""
-    return f"{data.values.get('file', data.name)}: {found[0]}{listed}"
+    file = Path(str(data.values.get("file", data.name)))
+    named = found[0].replace(file.name, data.source or str(file))  # records have the same lines in both files
+    return f"{named}{listed}" if named != found[0] else f"{data.source or file}: {found[0]}{listed}"
 
 
 def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
@@ -407,7 +409,7 @@ def fit_report(run: Run, found: Mapping[str, Any], arm: str) -> dict[str, Any]:
             "test": found.get("eval_calls"),
         },
         "n": {"dev": advice.get("n"), "test": found.get("n")},
-        "warnings": [*found.get("notes", ()), *_warnings(run)],
+        "warnings": [*found.get("notes", ()), *_few_items(advice.get("n")), *_warnings(run)],
         "recipe_hash": run.recipe.hash,
         "seed": run.seed,
         "data_version": run.task.version,
@@ -419,6 +421,16 @@ def _packed_shots(arm: str, named: str, shots: Any, table: Mapping[str, Any]) ->
         return int(shots)
     own = table.get(arm) or table.get(f"{arm}_calibrated") or {}
     return int(own.get("shots", 0 if arm == "zero_shot" else 4))
+
+
+def _few_items(dev: Any) -> list[str]:
+    """What a choice on few items is worth: how far two ways that are right half the time differ by luck."""
+    if not isinstance(dev, int) or not 0 < dev < 50:
+        return []
+    by_luck = 100 * 1.96 * (0.5 / dev) ** 0.5  # standard error of a difference of two independent shares of one half
+    return [
+        f"the choice was made on {dev} dev items, where {by_luck:.0f} points may be luck; more records make it surer"
+    ]
 
 
 def _warnings(run: Run) -> list[str]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from leverplus.types import Item
 
 FEWEST_ITEMS = 40
 """Below this a fifth for dev and a fifth for test leave too little to say anything."""
+
+DEALT_BELOW = 200
+"""Fewer records than this are dealt exactly where they have no splits."""
 
 FEW_LABELS = 60
 """So many different answers may be a set of labels."""
@@ -42,6 +46,8 @@ class Data:
     name: str
     values: Mapping[str, Any]
     said: tuple[str, ...]
+    source: str = ""
+    """What the user gave, where `values` name a file that was written anew."""
     texts: bool = False
     """Whether the file calls its items texts and labels, so that prompts do too; else questions and answers."""
 
@@ -63,7 +69,7 @@ def find_data(data: str | Path, images: str | None, prepared: Path) -> Data:
         raise MissingFile(
             f"there is no file {path}; give a JSONL file, a folder of a data set, or a task as NAME:FOLDER"
         )
-    return _of_rows(_read(path), path, images, prepared, written=False)
+    return replace(_of_rows(_read(path), path, images, prepared, written=False), source=text)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -80,7 +86,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         try:
             row = parse_json(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: is not JSON ({error.msg}, column {error.colno})") from error
+            raise DataError(
+                f"{path}, line {number}: is not JSON ({error.msg}, column {error.colno}); write one record a line, "
+                'such as {"text": "...", "label": "..."}'
+            ) from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: must be an object in braces")
         rows.append(row)
@@ -95,10 +104,13 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
         held = "1 record" if len(rows) == 1 else f"{len(rows)} records"
         raise DataError(f"{path} has {held}; at least {FEWEST_ITEMS} are needed, 200 or more make sense")
     place = {"images": images} if images else {}
+    given, rows = rows, [_with_words(row) for row in rows]
     if all("text" in row and "label" in row for row in rows):
-        if written:
+        rows = _dealt(rows)
+        changed = rows != given
+        if written or changed:
             _write(prepared, rows)
-        where = prepared if written else path
+        where = prepared if written or changed else path
         said = (f"{len(rows):,} texts with labels",)
         return Data("labels", {"name": "labels", "file": str(where), **place}, said, texts=True)
     missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
@@ -113,20 +125,65 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
             f"{path}: {len(unanswered):,} of {len(rows):,} records have no answer, first record {unanswered[0]}; "
             "a demonstration needs one"
         )
-    return _questions(rows, path, {**place}, prepared, written=written)
+    if len({answer for row in rows for answer in _answers(row)}) == 1:
+        raise DataError(
+            f"{path}: all questions have the answer {_answers(rows[0])[0]!r}; there is nothing to tell apart"
+        )
+    if pictures_beside(rows) and not place and not written:
+        place["images"] = str(path.parent)  # a file that is written anew lies elsewhere
+    rows = _dealt(rows)
+    anew = written or rows != given or any("id" not in row for row in rows)
+    return _questions(rows, path, {**place}, prepared, anew=anew)
 
 
-def _questions(rows: list[dict[str, Any]], path: Path, place: dict[str, Any], prepared: Path, *, written: bool) -> Data:
+def pictures_beside(rows: Sequence[Mapping[str, Any]]) -> int:
+    """How many records name a picture."""
+    return sum(bool(row.get("image")) for row in rows)
+
+
+def _with_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A record whose label and answers are texts; numbers and truth values are written as JSON writes them."""
+
+    def word(value: Any) -> Any:
+        return json.dumps(value) if isinstance(value, (bool, int, float)) else value
+
+    own = {key: word(value) if key in ("label", "answer") else value for key, value in row.items()}
+    if isinstance(row.get("answers"), list):
+        own["answers"] = [word(value) for value in row["answers"]]
+    return own
+
+
+def _dealt(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Few records without splits are dealt exactly: a fifth for test, a fifth for dev, copies of a text together.
+
+    A task decides for every record by itself, so that a growing file keeps its splits; of 40 records that may leave 4.
+    """
+    if len(rows) >= DEALT_BELOW or any(row.get("split") for row in rows):
+        return rows
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        text = str(row.get("text", row.get("question", "")))
+        groups[str(row.get("image") or " ".join(text.lower().split()))].append(place)
+    order = sorted(groups, key=lambda name: sha256(name.encode()).digest())
+    split: dict[int, str] = {}
+    for wanted in ("test", "dev"):
+        count = 0
+        while order and count < len(rows) // 5:
+            own = groups[order.pop()]
+            count += len(own)
+            split |= dict.fromkeys(own, wanted)
+    return [{**row, "split": split.get(place, "train")} for place, row in enumerate(rows)]
+
+
+def _questions(rows: list[dict[str, Any]], path: Path, place: dict[str, Any], prepared: Path, *, anew: bool) -> Data:
     """Questions with answers: labels where they are few and nobody looks at pictures."""
-    pictures = sum(bool(row.get("image")) for row in rows)
+    pictures = pictures_beside(rows)
     if _are_labels(rows) and not pictures:
         _write(prepared, [_as_label(row, number) for number, row in enumerate(rows, start=1)])
         known = len({_answers(row)[0] for row in rows})
         said = f"{len(rows):,} questions, each with one of {known} answers: they are labels, and every label is weighed"
         return Data("labels", {"name": "labels", "file": str(prepared)}, (said,))
-    if written or any("id" not in row for row in rows):
-        if not place and pictures and not written:
-            place["images"] = str(path.parent)  # the file that is written lies elsewhere
+    if anew:
         own = [{"id": f"{number:06d}", **row} for number, row in enumerate(rows, start=1)]
         _write(prepared, [_known_keys(row) for row in own])
         path = prepared

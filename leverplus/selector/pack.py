@@ -249,7 +249,8 @@ def advised_arm(found: Mapping[str, Any]) -> str:
     named = str(advice.get("arm") or "").removesuffix("_calibrated")
     if named in ARMS:
         return named
-    return max(table, key=lambda arm: table[arm]) if table else "learned"
+    # among equals the first, but what shows something by a rule before chance and before nothing
+    return max(table, key=lambda arm: (table[arm], arm not in ("random", "zero_shot"))) if table else "learned"
 
 
 def _recipe(

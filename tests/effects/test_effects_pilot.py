@@ -17,6 +17,14 @@ def test_the_most_that_any_choice_gains_is_the_best_less_the_mean_of_every_query
     assert verdict.by_effect.calls == 100
 
 
+def test_no_prediction_goes_beyond_all_right() -> None:
+    scores = np.ones((12, 6))
+    scores[:, 0] = 0.0  # one demonstration spoils everything: a large effect, but five sixths are right already
+    found = judge_pilot(scores, corpus=6, candidates=16, calls=10_000).by_effect
+    assert found.gain == pytest.approx(1 / 6)
+    assert max(found.ci95) <= 1 / 6 + 1e-12
+
+
 def test_answers_that_no_demonstration_changes_are_not_worth_training_and_the_interval_stays_honest() -> None:
     scores = np.repeat(np.array([[1.0], [0.0], [1.0]]), 5, axis=1)
     verdict = judge_pilot(np.tile(scores, (10, 1)), corpus=100, candidates=16, calls=1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,11 @@ def test_a_model_is_named_in_one_word(text: str, backend: str, expected: dict[st
         (labelled(60), "labels", "60 texts with labels"),
         ([{"question": f"q {n}", "answer": ("yes", "no")[n % 2]} for n in range(60)], "labels", "one of 2 answers"),
         ([{"question": f"q {n}", "answers": [f"a{n}"]} for n in range(60)], "jsonl", "free answers, 0 with a picture"),
-        ([{"id": n, "question": "q", "answer": "yes", "image": f"{n}.png"} for n in range(60)], "jsonl", "60 with a"),
+        (
+            [{"id": n, "question": "q", "answer": ("yes", "no")[n % 2], "image": f"{n}.png"} for n in range(60)],
+            "jsonl",
+            "60 with a",
+        ),
     ],
 )
 def test_the_data_say_what_they_are(tmp_path: Path, rows: list[Any], kind: str, said: str) -> None:
@@ -120,6 +125,8 @@ def test_the_data_say_what_they_are(tmp_path: Path, rows: list[Any], kind: str, 
         ([{"question": f"q{n}"} for n in range(50)], "50 of 50 records have no answer, first record 1"),
         ([{"foo": 1}] * 50, "record 1 has foo; needed are text and label, or question and answer"),
         ([{"text": f"t {n}", "label": "same"} for n in range(50)], "nothing to tell apart"),
+        ([{"question": f"q{n}", "answer": "same"} for n in range(50)], "all questions have the answer 'same'"),
+        ([{"text": f"q{n}", "label": None} for n in range(50)], "d.jsonl, line 1: needs a text and a label"),
         ([{"id": "1", "question": f"q{n}", "answer": f"a{n}"} for n in range(50)], "the id 1 was used before"),
         ([{"id": n, "question": "q", "answer": f"a{n}", "image": f"{n}.png"} for n in range(50)], "is not there"),
     ],
@@ -155,12 +162,12 @@ def test_what_is_wrong_before_any_look_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
-    data = write(tmp_path / "d.jsonl", labelled(100))
+    data = write(tmp_path / "d.jsonl", labelled(300))
     said: list[str] = []
     made = fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
     assert made.forecast["calls"] <= 1200
     assert not (tmp_path / "o").exists()
-    assert any(line.startswith("data: labels: warm 50%, cold 50%") for line in said)
+    assert any(line.startswith("data: labels:") and "warm 50%" in line for line in said)
     assert any(line.startswith("forecast: self-test at most 256, then at most") for line in said)
     text = made.recipe.read_text()
     made.recipe.write_text(text.replace("size = 16", "size = 12"))
@@ -171,6 +178,29 @@ def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
     made.recipe.write_text(text.replace("items = ", "items = 9"))
     with pytest.raises(LeverError, match="more than --calls 1,200"):
         fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True)
+
+
+def test_numbers_are_taken_as_words(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": n % 2} for n in range(250)]
+    found = find_data(write(tmp_path / "d.jsonl", rows), None, tmp_path / "made.jsonl")
+    assert found.values["file"] == str(tmp_path / "made.jsonl")
+    assert json.loads((tmp_path / "made.jsonl").read_text().splitlines()[1]) == {"text": "text 1", "label": "1"}
+    rows = [{"question": f"how many {n}?", "answer": n} for n in range(250)]
+    assert find_data(write(tmp_path / "q.jsonl", rows), None, tmp_path / "q.made.jsonl").name == "jsonl"
+
+
+@pytest.mark.parametrize("count", [40, 60, 100, 199])
+def test_few_records_are_dealt_exactly_and_copies_stay_together(tmp_path: Path, count: int) -> None:
+    rows = labelled(count - 6)
+    rows += [{"text": "The  same text", "label": "warm"}] * 3 + [{"text": "the same TEXT", "label": "cold"}] * 3
+    find_data(write(tmp_path / "d.jsonl", rows), None, tmp_path / "made.jsonl")
+    made = [json.loads(line) for line in (tmp_path / "made.jsonl").read_text().splitlines()]
+    counts = Counter(row["split"] for row in made)
+    assert all(count // 5 <= counts[split] <= count // 5 + 5 for split in ("dev", "test"))
+    assert len({row["split"] for row in made if row["text"].lower().split() == ["the", "same", "text"]}) == 1
+    assert [row["text"] for row in made] == [row["text"] for row in rows]
+    own = [{**row, "split": "train"} for row in labelled(60)]
+    assert find_data(write(tmp_path / "s.jsonl", own), None, tmp_path / "x").values["file"] == str(tmp_path / "s.jsonl")
 
 
 def test_a_server_without_a_name_is_asked_what_it_serves_and_an_instruction_is_taken_word_for_word(
@@ -271,6 +301,11 @@ def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_pac
     assert report["packed"] == {"arm": "mmr", "shots": 2}
     assert report["arms"]["mmr"] == {"dev": 0.8, "test": 0.7, "shots": 2}
     assert "The bundle holds mmr" in report["recommended"]["why"]
+    assert report["warnings"] == [
+        "the choice was made on 4 dev items, where 69 points may be luck; more records make it surer"
+    ]
+    found["advice"]["n"] = 200
+    assert fit_report(Empty, found, "mmr")["warnings"] == []  # type: ignore[arg-type]
 
 
 def test_a_broken_picture_is_named(tmp_path: Path) -> None:

@@ -264,7 +264,8 @@ class Client:
         section = self.section
         if status in (401, 403):
             if not section.key_env:
-                return f"{section.url} wants a key ({words}); name its environment variable in model.key_env"
+                named = "name its environment variable in model.key_env (`lever fit --key-env NAME`)"
+                return f"{section.url} wants a key ({words}); {named}"
             return f"{section.url} refuses the key in the environment variable {section.key_env} ({words})"
         return f"{section.url}{path} refuses: {words}"
 
