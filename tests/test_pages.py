@@ -75,7 +75,7 @@ PARSED = {
     "lever view runs": "serves until it is stopped; tests/view starts it",
     "lever run gallery/stale_policy --ignore-findings": GALLERY,
     "lever doctor runs/stale_policy": "reads the run of the line before",
-    "lever run gallery/dropout_in_ratio --ignore-findings --out runs/sick": GALLERY,
+    "lever run gallery/dropout_in_ratio --ignore-findings --out runs/mistaken": GALLERY,
     "lever run own_pictures --set task.file=mine.jsonl model.url=http://127.0.0.1:8000/v1 model.name=NAME": (
         "needs a server that sees pictures"
     ),
@@ -89,7 +89,7 @@ PARSED = {
 
 HELPED = {
     "python benchmarks/trec.py --folder data/text --jobs 3 --out trec.json": "needs TREC and hours",
-    "python benchmarks/pictures.py runs/world --training runs/sick": "needs a browser and a second run",
+    "python benchmarks/pictures.py runs/world --training runs/mistaken": "needs a browser and a second run",
 }
 """Benchmarks whose options are compared with what `--help` lists, and why they are not run."""
 
