@@ -73,6 +73,8 @@ PARSED = {
     "lever bench curves --jobs 8": TABLES,
     "lever bench plans": TABLES,
     "lever view runs": "serves until it is stopped; tests/view starts it",
+    "lever serve bundles/mine": "serves until it is stopped; tests/serve starts it",
+    "lever serve bundles/mine --upstream http://127.0.0.1:8000/v1": "the same, in front of a model server",
     "lever run gallery/stale_policy --ignore-findings": GALLERY,
     "lever doctor runs/stale_policy": "reads the run of the line before",
     "lever run gallery/dropout_in_ratio --ignore-findings --out runs/mistaken": GALLERY,
@@ -167,7 +169,8 @@ NOT_ALONE = ("# leverplus/",)
 
 
 SKETCHES = {
-    'Selector.load("bundles/mine")': "names the reader's own bundle; tests/test_readme.py and tests/selector call it"
+    "http://127.0.0.1:8766": "asks a running service; tests/serve/test_serve_docs.py runs it against one",
+    'Selector.load("bundles/mine")': "names the reader's own bundle; tests/test_readme.py and tests/selector call it",
 }
 """Blocks that show calls with placeholders, by a line of theirs, and who runs them."""
 

@@ -56,8 +56,8 @@ def demo_turns(section: ModelSection, demos: Sequence[Demo], urls: dict[str, str
 @contextmanager
 def _written(section: ModelSection, pictures: PromptPictures, urls: dict[str, str]) -> Iterator[ServerPrompts]:
     """Writes chats, and keeps the pictures of demonstrations it has encoded in `urls`."""
-    known = {name: urls[name] for name in pictures.demos if name in urls}
-    written = ServerPrompts(replace(section, prompt="chat"), pictures, urls=dict(known))
+    known = {name: url for name in pictures.demos if (url := urls.get(name)) is not None}  # others may clear it now
+    written = ServerPrompts(replace(section, prompt="chat"), pictures, urls=known)
     yield written
     if len(urls) + len(pictures.demos) > PICTURES_KEPT:
         urls.clear()

@@ -121,7 +121,7 @@ class Desk:
         query: SelectQuery = parse_body(content, SelectQuery)
         started, selector = time.perf_counter(), self.served.current()
         fingerprint = selector.fingerprint
-        check_time(until, self.settings.seconds)
+        check_time(until)
         picks = self._choose(selector, query)
         found = _picks_json(picks, images=query.images)
         return _dump({**found, "fingerprint": fingerprint, "ms": _ms(started)})
@@ -132,7 +132,7 @@ class Desk:
         fingerprint, results = selector.fingerprint, []
         shared = {name: getattr(body, name) for name in body.model_fields_set - {"queries"}}
         for number, query in enumerate(body.queries):
-            check_time(until, self.settings.seconds)
+            check_time(until)
             whole = query.model_copy(update={k: v for k, v in shared.items() if k not in query.model_fields_set})
             try:
                 results.append(_picks_json(self._choose(selector, whole), images=whole.images))
@@ -163,7 +163,7 @@ class Desk:
             raise HttpRefusal(409, f"there is a demonstration {next(iter(taken))[:80]} already; delete it first")
         rows = []
         for demo in body.demos:
-            check_time(until, self.settings.seconds)
+            check_time(until)
             row: dict[str, Any] = {key: value for key, value in demo.model_dump().items() if value is not None}
             if demo.image is not None:
                 self.picture(demo.image)  # refused here where it is too large or no picture

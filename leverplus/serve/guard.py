@@ -23,7 +23,7 @@ OWN_HEADER = "x-lever-token"
 
 def is_open(path: str) -> bool:
     """Paths that need no token: whether it lives, and the page, which holds nothing of the bundle."""
-    return path in ("/", "/healthz") or path.startswith("/assets/")
+    return path in ("/", "/healthz", "/readyz") or path.startswith("/assets/")
 
 
 def bearer(headers: Mapping[str, str]) -> bytes:

@@ -46,8 +46,8 @@ class Overloaded(HttpRefusal):
 class TooSlow(HttpRefusal):
     """The work took longer than it may."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(504, f"this took longer than {seconds:g} s and was given up")
+    def __init__(self) -> None:
+        super().__init__(504, "this took longer than it may and was given up")
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -68,10 +68,15 @@ class BodyBudget:
 
     async def read(self, request: Request) -> HeldBody:
         """The whole body. Over the bound it is refused as soon as that is known: by its head, or at the first byte."""
+        from starlette.requests import ClientDisconnect
+
         body = HeldBody(self)
         try:
             async for piece in request.stream():
                 body.grow(piece)
+        except ClientDisconnect:
+            body.release()
+            raise HttpRefusal(499, "the client went away") from None
         except BaseException:
             body.release()
             raise
@@ -142,7 +147,7 @@ class WorkQueue:
         done, _ = await asyncio.wait({waiting}, timeout=seconds)
         if not done:
             _drop(future, waiting)
-            raise TooSlow(seconds)
+            raise TooSlow
         return waiting.result()
 
     def _count(self, more: int) -> None:
@@ -160,7 +165,7 @@ def _drop(future: Future[Any], waiting: asyncio.Future[Any]) -> None:
     waiting.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
-def check_time(until: float, seconds: float) -> None:
+def check_time(until: float) -> None:
     """Between two steps of a long piece of work: stop where nobody waits for it any more."""
     if time.monotonic() > until:
-        raise TooSlow(seconds)
+        raise TooSlow

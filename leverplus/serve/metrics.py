@@ -169,8 +169,8 @@ def _number(value: float) -> str:
 
 def route_of(path: str) -> str:
     """The route of a path, without anything that came from a client."""
-    if path in ROUTES:
-        return path if path not in ("/demos/{id}", "/v1", "other") else "other"
+    if path in ROUTES and path not in ("/v1", "/assets"):  # these two stand for what lies below them
+        return path
     for start, route in (("/demos/", "/demos/{id}"), ("/v1/", "/v1"), ("/assets/", "/assets")):
         if path.startswith(start):
             return route

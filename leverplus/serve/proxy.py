@@ -106,7 +106,7 @@ class OpenAIProxy:
 
     def _headers(self, request: Request) -> list[Header]:
         """The client's headers, its key among them; our own token is not given away."""
-        dropped = {b"host", b"content-length"}
+        dropped = {b"host", b"content-length", b"expect"}
         if self.token is not None and self.token.fits(bearer(headers_of(request.scope))):
             dropped.add(b"authorization")
         return passed_headers(request.scope["headers"], without=frozenset({*dropped, OWN_HEADER.encode()}))

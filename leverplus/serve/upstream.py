@@ -57,7 +57,9 @@ class Upstream:
     async def send(self, method: str, target: bytes, headers: Iterable[Header], content: bytes) -> httpcore.Response:
         """The head of the answer, whose body has yet to come; call its `aclose`. HttpRefusal where none came."""
         url = httpcore.URL(scheme=self.scheme, host=self.host, port=self.port, target=self.path + target)
-        kept = [(b"host", self.name), *headers, (b"content-length", str(len(content)).encode())]
+        kept = [(b"host", self.name), *headers]
+        if content or method in ("POST", "PUT", "PATCH"):
+            kept.append((b"content-length", str(len(content)).encode()))
         request = httpcore.Request(method, url, headers=kept, content=content, extensions={"timeout": self.timeout})
         try:
             return await self._pool.handle_async_request(request)

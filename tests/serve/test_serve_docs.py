@@ -1,0 +1,52 @@
+"""docs/serve.md: its Python runs, and it names every flag, route and metric there is."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+from listening import listening, upstream
+from served import ROOT, make_bundle
+
+from leverplus.cli import serve
+from leverplus.serve.metrics import COUNTERS, GAUGES, HISTOGRAMS, OUTCOMES, ROUTES
+
+PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+
+
+def test_the_python_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai", reason="openai not installed; pip install -e .[dev]")
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    with upstream() as noted, listening(make_bundle(tmp_path / "b"), upstream=noted.url, log=False) as running:
+        for code in blocks:
+            assert "http://127.0.0.1:8766" in code
+            exec(compile(code.replace("http://127.0.0.1:8766", running.address), "serve.md", "exec"), {})
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"d\d+,d\d+", said[0])
+    assert said[1] == "answer after 5 messages"
+    assert said[2].startswith("[('d")
+
+
+def test_the_page_names_every_flag_with_its_default() -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    rows = dict(re.findall(r"^\| `(--[a-z-]+)[^`]*` \|([^|]*)\|", PAGE, re.MULTILINE))
+    flags = {
+        action.option_strings[-1]: action.default
+        for action in parser._actions
+        if action.option_strings and action.dest != "help"
+    }
+    assert set(rows) == set(flags)
+    for flag, default in flags.items():
+        if isinstance(default, (int, float)) and not isinstance(default, bool):
+            assert float(rows[flag]) == default, flag
+
+
+def test_the_page_names_every_route_metric_and_outcome() -> None:
+    routes = set(ROUTES) - {"/assets", "/v1", "other"}
+    assert [route for route in routes if f"{route}`" not in PAGE] == []
+    assert [name for name in (*COUNTERS, *GAUGES, *HISTOGRAMS) if f"`{name}" not in PAGE] == []
+    assert [name for name in OUTCOMES if f"`{name}`" not in PAGE] == []
