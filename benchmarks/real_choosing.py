@@ -90,18 +90,35 @@ def shrunk(table: Table, scores: Floats, _complete: Mask) -> int:
     return int((middle[arm] + inside * within / (within + error**2)).argmax())
 
 
-def one_error_cheaper(table: Table, scores: Floats, _complete: Mask) -> int:
-    """The cheapest whose paired distance to the best is below one standard error."""
-    means = adjusted_means(scores)
-    best = int(means.mean.argmax())
+def shrunk_by_error(_table: Table, scores: Floats, _complete: Mask) -> int:
+    """Means shrunk towards that of all settings: those of arms that were measured less, by more."""
+    mean, error = adjusted_means(scores).mean, errors(scores)
+    spread = max(0.0, float(mean.var(ddof=1) - (error**2).mean()))
+    return int(((mean - mean.mean()) * spread / (spread + error**2)).argmax())
+
+
+def within_one_error(scores: Floats) -> tuple[Floats, list[int]]:
+    """Means, and the settings whose paired distance to the best is below one standard error."""
+    mean = adjusted_means(scores).mean
+    best = int(mean.argmax())
     near = []
     for setting in range(scores.shape[1]):
         apart = scores[:, best] - scores[:, setting]
         apart = apart[~np.isnan(apart)]
-        error = apart.std(ddof=1) / np.sqrt(len(apart))
-        if means.mean[best] - means.mean[setting] <= error:
+        if mean[best] - mean[setting] <= apart.std(ddof=1) / np.sqrt(len(apart)):
             near.append(setting)
-    return min(near, key=lambda setting: (table.costs[setting], -means.mean[setting]))
+    return mean, near
+
+
+def one_error_cheaper(table: Table, scores: Floats, _complete: Mask) -> int:
+    mean, near = within_one_error(scores)
+    return min(near, key=lambda setting: (table.costs[setting], -mean[setting]))
+
+
+def one_error_known(_table: Table, scores: Floats, _complete: Mask) -> int:
+    mean, near = within_one_error(scores)
+    known = (~np.isnan(scores)).sum(axis=0)
+    return max(near, key=lambda setting: (known[setting], mean[setting]))
 
 
 def errors(scores: Floats) -> Floats:
@@ -115,7 +132,9 @@ RULES: Mapping[str, Rule] = {
     "best on the common queries": best_on_common,
     "best by all queries, adjusted": best_by_all,
     "the same, shrunk within arms": shrunk,
+    "shrunk by their errors": shrunk_by_error,
     "the cheapest within one error": one_error_cheaper,
+    "the best known within one error": one_error_known,
 }
 
 

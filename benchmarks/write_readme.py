@@ -11,7 +11,13 @@ from leverplus.rundir import shipped
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MARKS = re.compile(r"<!-- real -->.*<!-- /real -->", re.DOTALL)
-TASKS = {"trec": "TREC, 6 labels", "aokvqa": "A-OKVQA, free answers", "okvqa": "OK-VQA, free answers"}
+TASKS = {
+    "trec": "TREC, 6 labels",
+    "sst2": "SST-2, 2 labels",
+    "agnews": "AG News, 4 labels",
+    "aokvqa": "A-OKVQA, free answers",
+    "okvqa": "OK-VQA, free answers",
+}
 WITHOUT_MODEL = ("label_vote", "label_regression")
 HEAD = (
     "task, model (test questions)",

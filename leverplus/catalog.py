@@ -223,6 +223,7 @@ CHECKS: Table = {
     "hub_demonstrations": "leverplus.doctor.exploration:hub_demonstrations",
     "query_ignored": "leverplus.doctor.exploration:query_ignored",
     "stop_collapse": "leverplus.doctor.exploration:stop_collapse",
+    "effects_are_noise": "leverplus.doctor.exploration:effects_are_noise",
     "more_shots_hurt": "leverplus.doctor.shots:more_shots_hurt",
     "beyond_trained_length": "leverplus.doctor.shots:beyond_trained_length",
     "later_steps_uniform": "leverplus.doctor.shots:later_steps_uniform",

@@ -10,6 +10,8 @@ from leverplus.doctor.records import Record
 TEXTS = read_texts("exploration")
 
 
+TRIED = 10
+"""With fewer queries for each demonstration, effects that are hidden by noise say nothing about the corpus."""
 FEW = 4
 """So few demonstrations for all probe queries (64 in our runs) are a fixed list, not a choice."""
 
@@ -89,3 +91,12 @@ def stop_collapse(record: Record) -> list[Finding]:
     fix = {"reward.compare": "all"} if record.setting("reward.compare") == "same_shots" else None
     evidence = {"length": picks.length, "most": picks.shots, "same": picks.same}
     return text.found(title, evidence, fix=fix)
+
+
+def effects_are_noise(record: Record) -> list[Finding]:
+    """Demonstrations that were tried often and do not differ."""
+    text, own = TEXTS["effects_are_noise"], record.effects
+    if own is None or not own["is_noise"] or own["answers"] < TRIED * own["demonstrations"]:
+        return []
+    title = text.say("seen", count=own["demonstrations"], tried=own["answers"] / own["demonstrations"])
+    return text.found(title, {name: own[name] for name in ("answers", "effect_sd", "reliability")})

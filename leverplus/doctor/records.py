@@ -214,7 +214,8 @@ class Record:
     """All that is known about a target; every part may be absent.
 
     `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran. `read_as`
-    says which logged name was taken for which metric, where the log is another library's.
+    says which logged name was taken for which metric, where the log is another library's. `effects` is what one-shot
+    answers say of single demonstrations (`training.distributions.demonstration_effects`).
     """
 
     source: str = ""
@@ -228,6 +229,7 @@ class Record:
     seed: int | None = None
     manifest: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, Any] | None = None
 
     def setting(self, key: str) -> Any:
         return self.settings.get(key)

@@ -37,7 +37,19 @@ def read_run(folder: Path) -> Record:
         picks=tuple(read_picks(folder / rundir.PREDICTIONS)),
         seed=None if manifest is None else manifest.get("seed"),
         manifest=manifest is not None,
+        effects=read_effects(folder),
     )
+
+
+def read_effects(folder: Path) -> Mapping[str, Any] | None:
+    """Effects of demonstrations, of the stage that saw the most answers; None where no stage wrote them."""
+    wanted = ("answers", "demonstrations", "effect_sd", "reliability", "is_noise")
+    found = []
+    for path in sorted(folder.glob("groups-*.json")):
+        own = (_json(path) or {}).get("effects")
+        if isinstance(own, Mapping) and all(isinstance(own.get(name), int | float) for name in wanted):
+            found.append(own)
+    return max(found, key=lambda own: own["answers"], default=None)
 
 
 def probe_json(probe: Probe, groups: GroupStats | None) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def comparison_lines(found: Mapping[str, Any]) -> Lines:
 def share_sentences(found: Mapping[str, Any]) -> list[str]:
     """How often ours stand above, within and below each kind of rival."""
     against = {"free": "the best prompt without training", "labels": "the best arm that knows labels and asks no model"}
+    tables = len({(row["task"], row["model"]) for row in found["arms"]})
     said = []
     for row in found["shares"]:
         shots = "with one demonstration" if row["shots"] == "1" else "each at its own number of shots"
@@ -95,4 +96,6 @@ def share_sentences(found: Mapping[str, Any]) -> list[str]:
             f"{row['arm']}, {shots}, against {rival}: above on {row['above']}, within noise on {row['within']}, "
             f"below on {row['below']} of {row['tables']} tables"
         )
+        if row["arm"] == "recommended" and row["tables"] < tables:
+            said[-1] += f"; on the other {tables - row['tables']} it is that arm itself"
     return said

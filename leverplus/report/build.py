@@ -19,7 +19,7 @@ from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
 from leverplus.report.checkpoints import Pooled, agreement_figure
 from leverplus.report.data import RunFiles, read_run
-from leverplus.report.examples import examples, fates, most_used, picks_table
+from leverplus.report.examples import examples, fates, most_used, picks_table, worth_alone
 from leverplus.report.figures import Figure
 from leverplus.report.pictures import Thumbnails
 from leverplus.report.verdict import advice, headline, notes, verdict
@@ -71,6 +71,7 @@ def render(run: ReportedRun, files: RunFiles) -> str:
         **results_part(files),
         **training_part(files),
         **examples_part(files, pictures),
+        "worth_alone": worth_alone(files.groups, pictures),
         "agreement": agreement_part(run, files),
         **origin_part(run, files),
     }

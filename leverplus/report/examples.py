@@ -169,6 +169,26 @@ def picks_table(results: Results) -> Table:
     return Table(("who chooses", "shots", "picks", "distinct", "top-10 share"), rows)
 
 
+def worth_alone(groups: Mapping[str, Mapping[str, Any]], pictures: Thumbnails) -> dict[str, Any] | None:
+    """The demonstrations with the largest and the smallest effects, of the stage that saw the most answers."""
+    known = [own["effects"] for own in groups.values() if isinstance(own.get("effects"), Mapping)]
+    if not known:
+        return None
+    found = max(known, key=lambda own: int(own["answers"]))
+
+    def cards(end: str) -> list[ItemCard]:
+        return [
+            card(
+                pictures,
+                line["demo"],
+                note=f"{100 * line['effect']:+.1f} (error {100 * line['error']:.1f}), {line['shown']} queries",
+            )
+            for line in found[end]
+        ]
+
+    return {**found, "useful": cards("useful"), "harmful": cards("harmful")}
+
+
 def most_used(results: Results, pictures: Thumbnails, arm: str = "learned") -> list[ItemCard]:
     """The demonstrations an arm showed most, at its most shots."""
     if arm not in results.draws:

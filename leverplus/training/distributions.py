@@ -1,4 +1,4 @@
-"""What a stage learns from, in counts: rewards, how far they spread inside a group, and the advantages made of them."""
+"""What a stage learns from, in counts: rewards, their spread inside a group, advantages, effects of demonstrations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leverplus.effects.audit import FEWEST, audit
+from leverplus.effects.estimate import Measured
+from leverplus.errors import DataError
 from leverplus.maths.signal import FLAT, all_right, is_right
 from leverplus.policies.items import ItemTable
 from leverplus.rundir import write_json
@@ -19,6 +22,8 @@ from leverplus.training.stages import Stage
 
 BINS = 20
 """Of every histogram: over [0, 1] a step of 0.05."""
+ENDS = 6
+"""Demonstrations named at either end."""
 
 
 def histogram(values: Tensor) -> dict[str, Any]:
@@ -61,6 +66,41 @@ def first_advantages(stage: Stage[Any], rows: Sequence[Row], table: ItemTable, s
         value, moving = advantage(collate(rows[start : start + size], table), 0)
         values.append(value[moving])
     return torch.cat(values)
+
+
+def demonstration_effects(rows: Sequence[Row], table: ItemTable) -> dict[str, Any] | None:
+    """The most useful and the most harmful demonstrations, from answers with one demonstration.
+
+    None where no demonstration was shown to enough queries beside others.
+    """
+    queries, demos, scores = [], [], []
+    for number, row in enumerate(rows):
+        alone = (row.sequences[:, 0] >= 0) & (row.sequences[:, 1:] < 0).all(dim=1) & ~row.accuracy.isnan()  # (G,)
+        shown = row.pool_rows[row.sequences[alone, 0]]
+        queries += [number] * len(shown)
+        demos += shown.tolist()
+        scores += row.accuracy[alone].tolist()
+    if not scores:
+        return None
+    try:
+        found = audit(Measured.of(queries, demos, scores, len(table)), [str(item) for item in table.rows])
+    except DataError:  # every query was shown one demonstration only
+        return None
+    lines = found.ranked()
+    if len(lines) < 2 * ENDS:
+        return None
+    own = found.effects
+    return {
+        "answers": found.rows,
+        "queries": found.queries,
+        "demonstrations": len(lines),
+        "fewest": FEWEST,
+        "effect_sd": own.spread**0.5,
+        "reliability": own.reliability,
+        "is_noise": found.is_noise,
+        "useful": [vars(line) for line in lines[:ENDS]],
+        "harmful": [vars(line) for line in lines[::-1][:ENDS]],
+    }
 
 
 def write_distributions(folder: Path, stage: str, found: dict[str, Any]) -> None:

@@ -25,7 +25,12 @@ from leverplus.recipe.training import StageConfig
 from leverplus.training import checkpoint
 from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.rows import Row, RowSource, rows_of_epoch
-from leverplus.training.distributions import describe, first_advantages, write_distributions
+from leverplus.training.distributions import (
+    demonstration_effects,
+    describe,
+    first_advantages,
+    write_distributions,
+)
 from leverplus.training.heldout import judge_rows, split_rows
 from leverplus.training.measures import compare_picks, moved, term_gradients
 from leverplus.training.runlog import RunLog
@@ -138,7 +143,10 @@ class _Trainer:
         order = shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order"))
         if self.epoch == 0 and self.run.folder is not None:  # what the stage has to learn from, for the report
             advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
-            write_distributions(self.run.folder, name, describe(order, advantages))
+            counts = describe(order, advantages)
+            # rows of this stage hold how far labels agree, and no answer of the model
+            effects = None if name == "agreement" else demonstration_effects(order, self.run.table)
+            write_distributions(self.run.folder, name, counts if effects is None else counts | {"effects": effects})
         metrics = self.steps.pass_over(order, self.epoch)
         metrics |= term_gradients(self.stage, self.policy, probe, self.steps.progress(self.epoch))
         self.stage.end_epoch(metrics)

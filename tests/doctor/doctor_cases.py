@@ -180,6 +180,8 @@ def seeds(*finals: float) -> Record:
     return Record(series=tuple(runs))
 
 
+EFFECTS = {"answers": 3000, "demonstrations": 800, "effect_sd": 0.02, "reliability": 0.2, "is_noise": False}
+
 HEALTHY: dict[str, Record] = {
     "a healthy run": Record(
         settings=WORLD,
@@ -201,6 +203,8 @@ HEALTHY: dict[str, Record] = {
         settings={**WORLD, "select.stop": "none_only"},
         picks=(PickCounts("learned_auto", 4, 300, 200, 0.02, 0.1, 3.99, 0.998),),
     ),
+    "effects that differ": Record(effects=EFFECTS),
+    "effects that were measured too seldom to say anything": Record(effects={**EFFECTS, "is_noise": True}),
     "a healthy table": Record(published=Published(arms=TABLE)),
     "advantages that are only centred, in a training that learns": Record(
         series=(lines("grpo", *({"adv/std": 0.031, "reward": 0.3 + 0.02 * n} for n in range(6)), exact=False),)
@@ -342,6 +346,7 @@ SICK: dict[str, Record] = {
     "hub_demonstrations": Record(picks=(PickCounts("learned", 1, 300, 25, 0.2, 0.8, 1.0),)),
     "query_ignored": Record(picks=(PickCounts("learned", 1, 300, 2, 0.6, 1.0, 1.0),)),
     "stop_collapse": Record(picks=(PickCounts("learned_auto", 4, 300, 0, 0.0, 0.0, 0.0, 1.0),)),
+    "effects_are_noise": Record(effects={**EFFECTS, "answers": 9000, "reliability": 0.0, "is_noise": True}),
     "more_shots_hurt": report(
         arms={"learned": arms(s1=0.57, s4=0.4), "random": arms(s1=0.45, s4=0.46), "zero_shot": arms(s0=0.4)}
     ),

@@ -46,6 +46,7 @@ ONLY_IN_RECORDS = {
     "reward_falls": NOISE,
     "worse_than_random": NOISE,
     "below_training_free": NOISE,
+    "effects_are_noise": "no run of the gallery tries each demonstration with ten queries",
     "beyond_trained_length": "on this world a selector that learnt one demonstration chooses later ones well too",
     "later_steps_uniform": "the shared data are lists of one demonstration, which have no later step",
     "entropy_collapsed": "logits are bounded, and no gallery run trains long enough",

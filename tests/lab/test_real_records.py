@@ -9,6 +9,8 @@ import pytest
 
 from leverplus.errors import DataError, MissingFile
 from leverplus.lab.real import WayRecord, read_records, recommended, summarise, write_records
+from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
+from leverplus.rundir import shipped
 
 
 def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> WayRecord:
@@ -78,6 +80,20 @@ def test_p_is_corrected_over_all_tables() -> None:
 def test_the_arm_to_use_is_the_best_on_dev_and_never_one_that_looks() -> None:
     assert recommended(made()).arm == "effects"
     assert [row["arm"] for row in summarise(made())["arms"] if row["recommended"]] == ["effects"]
+
+
+def test_the_page_says_what_the_shipped_records_of_all_fifteen_tables_come_to() -> None:
+    records = read_records(shipped("tables:real"))
+    found = summarise(records)
+    assert len({(record.task, record.model) for record in records}) == 15
+    page = (Path(__file__).parents[2] / "docs" / "recorded.md").read_text(encoding="utf-8")
+    for sentence in share_sentences(found):
+        assert f"- {sentence}\n" in page
+    for row in comparison_lines(found)[1]:
+        assert f"| {' | '.join(row)} |\n" in page
+    for task in ("okvqa", "aokvqa", "trec", "sst2", "agnews"):
+        for row in task_lines(found, task)[1]:
+            assert f"| {' | '.join(row)} |\n" in page
 
 
 def test_a_folder_without_records_and_a_strange_file_are_named(tmp_path: Path) -> None:

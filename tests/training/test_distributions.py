@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from leverplus.policies.base import PAD
+from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import GrpoConfig, RewardConfig
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row
-from leverplus.training.distributions import describe, first_advantages, histogram
+from leverplus.training.distributions import demonstration_effects, describe, first_advantages, histogram
 from leverplus.training.grpo import Grpo
 from leverplus.training.loop import StageRun, run_stage
 from leverplus.types import ItemId
@@ -34,6 +36,38 @@ def test_groups_are_counted_by_hand() -> None:
     assert found["rewards"]["edges"][5] == pytest.approx(0.25)
     assert found["spread"]["counts"] == [2, *[0] * 18, 1]
     assert "advantages" not in found
+
+
+def shown_alone(worth: list[float], queries: int, seed: int) -> tuple[list[Row], ItemTable]:
+    """Every query is asked with every demonstration; demonstration d is right with the chance `worth[d]`."""
+    draw, count = torch.Generator().manual_seed(seed), len(worth)
+    rows = []
+    for number in range(queries):
+        right = (torch.rand(count, generator=draw) < torch.tensor(worth)).float()
+        places = torch.stack([torch.arange(count), torch.full((count,), PAD)], dim=1)
+        rows.append(Row(ItemId(f"q{number}"), 0, torch.arange(count), places, right, torch.zeros(count), right))
+    return rows, ItemTable([ItemId(f"d{number}") for number in range(count)], {})
+
+
+def test_the_most_useful_and_the_most_harmful_demonstrations_are_named() -> None:
+    worth = [0.5] * 20
+    worth[3], worth[7] = 0.95, 0.05
+    rows, table = shown_alone(worth, 60, 0)
+    found = demonstration_effects(rows, table)
+    assert found is not None
+    assert (found["useful"][0]["demo"], found["harmful"][0]["demo"]) == ("d3", "d7")
+    assert found["useful"][0]["effect"] > 0.3 > -0.3 > found["harmful"][0]["effect"]
+    assert (found["answers"], found["queries"], found["demonstrations"]) == (1200, 60, 20)
+    assert not found["is_noise"]
+
+
+def test_demonstrations_that_do_not_differ_are_called_noise_and_lists_of_two_say_nothing() -> None:
+    noise = sum(bool(demonstration_effects(*shown_alone([0.5] * 20, 30, seed))["is_noise"]) for seed in range(20))  # type: ignore[index]
+    assert noise >= 10
+    rows, table = shown_alone([0.5] * 20, 10, 0)
+    longer = [replace(own, sequences=own.sequences.clamp(min=0)) for own in rows]
+    assert demonstration_effects(longer, table) is None
+    assert demonstration_effects(rows[:1], table) is None
 
 
 def test_values_outside_the_unit_interval_have_bins_of_their_own() -> None:
