@@ -256,6 +256,62 @@ def transfer_picture(_: dict[str, Any]) -> str:
     return svg(1010, 696, "Gain by effects of one model, used with another", parts)
 
 
+def asked_curves() -> dict[str, list[tuple[int, float, float, float]]]:
+    """The table of docs/recorded.md: how calls were picked -> (calls, accuracy, both ends of its interval)."""
+    found: dict[str, list[tuple[int, float, float, float]]] = {}
+    row = r"\| ([\d,]+) calls, (by [^|]+?) \| ([\d.]+) \| ([-+][\d.]+) \(([-+][\d.]+) to ([-+][\d.]+)\)"
+    for calls, how, accuracy, diff, low, high in re.findall(row, TRANSFER_PAGE.read_text(encoding="utf-8")):
+        rival = float(accuracy) - float(diff)
+        found.setdefault(how, []).append(
+            (int(calls.replace(",", "")), float(accuracy), rival + float(low), rival + float(high))
+        )
+    return found
+
+
+def calls_picture(_: dict[str, Any]) -> str:
+    """Accuracy with one demonstration against the calls that effects were learnt from, beside what needs none."""
+    page, left, right, top, bottom, low, high = TRANSFER_PAGE.read_text(encoding="utf-8"), 60, 560, 66, 320, 31, 37
+
+    def across(calls: float) -> float:
+        return left + 20 + math.log(calls / 1000) / math.log(64) * (right - left - 40)
+
+    def up(accuracy: float) -> float:
+        return bottom - (accuracy - low) / (high - low) * (bottom - top)
+
+    parts = [
+        text(20, 24, "What more calls buy on a real model", font_size="16", font_weight="bold"),
+        text(
+            20, 44, "accuracy with one demonstration; intervals of the difference from the nearest question", fill=GREY
+        ),
+    ]
+    for step in range(low, high + 1):
+        parts.append(line((left, up(step)), (right, up(step)), PALE))
+        parts.append(text(left - 6, up(step) + 4, f"{step} %", text_anchor="end", font_size="11"))
+    for name in ("nearest by question", "one for all, chosen on train", "similarity + effects + labels"):
+        level = float(re.search(rf"^\| {re.escape(name)} \| ([\d.]+)", page, re.MULTILINE)[1])  # type: ignore[index]
+        parts.append(line((left, up(level)), (right, up(level)), GREY))
+        said_more = {"similarity + effects + labels": " with every recorded call"}.get(name, "")
+        parts.append(text(right + 8, up(level) + 4, f"{level:.1f}  {name}{said_more}", font_size="12"))
+    for place, (colour, (how, curve)) in enumerate(zip(LINES, asked_curves().items(), strict=False)):
+        shift = 4 * (2 * place - 1)
+        path = " ".join(f"{across(calls) + shift:.1f},{up(accuracy):.1f}" for calls, accuracy, *_ in curve)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for calls, accuracy, worst, best in curve:
+            x = across(calls) + shift
+            parts.append(line((x, up(worst)), (x, up(best)), colour))
+            parts.append(f'<circle cx="{x:.1f}" cy="{up(accuracy):.1f}" r="4" fill="{colour}"/>')
+        parts.append(text(right + 8, top + 10 + 22 * place, f"asked {how}", fill=colour, font_weight="bold"))
+    for calls in (1000, 4000, 16000, 64000):
+        label = f"{calls // 1000},000"
+        parts.append(text(across(calls), bottom + 18, label, text_anchor="middle", font_size="11"))
+    parts.append(
+        text((left + right) / 2, bottom + 38, "calls of the model for training", text_anchor="middle", fill=GREY)
+    )
+    note = "OK-VQA by captions, Qwen2.5-Coder-1.5B, 5,045 questions cross-fitted: python benchmarks/real_crossfit.py"
+    parts.append(text(20, bottom + 62, note, fill=GREY, font_size="12"))
+    return svg(960, bottom + 76, "Accuracy against calls on recorded answers of a real model", parts)
+
+
 def square(x: float, y: float, size: float, cell: str) -> str:
     gain, low, high = (float(number) for number in re.findall(r"[-+]\d+\.\d", cell))
     colour = GOOD if gain > 0 else BAD
@@ -324,6 +380,7 @@ PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "effects.svg": effects_picture,
     "transfer.svg": transfer_picture,
     "cost.svg": cost_picture,
+    "calls.svg": calls_picture,
 }
 
 
