@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import unicodedata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,16 @@ def test_nothing_is_fetched_from_elsewhere_and_pages_open_from_disk() -> None:
     assert re.findall(r"https?://\S+", SETTINGS) == []
     for asset in (DOCS / "assets").iterdir():
         assert "http" not in asset.read_text(encoding="utf-8").replace("http://www.w3.org", "")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs is not installed; `make docs` installs it and builds the site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "search" / "search_index.js").is_file(), "search from disk reads a script, not JSON"
+    for page in (tmp_path / "site").rglob("*.html"):
+        assert re.findall(r'<(?:script|img|iframe)[^>]* src="https?:[^"]*"', page.read_text(encoding="utf-8")) == []
