@@ -54,7 +54,7 @@ def override_today(override: str, notes: list[str]) -> str:
     today = STAGES.get(section.strip())
     if today is None:
         return override
-    notes.append(_note(f"--set {override}", today))
+    notes.append(_note(f"--set {override.partition('=')[0].strip()}: {section.strip()}", today))
     return f"{today}{dot}{rest}"
 
 

@@ -50,7 +50,7 @@ def test_old_names_in_overrides_and_in_a_recipe_that_extends_another_are_read(tm
     told = load_recipe("best", ["agreement.epochs=2", 'train.stages=["agreement","listwise"]'])
     assert told.values() == own.values()
     assert told.hash == own.hash
-    assert told.old_names[0].startswith("--set agreement.epochs=2 is called label_pretraining")
+    assert told.old_names[0].startswith("--set agreement.epochs: agreement is called label_pretraining since 0.2")
     heir = load_recipe(written(tmp_path / "heir.toml", 'extends = "best"\n[agreement]\nepochs = 2\n'))
     assert heir.values() == own.values()
 

@@ -150,7 +150,9 @@ def _show(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 
 
 def _plans(args: argparse.Namespace, folder: Path) -> int:
-    names = args.recipes.split(",") if args.recipes else QUICK_RECIPES if args.quick else tuple(PLANS)
+    names: Sequence[str] = QUICK_RECIPES if args.quick else tuple(PLANS)
+    if args.recipes:
+        names = args.recipes.split(",")
     with Bars() as bars:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
         found: dict[str, Any] = run_plans(names, args.seeds or (2 if args.quick else 3), workshop, quick=args.quick)

@@ -56,7 +56,9 @@ def audit_table(args: argparse.Namespace) -> dict[str, Any]:
             print(f"\nmost {name}: effect in points (standard error), queries shown to, what it says")
             for line in end:
                 print(f"  {100 * line.effect:+.1f} ({100 * line.error:.1f})  {line.shown}  {said(line.demo, texts)}")
-    rows = {name: [{**vars(line), "text": said(line.demo, texts)} for line in end] for name, end in ends.items()}
+    rows = {}
+    for name, end in ends.items():
+        rows[name] = [{**vars(line), "text": said(line.demo, texts)} for line in end]
     about = {"rows": found.rows, "queries": found.queries, "demonstrations": len(lines), "is_noise": found.is_noise}
     return {**about, "effect_sd": own.spread**0.5, "reliability": own.reliability, **rows}
 

@@ -188,8 +188,9 @@ def _show(findings: Sequence[Finding], source: str, read: Sequence[str]) -> None
     if not findings:
         print(f"{source}: no findings. What was not measured was not judged; docs/doctor.md lists what is looked at.")
         return
-    counts = [(kind, sum(f.severity == kind for f in findings)) for kind in ("error", "warning", "info")]
-    print(f"{source}: " + ", ".join(f"{count} {kind}" for kind, count in counts if count) + "; root causes first\n")
+    severities = [finding.severity for finding in findings]
+    counted = [f"{severities.count(kind)} {kind}" for kind in ("error", "warning", "info") if kind in severities]
+    print(f"{source}: {', '.join(counted)}; root causes first\n")
     for number, finding in enumerate(findings, start=1):
         print(fill(f"{number}. [{finding.severity}] {finding.code}: {finding.title}", WIDTH, subsequent_indent="   "))
         evidence = ", ".join(f"{key} {value}" for key, value in finding.evidence.items())

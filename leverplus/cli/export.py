@@ -54,7 +54,8 @@ def _groups(args: argparse.Namespace) -> str:
         file = rename_items(file, file.numbers)
     if file.kind != args.format:
         raise DataError(f"{args.source} holds {file.kind} data, which has not all that {args.format} data need")
-    write_json(args.out, (write_rl if file.kind == "rl" else write_beam)(file))
+    write = write_rl if file.kind == "rl" else write_beam
+    write_json(args.out, write(file))
     return f"{len(file.entries):,} queries, {sum(len(entry.candidates) for entry in file.entries):,} sequences"
 
 

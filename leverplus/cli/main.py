@@ -60,7 +60,9 @@ FAMILIES = {
 
 def families() -> dict[str, list[str]]:
     """Every command once, in its family; one that no family names stands in the first."""
-    found = {family: [name for name in names if name in COMMANDS] for family, names in FAMILIES.items()}
+    found = {}
+    for family, names in FAMILIES.items():
+        found[family] = [name for name in names if name in COMMANDS]
     placed = {name for names in found.values() for name in names}
     next(iter(found.values())).extend(name for name in COMMANDS if name not in placed)
     return found

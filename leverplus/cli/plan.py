@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 BUDGETS = (1000, 4000, 16000, 64000)
@@ -49,11 +48,11 @@ def planned(args: argparse.Namespace) -> dict[str, Any]:
     from leverplus.backends.table.table import read_table
     from leverplus.effects.audit import pilot_table
     from leverplus.effects.estimate import Measured
-    from leverplus.effects.pilot import WORTH
+    from leverplus.effects.pilot import SMALLEST_GAIN
     from leverplus.effects.shares import predicted_gain, variance_shares
     from leverplus.rundir import shipped
 
-    table = read_table([shipped(name) if name.startswith("tables:") else Path(name) for name in args.table.split(",")])
+    table = read_table([shipped(name) for name in args.table.split(",")])
     alone = np.flatnonzero(np.diff(table.starts) == 1)
     demos = table.demos[table.starts[alone]]
     data = Measured.of(table.queries[alone], demos, table.accuracy[alone], len(table.ids.texts))
@@ -66,8 +65,8 @@ def planned(args: argparse.Namespace) -> dict[str, Any]:
         gains.append({"calls": calls, "gain": own.gain, "ci95": list(own.ci95), "reliability": own.reliability})
     most = float(gains[-1]["ci95"][1])
     advice = (
-        f"even {BUDGETS[-1]:,} calls promise less than {100 * WORTH:g} points: do not train effects here"
-        if most < WORTH
+        f"even {BUDGETS[-1]:,} calls promise less than {100 * SMALLEST_GAIN:g} points: do not train effects here"
+        if most < SMALLEST_GAIN
         else "measuring effects may pay; nearest by a field chosen on dev asks for no training calls: compare with it"
     )
     return {"calls": int(pilot.size), "corpus": corpus, "shares": shares.as_json(), "gains": gains, "advice": advice}

@@ -40,9 +40,10 @@ def run(args: argparse.Namespace) -> int:
     names = every if args.all else [name for name in USUAL if name in known]
     rows = {name: tomllib.loads(find_recipe(name).read_text(encoding="utf-8")) for name in names}
     if args.json:
-        print(
-            json.dumps({name: {key: row.get(key, "") for key in ("purpose", "expected")} for name, row in rows.items()})
-        )
+        texts = {
+            name: {"purpose": row.get("purpose", ""), "expected": row.get("expected", "")} for name, row in rows.items()
+        }
+        print(json.dumps(texts))
         return 0
     if not args.all:
         width = max(map(len, names))

@@ -38,11 +38,9 @@ def run(args: argparse.Namespace) -> int:
             recipe, store = load_recipe(args.recipe, args.set), args.store or default_store_path()
             made = Run(recipe, Path(), args.seed, store, bars.say, bars.show, at_work=False)
         section, model = made.recipe.score, made.recipe.model
-        dev = {
-            item.id: item
-            for count in (section.dev_queries, made.recipe.eval.dev_items)
-            for item in made.chosen_items("dev", count)
-        }
+        dev = {}  # training judges on some dev items, the evaluation on others; many are the same
+        for count in (section.dev_queries, made.recipe.eval.dev_items):
+            dev |= {item.id: item for item in made.chosen_items("dev", count)}
         parts = {
             args.out: [*made.training_queries(), *dev.values()],
             args.out.with_stem(f"{args.out.stem}-test"): made.chosen_items("test", made.recipe.eval.items),

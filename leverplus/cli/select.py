@@ -81,8 +81,11 @@ def _table(found: dict[str, Any]) -> list[str]:
     for own in found["candidates"][:EXPLAINED]:
         numbers = ("-" if own[term] is None else f"{own[term]:.3f}" for term in terms)
         rows.append((str(own["place"] or ""), plain(own["id"]), *numbers, plain(own["answer"])))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
     more = len(found["candidates"]) - EXPLAINED
     return [
         *lines,

@@ -79,7 +79,8 @@ def _facts(context: EvaluationContext, results: Results) -> dict[str, Any]:
     import numpy as np
 
     zero = results.accuracy("zero_shot", 0) >= RIGHT
-    random = np.mean([[s.accuracy >= RIGHT for s in draw] for draw in results.draws["random"][1]], axis=0)
+    right = [[own.accuracy >= RIGHT for own in draw] for draw in results.draws["random"][1]]  # (draws, items)
+    random = np.mean(right, axis=0)  # (items,)
     pairs = results.draws["random"][2][0]
     turned = context.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
     two = np.array([query.meta["facts"] == "2" for query in context.queries])

@@ -203,7 +203,8 @@ def same_run_twice(record: Record) -> list[Finding]:
     betas = sorted({float(printed[label]["kl_beta"]) for label in same})
     title = text.say("seen", names=", ".join(same), betas=", ".join(f"{b:g}" for b in betas))
     evidence: dict[str, float | int | str] = {"runs": len(same)}
-    arms = [arm for arm in (record.published.arms if record.published else ()) if identity(arm.name) in same]
+    printed_arms = record.published.arms if record.published else ()
+    arms = [arm for arm in printed_arms if identity(arm.name) in same]
     for name, values in _spread(arms).items():
         evidence[name] = values
     if "spread_of_means" in evidence:
@@ -231,7 +232,8 @@ def _spread(arms: Sequence[Arm]) -> dict[str, float]:
 def identical_rows(record: Record) -> list[Finding]:
     """The same digits under another name."""
     text = TEXTS["identical_rows"]
-    arms = [arm for arm in (record.published.arms if record.published else ()) if len(arm.accuracy) >= 3]
+    printed_arms = record.published.arms if record.published else ()
+    arms = [arm for arm in printed_arms if len(arm.accuracy) >= 3]  # fewer equal numbers may be chance
     for index, left in enumerate(arms):
         for right in arms[index + 1 :]:
             names = identity(left.name), identity(right.name)
@@ -259,7 +261,9 @@ def identity(name: str) -> str:
 def shown(name: str) -> str:
     """A name as findings print it: the number of the plan and the epoch where it has them."""
     plan, epoch = identity(name), re.search(r"epoch\s*(\d+)", name, re.IGNORECASE)
-    return name if not plan else plan + (f" epoch {epoch.group(1)}" if epoch else "")
+    if not plan:
+        return name
+    return f"{plan} epoch {epoch.group(1)}" if epoch else plan
 
 
 def winners_curse(record: Record) -> list[Finding]:
@@ -339,7 +343,9 @@ def below_training_free(record: Record) -> list[Finding]:
     for row in (record.report or {}).get("comparisons", ()):
         if row["arm"] == "learned" and row["baseline"] in TRAINING_FREE and row["shots"] > 0:
             rivals.setdefault(row["baseline"], []).append(row)
-    means = {name: sum(row["diff"] for row in rows) / len(rows) for name, rows in rivals.items()}
+    means = {}
+    for name, rows in rivals.items():
+        means[name] = sum(row["diff"] for row in rows) / len(rows)
     if not means or min(means.values()) >= 0.0:
         return []
     rival = min(means, key=lambda name: means[name])

@@ -31,7 +31,10 @@ def merged(*probes: Probe) -> Probe:
 
 def probe_pools(pools: Mapping[str, Sequence[Pool]], items: Mapping[str, Item]) -> Probe:
     """Builders and leaks of the pools of each split, and images that train queries share with other splits' queries."""
-    builders = {split: ",".join(sorted({pool.builder for pool in own})) for split, own in pools.items() if own}
+    builders = {}
+    for split, own in pools.items():
+        if own:
+            builders[split] = ",".join(sorted({pool.builder for pool in own}))
     images: dict[str, set[str | None]] = {}
     leaked = 0
     for split, own in pools.items():
@@ -46,8 +49,9 @@ def probe_pools(pools: Mapping[str, Sequence[Pool]], items: Mapping[str, Item]) 
 
 def probe_splits(queries: Iterable[Item], held_out: Iterable[Item]) -> Probe:
     """Images that training queries share with all items of dev and test."""
-    own, other = ({item.image_id for item in items} - {None} for items in (queries, held_out))
-    return Probe(overlap=len(own & other))
+    trained = {item.image_id for item in queries} - {None}
+    judged = {item.image_id for item in held_out} - {None}
+    return Probe(overlap=len(trained & judged))
 
 
 def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe:

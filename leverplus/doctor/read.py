@@ -45,11 +45,10 @@ def read_targets(paths: Sequence[Path], watch: Watch | None = None, chosen: Mapp
     records = [read_target(path, watch, chosen) for path in paths]
     if len(records) == 1:
         return records[0]
-    series = [
-        replace(own, label=" ".join(part for part in (name, own.label) if part))
-        for name, record in zip(_short_names(paths), records, strict=True)
-        for own in record.series
-    ]
+    series = []
+    for name, record in zip(_short_names(paths), records, strict=True):
+        for own in record.series:
+            series.append(replace(own, label=f"{name} {own.label}".strip()))
     if not series:
         raise DataError(
             "several targets are compared by their trainings, and none of these holds one; give them singly"

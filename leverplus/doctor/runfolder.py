@@ -80,12 +80,11 @@ def read_probe(folder: Path) -> tuple[Probe | None, GroupStats | None]:
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as `section.key`."""
-    return {
-        f"{section}.{key}": value
-        for section, table in values.items()
-        if isinstance(table, Mapping)
-        for key, value in table.items()
-    }
+    found = {}
+    for section, table in values.items():
+        if isinstance(table, Mapping):
+            found |= {f"{section}.{key}": value for key, value in table.items()}
+    return found
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -101,21 +100,20 @@ def series_of(lines: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -
     """The lines of a run log by stage, in the order the stages ran."""
     stages: dict[str, list[Epoch]] = {}
     for line in lines:
-        values = {
-            name.removeprefix("train/"): _number(value)
-            for name, value in line.items()
-            if name not in (*CONTEXT, "time")
-        }
+        values = {}
+        for name, value in line.items():
+            if name not in (*CONTEXT, "time"):
+                values[name.removeprefix("train/")] = _number(value)
         stages.setdefault(str(line.get("stage", "train")), []).append(Epoch(line.get("epoch"), values))
-    return tuple(
-        Series(
-            stage,
-            tuple(epochs),
-            settings={key.partition(".")[2]: v for key, v in settings.items() if key.startswith(f"{stage}.")},
-            exact=True,
-        )
-        for stage, epochs in stages.items()
-    )
+    found = []
+    for stage, epochs in stages.items():
+        own = {}  # the settings of this stage without its name
+        for key, value in settings.items():
+            section, _, name = key.partition(".")
+            if section == stage:
+                own[name] = value
+        found.append(Series(stage, tuple(epochs), settings=own, exact=True))
+    return tuple(found)
 
 
 def _number(value: object) -> float | None:

@@ -114,7 +114,8 @@ def shots_identical(record: Record) -> list[Finding]:
 def single_length_data(record: Record) -> list[Finding]:
     """One length only."""
     text = TEXTS["single_length_data"]
-    lengths = {length for length in (record.groups.lengths if record.groups else {}) if length > 0}
+    counted = record.groups.lengths if record.groups else {}
+    lengths = {length for length in counted if length > 0}
     if len(lengths) != 1 or lengths == {1}:
         return []
     (length,) = lengths

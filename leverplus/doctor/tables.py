@@ -76,11 +76,11 @@ def overview(record: Record) -> list[str]:
         shown = [ours if ours == name else f"{ours} from {name}" for ours, name in record.read_as.items()]
         lines.append("read as: " + ", ".join(shown))
     if record.series:
-        counts = [sum(line.epoch is not None for line in series.epochs) for series in record.series]
-        named = [
-            f"{series.label or 'training'} {series.stage} ({count} {series.unit}{'s' if count != 1 else ''})"
-            for series, count in zip(record.series, counts, strict=True)
-        ]
+        named = []
+        for series in record.series:
+            count = sum(line.epoch is not None for line in series.epochs)
+            plural = "" if count == 1 else "s"
+            named.append(f"{series.label or 'training'} {series.stage} ({count} {series.unit}{plural})")
         lines.append("trainings: " + ", ".join(named))
     published = record.published
     if published is not None and published.arms:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from leverplus.effects.shares import Floats, PredictedGain, Shares, predicted_gain, variance_shares
 
-WORTH = 0.005
+SMALLEST_GAIN = 0.005
 """Gains that cannot exceed half a point are not worth training for."""
 
 
@@ -35,7 +35,7 @@ class PilotVerdict:
     @property
     def worth_training(self) -> bool:
         """False only where even a choice that knows the answers would have gained less than half a point."""
-        return self.most >= WORTH
+        return self.most >= SMALLEST_GAIN
 
 
 def judge_pilot(scores: ArrayLike, *, corpus: int, candidates: int, calls: int, seed: int = 0) -> PilotVerdict:

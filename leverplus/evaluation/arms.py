@@ -81,12 +81,18 @@ class EvaluationContext:
 
 def prefixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
     """The first n of every list: for arms that choose one after the other."""
-    return {n: [demos[:n] for demos in full] for n in shots}
+    found = {}
+    for n in shots:
+        found[n] = [demos[:n] for demos in full]
+    return found
 
 
 def suffixes(full: Sequence[Demos], shots: Sequence[int]) -> Choices:
     """The last n of every list: for arms that put what they rank first next to the query."""
-    return {n: [demos[len(demos) - n :] for demos in full] for n in shots}
+    found = {}
+    for n in shots:
+        found[n] = [demos[len(demos) - n :] for demos in full]
+    return found
 
 
 def nearest_arm(context: EvaluationContext, text_weight: float, shots: Sequence[int]) -> Choices:

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 def unused_ends(recipe: Recipe) -> list[str]:
     """Lists of values by shots or by epoch that are longer than anything they are read for."""
     score, found = recipe.score, []
-    longest = recipe.select.max_shots if score.groups else 1 if score.search == "dense" else score.shots
-    longest = max(longest, score.depth) if score.rounds else longest
+    longest = score.shots
+    if score.groups:
+        longest = recipe.select.max_shots  # imported lists may be as long as the selector takes
+    elif score.search == "dense":
+        longest = 1
+    if score.rounds:
+        longest = max(longest, score.depth)
     for key in ("hard_by_shots", "soft_by_shots"):
         values = getattr(recipe.reward, key)
         if len(values) > longest:

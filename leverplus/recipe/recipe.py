@@ -110,11 +110,17 @@ class Recipe:
 
     def known_mistakes(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
-        return [line for key, section in self._sections().items() for line in known_mistakes_in(section, f"{key}.")]
+        found = []
+        for key, section in self._sections().items():
+            found += known_mistakes_in(section, f"{key}.")
+        return found
 
     def outside_parts(self) -> list[tuple[str, str, str]]:
         """Parts of somebody else that the recipe names: key, kind and `package.module:attribute`."""
-        return [part for key, section in self._sections().items() for part in outside_parts(section, f"{key}.")]
+        found = []
+        for key, section in self._sections().items():
+            found += outside_parts(section, f"{key}.")
+        return found
 
     def _sections(self) -> dict[str, Any]:
         plain = {key: getattr(self, key) for key in (*PLAIN, "select")}

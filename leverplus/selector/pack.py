@@ -275,9 +275,13 @@ def _recipe(
     if arm.startswith("learned") and count > MOST_READ:
         raise LeverError(f"a learned selector reads at most {MOST_READ:,} candidates at once, not {count:,}")
     model, embed = recipe.model, asdict(recipe.embed)
+    if arm == "fixed":
+        shots = len(fixed)
+    elif arm == "zero_shot":
+        shots = 0
     return BundlePlan(
         arm=arm,
-        shots=len(fixed) if arm == "fixed" else 0 if arm == "zero_shot" else shots,
+        shots=shots,
         text_weight=1.0 if text_only else weight_of(arm, share, recipe.pool),
         candidates=count,
         mmr_lambda=recipe.pool.mmr_lambda,

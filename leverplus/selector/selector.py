@@ -222,8 +222,10 @@ class Selector:
         away than everything that could be chosen.
         """
         if not callable(allowed):
-            names = [ItemId(name) for name in ([allowed] if isinstance(allowed, str) else allowed)]
-            return allowed_mask(rows, [row for row in self.source.rows_of(names).values() if row < len(rows)])
+            given = [allowed] if isinstance(allowed, str) else allowed
+            found = self.source.rows_of([ItemId(name) for name in given])
+            # what another process has just added is not among these rows yet
+            return allowed_mask(rows, [row for row in found.values() if row < len(rows)])
         need = max(getattr(self.chooser, "candidates", 0), getattr(self.chooser, "first", 0), shots, 64)
         count = rows.count if self.arm in ("random", "fixed") else 4 * need
         while True:

@@ -86,7 +86,10 @@ class DemoStore:
             raise MissingFile(f"{path} is not there; is {path.parent} a bundle? `lever pack RUN --out DIR` makes one")
         self.path, self.lock = path, threading.RLock()
         writable = create or _writable(path)
-        address = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw' if writable else 'ro'}"
+        mode = "rw" if writable else "ro"
+        if create:
+            mode = "rwc"
+        address = f"{path.resolve().as_uri()}?mode={mode}"
         try:
             self.db = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None, timeout=30.0)
             self.db.execute("PRAGMA trusted_schema = OFF")

@@ -64,7 +64,9 @@ class TableBackend:
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """The recorded answers as texts; probabilities are in `scores`."""
-        asked = [(request.query.id, tuple(demo.id for demo in request.demos)) for request in requests]
+        asked = []
+        for request in requests:
+            asked.append((request.query.id, tuple(demo.id for demo in request.demos)))
         return [Reply(score.answer, None, 0) for score in self.scores(asked)]
 
     def _score(self, query: ItemId, demos: Demos) -> Score:

@@ -22,7 +22,9 @@ def series_from(lines: Sequence[LogLine], label: str, chosen: Mapping[str, str])
         return None, reading
     if "entropy/loss" in metrics and "entropy" not in metrics:
         metrics["entropy"] = metrics["entropy/loss"]  # a loss is the entropy with or without its sign
-    scales = {ours: scale_of(ours, [line.values.get(name) for line in lines]) for ours, name in metrics.items()}
+    scales = {}
+    for ours, name in metrics.items():
+        scales[ours] = scale_of(ours, [line.values.get(name) for line in lines])
     places, unit = _places(lines, reading)
     epochs: list[Epoch] = []
     marks: list[int] = []
