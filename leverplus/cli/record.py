@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
         section, model = made.recipe.score, made.recipe.model
         dev = {}  # training judges on some dev items, the evaluation on others; many are the same
         for count in (section.dev_queries, made.recipe.eval.dev_items):
-            dev |= {item.id: item for item in made.chosen_items("dev", count)}
+            for item in made.chosen_items("dev", count):
+                dev[item.id] = item
         parts = {
             args.out: [*made.training_queries(), *dev.values()],
             args.out.with_stem(f"{args.out.stem}-test"): made.chosen_items("test", made.recipe.eval.items),

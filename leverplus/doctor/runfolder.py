@@ -83,7 +83,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for section, table in values.items():
         if isinstance(table, Mapping):
-            found |= {f"{section}.{key}": value for key, value in table.items()}
+            for key, value in table.items():
+                found[f"{section}.{key}"] = value
     return found
 
 

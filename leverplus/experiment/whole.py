@@ -22,11 +22,12 @@ def run_all(run: Run) -> dict[str, Any]:
     from leverplus.evaluation.result import alone
     from leverplus.report.build import build_report
 
-    worth = True
+    trains = True
     if run.recipe.score.pilot:
         require_same_task(run)
-        worth = bool(pilot_of(run)["worth_training"])
-    found = evaluate_run(run, train_run(run) if worth else None)
+        trains = bool(pilot_of(run)["worth_training"])
+    policy = train_run(run) if trains else None
+    found = evaluate_run(run, policy)
     noted = len(found["notes"])
     alone(found, rundir.FINDINGS, lambda: examine_run(run), run.say)
     alone(found, "report.html", lambda: build_report(run), run.say)

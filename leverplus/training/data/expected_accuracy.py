@@ -147,13 +147,13 @@ def _fit(inputs: Tensor, scored: Sequence[AnswerScores], seed: int, tell: Tell) 
         network = nn.Sequential(*first, *second, last)
         nn.init.constant_(last.bias, -4.0)  # sigmoid(-4) = 0.02: most answers score nothing
         optimizer = torch.optim.AdamW(network.parameters(), weight_decay=DECAY)
-        shown, worth = _scored_columns(scored, columns)
+        shown, scores = _scored_columns(scored, columns)
         order = _batches(len(inputs))
         for step, rows in enumerate(order):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(LR, "cosine", step, len(order), warmup=len(order) // 20)
             # (B, A); an answer that nobody gave scores nothing
-            target = torch.zeros(len(rows), len(columns)).scatter_add_(1, shown[rows], worth[rows])
+            target = torch.zeros(len(rows), len(columns)).scatter_add_(1, shown[rows], scores[rows])
             logits = network(inputs[rows])  # (B, A)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(rows)
             optimizer.zero_grad()
@@ -186,6 +186,9 @@ def _scored_columns(scored: Sequence[AnswerScores], columns: Mapping[str, int]) 
     """
     known = [{columns[answer]: value for answer, value in own.items() if answer in columns} for own in scored]
     most = max(len(own) for own in known)
-    shown = [[*own, *[0] * (most - len(own))] for own in known]
-    worth = [[*own.values(), *[0.0] * (most - len(own))] for own in known]
-    return torch.tensor(shown, dtype=torch.long), torch.tensor(worth, dtype=torch.float32)
+    shown, scores = [], []
+    for own in known:
+        missing = most - len(own)
+        shown.append([*own, *[0] * missing])
+        scores.append([*own.values(), *[0.0] * missing])
+    return torch.tensor(shown, dtype=torch.long), torch.tensor(scores, dtype=torch.float32)
