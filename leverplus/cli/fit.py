@@ -87,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in made.report["warnings"]:
         print(f"warning: {warning}")
     print(f"Recommendation: {made.report['recommended']['why']}")
+    print(f'next: lever select {made.folder} --question "..."')
     return 0
 
 

@@ -367,7 +367,8 @@ def _carry_out(run: Run, folder: Path) -> dict[str, Any]:
     shutil.rmtree(part, ignore_errors=True)
     pack_run(run, part, arm=report["packed"]["arm"], shots=report["packed"]["shots"])
     with disk_sentence(folder):
-        shutil.copyfile(run.folder / REPORT, part / REPORT)
+        if (run.folder / REPORT).is_file():  # a report that failed was noted, and costs nothing else
+            shutil.copyfile(run.folder / REPORT, part / REPORT)
         write_json(part / FIT, report)
         if folder.is_dir():
             folder.rmdir()
