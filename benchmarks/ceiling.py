@@ -1,4 +1,4 @@
-"""What could a selector reach on the world that knows everything but how the annotators' coins fell?
+"""What could a selector reach on the world that knows everything but what single annotators happen to say?
 
     python benchmarks/ceiling.py                                    worlds 0-3, 400 dev items each, 1-4 shots
     python benchmarks/ceiling.py --worlds 1 --n 60                  smaller
