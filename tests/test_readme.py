@@ -145,6 +145,17 @@ def test_the_sentences_of_the_readme_on_okvqa_are_what_the_records_hold() -> Non
         assert words.format(100 * (ours.mean - rival.mean)) in said
 
 
+def test_the_readme_counts_the_rows_of_its_table_rightly() -> None:
+    rows = [line for line in README.splitlines() if re.match(r"\| (TREC|AG News|SST-2), ", line)]
+    helped = [row for row in rows if re.search(r"\| \+[\d.]+ \([^|]*\) \|", row)]  # a difference without ", noise"
+    harmed = [row for row in rows if re.search(r"\| -[\d.]+ \([^|]*\) \|", row)]
+    words = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
+    assert f"it helps on {words[len(helped)]} of {words[len(rows)]} tables and harms on none" in " ".join(
+        README.split()
+    )
+    assert harmed == []
+
+
 @pytest.mark.slow
 def test_every_block_of_the_readme_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a reader types them: a file of questions, a server, the commands, then Python. `make` runs this test."""
