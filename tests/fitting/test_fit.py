@@ -253,6 +253,7 @@ def test_a_fit_of_the_world_ends_with_a_bundle_and_a_recommendation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)  # how well labels teach is tested beside it
+    monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
     words = [
         "fit",
         "world",
