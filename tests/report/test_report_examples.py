@@ -15,6 +15,7 @@ from leverplus.report.examples import (
     most_used,
     picks_table,
     shorten,
+    worth_alone,
 )
 from leverplus.report.pictures import SIDE, Thumbnails
 
@@ -96,3 +97,19 @@ def test_an_item_out_of_reach_is_shown_by_its_id(task) -> None:
     for pictures in (Thumbnails(None), Thumbnails(task)):
         shown = card(pictures, "gone")
         assert (shown.question, shown.picture, shown.answer) == ("gone", "", "")
+
+
+def test_demonstrations_are_named_by_what_they_are_worth_alone() -> None:
+    def line(demo: str, effect: float) -> dict[str, object]:
+        return {"demo": demo, "effect": effect, "error": 0.02, "shown": 41}
+
+    few = {"effects": {"answers": 10, "useful": [], "harmful": [], "is_noise": True}}
+    many = {
+        "effects": {"answers": 900, "useful": [line("a", 0.045)], "harmful": [line("b", -0.135)], "is_noise": False}
+    }
+    found = worth_alone({"sft": few, "listwise": many, "grpo": {"flat": 3}}, Thumbnails(None))
+    assert found is not None
+    (useful,), (harmful,) = found["useful"], found["harmful"]
+    assert (useful.id, useful.note) == ("a", "+4.5 (error 2.0), 41 queries")
+    assert (harmful.id, harmful.note) == ("b", "-13.5 (error 2.0), 41 queries")
+    assert worth_alone({"grpo": {"flat": 3}}, Thumbnails(None)) is None
