@@ -62,7 +62,7 @@ $(BORROWING)/.made: $(VENV)/.dev
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > \
 	  $$($(BORROWING)/bin/python -c "import site; print(site.getsitepackages()[0])")/borrowed.pth
 	$(BORROWING)/bin/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[$(HEAVY)]"
-	$(BORROWING)/bin/pip install --quiet --disable-pip-version-check --no-deps lmms-eval
+	$(BORROWING)/bin/pip install --quiet --disable-pip-version-check --no-deps lmms-eval loguru
 	touch $@
 
 test-adapters: $(BORROWING)/.made

@@ -40,6 +40,7 @@ PREDICTIONS = "predictions.parquet"  # one row per item, arm and number of shots
 EVAL = "eval.json"
 FINDINGS = "findings.json"
 REPORT = "report.html"
+SINKS = "sinks"  # what MLflow, Weights & Biases and TensorBoard were given
 PROGRESS = "progress.json"  # how far the work is
 LOCK = "run.lock"
 

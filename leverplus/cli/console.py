@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from leverplus.errors import plain
 from leverplus.evaluation.names import arm_name
 from leverplus.recipe.idle import idle_given
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
+from leverplus.recipe.sections import LOG_SINKS
 from leverplus.store.location import default_store_path
 
 if TYPE_CHECKING:
@@ -80,7 +81,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="override a value of the recipe"
     )
     add_ignore_option(parser)
+    add_log_option(parser)
     add_store_option(parser)
+
+
+def add_log_option(parser: argparse.ArgumentParser) -> None:
+    help_text = "give the training log to these as well, beside log.jsonl"
+    parser.add_argument("--log-to", nargs="+", default=[], choices=LOG_SINKS, metavar="NAME", help=help_text)
 
 
 def add_ignore_option(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +143,7 @@ def open_from_recipe(args: argparse.Namespace, bars: Bars) -> Run:
         say=bars.say,
         progress=bars.show,
         strict=not args.ignore_findings,
+        log_to=args.log_to,
     )
 
 
@@ -151,12 +159,18 @@ def say_forecast(made: Run, bars: Bars, only: str | None = None) -> None:
 
 
 def open_from_folder(
-    folder: Path, store: Path | None, bars: Bars, *, strict: bool = False, at_work: bool = True
+    folder: Path,
+    store: Path | None,
+    bars: Bars,
+    *,
+    strict: bool = False,
+    at_work: bool = True,
+    log_to: Sequence[str] = (),
 ) -> Run:
     """The run in a folder that `lever run` made."""
     from leverplus.experiment.opening import load_run
 
-    return load_run(folder, store, bars.say, bars.show, strict=strict, at_work=at_work)
+    return load_run(folder, store, bars.say, bars.show, strict=strict, at_work=at_work, log_to=log_to)
 
 
 def results_table(report: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ def open_run(
     progress: Progress = lambda _what, _done, _total: None,
     strict: bool = False,
     most_queries: int = 0,
+    log_to: Sequence[str] = (),
     shared: Parts | None = None,
 ) -> Run:
     """Create a run folder, or take up the one that is there if it belongs to the same recipe and seed."""
@@ -49,7 +50,10 @@ def open_run(
             raise LeverError(
                 f"cannot write to {folder} ({error.strerror}); choose another folder with --out DIR"
             ) from error
-    return Run(recipe, folder, seed, store_path, say, progress, strict=strict, most_queries=most_queries, shared=shared)
+    return Run(
+        recipe, folder, seed, store_path, say, progress,
+        strict=strict, most_queries=most_queries, log_to=tuple(log_to), shared=shared,
+    )  # fmt: skip
 
 
 def _refuse_occupied(folder: Path, stored: Mapping[str, Any]) -> None:
@@ -105,6 +109,7 @@ def load_run(
     *,
     strict: bool = False,
     at_work: bool = True,
+    log_to: Sequence[str] = (),
 ) -> Run:
     """The run in a folder that was made before."""
     from leverplus.store.location import default_store_path
@@ -117,7 +122,9 @@ def load_run(
     if digest_of((folder / rundir.RESOLVED).read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
         raise LeverError(f"{folder}/resolved.toml is not the one this run was made with; start a new run")
     store = store_path or default_store_path()
-    return Run(recipe, folder, manifest["seed"], store, say, progress, strict=strict, at_work=at_work)
+    return Run(
+        recipe, folder, manifest["seed"], store, say, progress, strict=strict, at_work=at_work, log_to=tuple(log_to)
+    )
 
 
 def require_same_task(run: Run, *, force: bool = False) -> None:

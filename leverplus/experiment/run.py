@@ -47,6 +47,8 @@ class Run:
     """Whether progress and calls are noted in the run folder; not where a finished selector only serves."""
     most_queries: int = 0
     """Training questions at most, for learning curves; 0: all."""
+    log_to: tuple[str, ...] = ()
+    """Who is given the training log beside those that the recipe names; changes nothing about the run."""
     shared: Parts | None = None
     """Parts of another run, taken over instead of built again where they fit this recipe."""
 

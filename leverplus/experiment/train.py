@@ -24,6 +24,7 @@ from leverplus.experiment.rows import (
     wants_expected_accuracy,
 )
 from leverplus.experiment.run import Run
+from leverplus.experiment.sinks import LogSinks
 from leverplus.experiment.stages import ASKED, LABELS, ROUNDS, TrainingStage, list_stages
 from leverplus.experiment.start import first_policy, starting_policy
 from leverplus.recipe.training import LabelPretrainingConfig
@@ -47,13 +48,16 @@ def train_run(run: Run) -> Policy:
         recount_calls(run)
         return trained_policy(run)
     training = begin_training(run)
-    for stage in list_stages(run.recipe):
-        if stage.searches:
-            training.search(stage)
-        if _checkpoint(run, stage.name).is_dir():
-            training.take_over(stage)
-        else:
-            training.train(stage)
+    try:
+        for stage in list_stages(run.recipe):
+            if stage.searches:
+                training.search(stage)
+            if _checkpoint(run, stage.name).is_dir():
+                training.take_over(stage)
+            else:
+                training.train(stage)
+    finally:
+        training.sinks.close()
     return training.policy
 
 
@@ -130,6 +134,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.monitor = Monitor(self.run)
+        self.sinks = LogSinks(self.run)
 
     @property
     def table(self) -> ItemTable:
@@ -168,7 +173,16 @@ class Training:
             self.monitor.preflight(self.policy, rows, self.groups, self.make_rows)
         watch = self.monitor.watched(self.judge, name, stage.config.epochs)
         settings = StageRun(
-            name, stage.config, self.table, run.seed, run.folder, self.anchors, watch, run.recipe.hash, run.calls
+            name,
+            stage.config,
+            self.table,
+            run.seed,
+            run.folder,
+            self.anchors,
+            watch,
+            run.recipe.hash,
+            run.calls,
+            self.sinks.write,
         )
         result = run_stage(self.policy, source, settings)
         convert_checkpoint(run.recipe.mistakes, _checkpoint(run, name))

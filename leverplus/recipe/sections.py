@@ -168,6 +168,10 @@ class ScoreSection:
         return calls
 
 
+LOG_SINKS = ("mlflow", "wandb", "tensorboard")
+"""Where a training's log may go beside log.jsonl."""
+
+
 @dataclass(frozen=True)
 class TrainSection:
     """`[train]`: which stages, in which order; each has a section of its own."""
@@ -181,6 +185,9 @@ class TrainSection:
     )
     checks: tuple[str, ...] = setting(
         (), "checks of your own that the doctor makes beside its own", choices=(), since="0.2", part="check"
+    )
+    log_to: tuple[str, ...] = setting(
+        (), "who is given the training log beside log.jsonl; `--log-to` does the same", choices=LOG_SINKS, since="0.2"
     )
 
     @property

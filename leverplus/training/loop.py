@@ -51,7 +51,7 @@ class StageRun:
     """What a stage needs beside the policy: its name and settings, where items and earlier policies are found,
     the run's seed, and where to write (None: nothing is written and nothing resumed).
 
-    `evaluate` gives held-out numbers after every epoch.
+    `evaluate` gives held-out numbers after every epoch; `also_log` is given every line of the log.
     """
 
     name: str
@@ -63,6 +63,7 @@ class StageRun:
     evaluate: Evaluate | None = None
     recipe_hash: str = ""
     calls: Callable[[], int] | None = None
+    also_log: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class _Trainer:
         freeze(policy, frozen_parts(policy, run.config))
         self.stage: Stage[Any] = catalog.load(catalog.STAGES, run.name, "stage")(run.config, policy, run.anchors)
         self.steps = Steps(policy, self.stage, run.table, name=run.name, seed=run.seed)
-        self.log = RunLog(run.folder / rundir.LOG if run.folder is not None else None)
+        self.log = RunLog(run.folder / rundir.LOG if run.folder is not None else None, run.also_log)
         self.epoch, self.best_epoch = 0, 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}

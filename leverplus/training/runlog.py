@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ METRICS: Mapping[str, str] = {
 class RunLog:
     """An append-only log file; lines of epochs that are run again after a resume are dropped first."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, also: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        """`also` is given every line once it is written."""
+        self.path, self.also = path, also
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -106,6 +107,8 @@ class RunLog:
         if self.path is not None:
             with disk_sentence(self.path), self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+        if self.also is not None:
+            self.also(line)
 
     def lines(self) -> list[dict[str, Any]]:
         return [] if self.path is None or not self.path.is_file() else read_log(self.path)[0]

@@ -81,7 +81,9 @@ SMALL: Mapping[str, Sequence[Any]] = {
 }
 """What a size may be, and lists of numbers; `stage` stands for every stage."""
 
-PINNED = {"score.backend", "score.engine", "score.workers", "score.groups", "select.preset", "train.stages"}
+PINNED = {
+    "score.backend", "score.engine", "score.workers", "score.groups", "select.preset", "train.stages", "train.log_to",
+}  # fmt: skip
 SHOTS: Sequence[tuple[int, ...]] = ((1,), (1,), (2,), (1, 2), (2, 1), (1, 2, 3, 4), (1, 4), (3, 8), (8,), (5, 6, 7))
 TEXT_POOLS = ("random", "nearest_text", "nearest_both", "mmr", "corpus", "mix")
 """Kinds of pools that items without pictures can have, some of them with pool.text_weight = 1."""
