@@ -58,7 +58,8 @@ def corpus_digests() -> dict[str, str]:
 @pytest.mark.parametrize("part", ["cases", "texts", "corpus"])
 def test_every_message_is_what_it_was(part: str) -> None:
     made = {"cases": case_messages, "texts": text_messages, "corpus": corpus_digests}[part]()
-    assert made == json.loads(KEPT.read_text(encoding="utf-8"))[part]
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))[part]
+    assert {name: made.get(name) for name in kept} == kept  # a check that is newer has nothing to keep
 
 
 if __name__ == "__main__":
