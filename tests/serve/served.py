@@ -146,5 +146,5 @@ def serving(folder: Path, log: Path, *flags: str, **environment: str) -> Iterato
         yield Running(said.split("/ serves")[0], process, log)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(240)  # a worker that is just being started is waited for
         process.stdout.close()
