@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapted import ASKED, animals, answer_of, by_hand, colour_at, make_bundle, png, rgb, run_page
+from adapted import ASKED, ROOT, animals, answer_of, by_hand, colour_at, make_bundle, png, rgb, run_page
 
 from leverplus.errors import LeverError
 
@@ -180,3 +180,17 @@ def test_a_task_without_a_bundle_or_with_another_column_is_told_what_to_write(fo
 def test_the_page_runs(reader: Path) -> None:
     (reader / "questions.jsonl").write_text('{"question": "what colour is the dog", "answer": "red"}\n')
     assert run_page("lm_eval")["prompt"].endswith("Q: what colour is the dog\nA:")
+
+
+def test_the_yaml_of_the_page_is_a_task_that_the_harness_runs(reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(reader / "cache"))
+    (reader / "questions.jsonl").write_text('{"question": "what colour is the dog", "answer": "red"}\n')
+    text = (ROOT / "docs" / "adapters" / "lm_eval.md").read_text(encoding="utf-8")
+    (reader / "tasks").mkdir()
+    (reader / "tasks" / "mine.yaml").write_text(text.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    lm = Recorder()
+    manager = TaskManager(include_path=str(reader / "tasks"), include_defaults=False)
+    found = simple_evaluate(model=lm, tasks=["mine_lever"], task_manager=manager, bootstrap_iters=0)
+    assert "mine_lever" in found["results"]
+    shown = [f"Q: what colour is the {name}\nA: {answer_of(name)}" for name in by_hand(ASKED, 2)]
+    assert lm.asked[0][0] == "\n\n".join([*shown, f"Q: {ASKED}\nA:"])
