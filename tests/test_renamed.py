@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_every_stage_has_a_name_of_today_and_names_go_both_ways() -> None:
         assert stage_today(f"{old}-epoch001") == f"{today}-epoch001"
         assert first_name(f"{today}-epoch001") == f"{old}-epoch001"
     assert stage_today("sft") == first_name("sft") == "sft"
+
+
+def test_no_code_compares_with_a_stage_name_of_an_earlier_version() -> None:
+    """Such a comparison would never be true again: names are translated before anybody compares them."""
+    package = Path(__file__).parent.parent / "leverplus"
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        found += [f"{path.name}: {name}" for name in STAGES if re.search(rf'[=!]= "{name}"', text)]
+    assert found == []

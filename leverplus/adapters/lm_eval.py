@@ -16,7 +16,7 @@ from lm_eval.api.samplers import ContextSampler  # noqa: E402 after the sentence
 from lm_eval.api.task import ConfigurableTask  # noqa: E402
 
 BUNDLE = "LEVER_BUNDLE"
-"""The environment variable that names the bundle where a YAML file cannot."""
+"""The environment variable that names the bundle; it goes before the YAML file."""
 
 FIELDS = {"question": "question", "image": "image", "answer": "answer"}
 """Columns of a document; `metadata: {lever_fields: {question: text}}` names others."""

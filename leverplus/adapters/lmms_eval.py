@@ -15,7 +15,7 @@ from leverplus.selector.demo import Demo
 from leverplus.selector.query import clean_picture
 
 BUNDLE = "LEVER_BUNDLE"
-"""The environment variable that names the bundle where the YAML file does not."""
+"""The environment variable that names the bundle; it goes before the YAML file."""
 
 
 def doc_to_messages(

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
-    from leverplus.evaluation.sweep import checkpoint_folder
+    from leverplus.evaluation.checkpoints import checkpoint_folder
     from leverplus.experiment.evaluate import evaluate_run
     from leverplus.experiment.opening import require_same_task
     from leverplus.experiment.start import given_policy
@@ -82,11 +82,11 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
 
 
 def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
-    from leverplus.experiment.sweep import sweep_run
+    from leverplus.experiment.checkpoints import evaluate_checkpoints
 
     made = open_from_folder(args.run, args.store, bars)
     with held(made.folder):
-        return sweep_run(made, args.split, args.items, args.force)
+        return evaluate_checkpoints(made, args.split, args.items, args.force)
 
 
 def print_sweep(report: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
-from leverplus.experiment.grid import configurations, read_grid, run_sweep, shown
+from leverplus.experiment.grid import configurations, read_grid, search_grid, shown
 from leverplus.experiment.workshop import Workshop, seed_count
 from leverplus.recipe.recipe import load_recipe
 from leverplus.rundir import held, make_private_folder
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
         make_private_folder(folder)
         with held(folder):
-            record = run_sweep(args.recipe, args.set, grid, args.seeds, workshop)
+            record = search_grid(args.recipe, args.set, grid, args.seeds, workshop)
     if args.json:
         print(json.dumps(record))
         return 0

@@ -256,7 +256,7 @@ def repeated_members(record: Record) -> list[Finding]:
 
 
 def advantage_explodes(record: Record) -> list[Finding]:
-    """An advantage reached its bound."""
+    """Advantages spread by more than 2, or one of them is over 10."""
     text = TEXTS["advantage_explodes"]
     for series in record.stages("grpo"):
         spread, top = series.last("adv/std"), series.last("adv/max")

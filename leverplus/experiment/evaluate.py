@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leverplus import rundir
 from leverplus.experiment.pilot import fixed_lists, pilot_of
 from leverplus.experiment.run import Run
 from leverplus.rundir import read_json, write_json
@@ -41,17 +42,17 @@ def evaluate_run(
     `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`. With `advise`
     an evaluation on test ends with what to use, by dev figures, unless eval.advice = false.
     """
+    from leverplus.evaluation.checkpoints import guard_test
     from leverplus.evaluation.conditions import require_unseen
     from leverplus.evaluation.cost import query_cost
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import write_predictions
     from leverplus.evaluation.result import alone, fill, first_record, makers
-    from leverplus.evaluation.sweep import guard_test
     from leverplus.scoring.scorer import ADVICE, EVALUATION
     from leverplus.training.given import names_elsewhere
 
-    section, suffix = run.recipe.eval, "" if split == "test" else f"-{split}"
-    path = run.folder / f"eval{suffix}.json"
+    section = run.recipe.eval
+    path = run.folder / rundir.of_split(rundir.EVAL, split)
     chosen_on_test = guard_test(split, checkpoint, read_json(path) if path.is_file() else None, force)
     run.scorer.meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation
     context = evaluation_context(run, run.chosen_items(split, section.items if items is None else items))
@@ -68,7 +69,7 @@ def evaluate_run(
         found["pilot"] = pilot_of(run)
     if checkpoint is not None and names_elsewhere(checkpoint):
         found["model_calls"] = 0  # this run did not train it
-    write_predictions(results, run.folder / f"predictions{suffix}.parquet")
+    write_predictions(results, run.folder / rundir.of_split(rundir.PREDICTIONS, split))
     write_json(path, found)  # the answers were paid for: from here on nothing that fails can lose them
     trained = partial(_training_context, run)
     fill(found, makers(context, results, policy, section, record=found, trained=trained), run.say)

@@ -1,4 +1,4 @@
-"""A grid of settings on one store: the choice is made on dev, and test is looked at once, for the chosen one only.
+"""`lever sweep`: a grid of settings on one store, chosen on dev; test is looked at once, for the chosen one only.
 
 `sweep.json` is written after every training, so a sweep that was stopped goes on. It counts every configuration that
 was ever tried in its folder, because the best of many looks better than it is. Once test has been seen, neither the
@@ -19,8 +19,8 @@ from leverplus.experiment.workshop import Workshop, evaluate_once, read_back
 from leverplus.recipe.recipe import Recipe, find_recipe, load_recipe
 
 Grid = Mapping[str, Sequence[str]]
-RIVAL = "nearest_both"
-"""The arm that the chosen configuration is compared with on test; it is computed in every evaluation."""
+RIVALS = ("nearest_both", "nearest_text")
+"""The chosen configuration is compared with the first of these on test; without pictures there is the second alone."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def shown(settings: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the recipe as it is"
 
 
-def run_sweep(name: str, sets: Sequence[str], grid: Grid, seeds: int, workshop: Workshop) -> dict[str, Any]:
+def search_grid(name: str, sets: Sequence[str], grid: Grid, seeds: int, workshop: Workshop) -> dict[str, Any]:
     """Train every configuration with every seed, choose by the mean dev reward, look at test for the chosen one."""
     found = configurations(name, sets, grid)
-    state = _Sweep(workshop, find_recipe(name), seeds, found[0].recipe.name)
+    state = _GridSearch(workshop, find_recipe(name), seeds, found[0].recipe.name)
     state.require_unseen_test(found)
     for number, configuration in enumerate(found, 1):
         workshop.say(f"configuration {number} of {len(found)}: {shown(configuration.settings)}")
@@ -97,7 +97,7 @@ def run_sweep(name: str, sets: Sequence[str], grid: Grid, seeds: int, workshop: 
     return state.record
 
 
-class _Sweep:
+class _GridSearch:
     """A sweep under way: `record` is what sweep.json holds."""
 
     def __init__(self, workshop: Workshop, source: Path, seeds: int, name: str) -> None:
@@ -163,13 +163,15 @@ class _Sweep:
         self._write()
 
     def look_at_test(self, chosen: Configuration) -> None:
-        """Every seed of the chosen configuration on test, against the strongest arm that does not learn."""
+        """Every seed of the chosen configuration on test, against the nearest demonstrations."""
         from leverplus.evaluation.runs import compare_runs
 
         runs = [self.workshop.open(chosen.recipe, self.source, chosen.recipe.hash, seed) for seed in range(self.seeds)]
         for run in runs:
             evaluate_once(run)
-        report = compare_runs([read_back(run) for run in runs], RIVAL)
+        evaluated = [read_back(run) for run in runs]
+        rival = next(arm for arm in RIVALS if arm in evaluated[0].results.draws)
+        report = compare_runs(evaluated, rival)
         learned = next(method for method in report["methods"] if method["arm"] == "learned")
         self.record["test"] = {
             "n": report["n"],

@@ -212,7 +212,7 @@ class Training:
         A new run has no epochs yet. In a folder from before calls were kept this counts the prompts that judging
         asked for; the store holds their scores.
         """
-        from leverplus.evaluation.sweep import checkpoint_names
+        from leverplus.evaluation.checkpoints import checkpoint_names
         from leverplus.training.checkpoint import load_checkpoint
 
         self.judge(self.policy)

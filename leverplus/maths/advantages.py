@@ -2,7 +2,7 @@
 
 Every function works on the whole group and returns 0 where the mask is False and in groups without spread.
 Keeping only the members with the highest reward *before* the baseline destroys the signal, because the best of a group
-are tied. The earlier code did so; here it happens only where a recipe asks for `top_members`.
+are tied. The earlier code did so; here it happens only where a recipe sets `grpo.topk_before_advantage`.
 
 B queries (one group each), G members of a group. All functions of the table take the same three arguments; `floor` is
 the least standard deviation to divide by, and has no effect on those that divide by none.

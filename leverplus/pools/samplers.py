@@ -44,7 +44,7 @@ class Search:
         closed = self.forbidden[row]  # ascending, each once
         if len(taken):
             closed = np.unique(np.concatenate([closed, taken]))
-        # the generator is seeded by run seed and query id, so that other queries and their order do not matter
+        # Seeded by the search, alike in all runs, and by the query: other queries and their order do not matter.
         digest = blake2b(f"{self.seed}\x1f{self.ids[row]}".encode(), digest_size=16, person=b"pool").digest()
         rng = np.random.default_rng(int.from_bytes(digest, "big"))
         drawn = rng.choice(len(self.items) - len(closed), size=count, replace=False)  # numbers of open positions

@@ -49,6 +49,21 @@ REWARD_READS: Mapping[str, tuple[str, ...]] = {
 
 WEIGHTS = (*HARD, *SOFT, "rel_weight", "alpha", "beta", "correctness", "quality")
 
+POOL_SETTINGS = ("text_weight", "mix_random", "mix_text", "mix_image", "first_stage", "ann_above")
+
+POOL_READS: Mapping[str, tuple[str, ...]] = {
+    "random": (),
+    "nearest_text": (),
+    "nearest_image": (),
+    "nearest_both": ("text_weight",),
+    "mix": ("mix_random", "mix_text", "mix_image"),
+    "two_stage": ("first_stage",),
+    "mmr": ("text_weight", "first_stage"),
+    "corpus": ("text_weight", "ann_above"),
+    "recorded": (),
+}
+"""The settings that each kind of pool reads; a kind that is not listed, such as one from outside, may read all."""
+
 Reasons = dict[str, str]
 
 
@@ -140,16 +155,8 @@ def _embed(recipe: Recipe) -> Reasons:
 def _pool(recipe: Recipe) -> Reasons:
     # pool.mmr_lambda is read by the arm mmr of every evaluation, whatever the pool
     kind, why = recipe.pool.kind, f"{_is(recipe, 'pool.kind')} does not read it"
-    found: Reasons = {}
-    if kind not in ("nearest_both", "mmr", "corpus"):
-        found |= _off("pool", ["text_weight"], why)
-    if kind != "mix":
-        found |= _off("pool", ["mix_random", "mix_text", "mix_image"], why)
-    if kind not in ("two_stage", "mmr"):
-        found |= _off("pool", ["first_stage"], why)
-    if kind != "corpus":
-        found |= _off("pool", ["ann_above"], why)
-    return found
+    reads = POOL_READS.get(kind, POOL_SETTINGS)
+    return _off("pool", [key for key in POOL_SETTINGS if key not in reads], why)
 
 
 def _model(recipe: Recipe) -> Reasons:

@@ -209,7 +209,7 @@ def read_values(path: Path, old_names: list[str], heirs: tuple[Path, ...] = ()) 
 
 
 def _only_stages(values: dict[str, Any]) -> dict[str, Any]:
-    """Without the sections of stages that were overridden away on the command line."""
+    """Without the sections of stages that train.stages does not name (any more)."""
     train = values.get("train")
     kept = train.get("stages") if isinstance(train, dict) else None
     if not isinstance(kept, list):

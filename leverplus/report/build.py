@@ -34,7 +34,7 @@ SCRIPTS = ("plotly-basic.min.js", "report.js")
 
 
 class ReportedRun(Pooled, Protocol):
-    """What the report asks of a run (`pipeline.Run` has it)."""
+    """What the report asks of a run (`experiment.run.Run` has it)."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -202,7 +202,7 @@ def examples_part(files: RunFiles, pictures: Thumbnails) -> dict[str, Any]:
 
 def agreement_part(run: ReportedRun, files: RunFiles) -> Figure | None:
     """How the picks settled from checkpoint to checkpoint, on evaluated queries; None, with a sentence, if unknown."""
-    from leverplus.evaluation.sweep import checkpoint_names
+    from leverplus.evaluation.checkpoints import checkpoint_names
 
     if files.predictions is None or files.results is None or "learned" not in files.predictions.draws:
         return None

@@ -21,7 +21,7 @@ from leverplus.policies.base import Policy
 from leverplus.policies.decode import greedy
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.schema import hashed_settings
-from leverplus.recipe.training import StageConfig
+from leverplus.recipe.training import LABEL_ONLY, StageConfig
 from leverplus.training import checkpoint
 from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.rows import Row, RowSource, rows_of_epoch
@@ -145,8 +145,8 @@ class _Trainer:
         if self.epoch == 0 and self.run.folder is not None:  # what the stage has to learn from, for the report
             advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
             counts = describe(order, advantages)
-            # rows of this stage hold how far labels agree, and no answer of the model
-            effects = None if name == "agreement" else demonstration_effects(order, self.run.table)
+            # rows of such a stage hold how far labels agree, and no answer of the model
+            effects = None if name in LABEL_ONLY else demonstration_effects(order, self.run.table)
             write_distributions(self.run.folder, name, counts if effects is None else counts | {"effects": effects})
         metrics = self.steps.pass_over(order, self.epoch)
         metrics |= term_gradients(self.stage, self.policy, probe, self.steps.progress(self.epoch))

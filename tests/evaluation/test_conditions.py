@@ -6,8 +6,8 @@ import pytest
 from handmade import context, item_ids
 
 from leverplus.errors import EvaluationError
+from leverplus.evaluation.checkpoints import guard_test
 from leverplus.evaluation.conditions import conditions_of, differing, require_same, require_unseen
-from leverplus.evaluation.sweep import guard_test
 from leverplus.types import Item, ItemId, Pool
 
 

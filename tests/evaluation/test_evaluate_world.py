@@ -14,13 +14,13 @@ from leverplus.cli.eval import print_sweep
 from leverplus.cli.main import main
 from leverplus.errors import EvaluationError, LeverError
 from leverplus.evaluation import arms
+from leverplus.evaluation.checkpoints import checkpoint_folder, guard_test
 from leverplus.evaluation.diagnose import order_sensitivity, sample_places, shuffled_queries
 from leverplus.evaluation.evaluate import run_arms
 from leverplus.evaluation.predictions import Results, read_predictions
-from leverplus.evaluation.sweep import checkpoint_folder, guard_test
+from leverplus.experiment.checkpoints import evaluate_checkpoints
 from leverplus.experiment.evaluate import evaluate_run, evaluation_context
 from leverplus.experiment.run import Run
-from leverplus.experiment.sweep import sweep_run
 from leverplus.policies.base import Policy
 from leverplus.rundir import read_json
 from leverplus.scoring.scorer import EVALUATION
@@ -176,7 +176,7 @@ def test_a_sample_is_fixed_and_without_repetition() -> None:
 
 def test_a_sweep_on_dev_names_the_best_checkpoint_and_leaves_the_test_result_alone(world_run: Run) -> None:
     before = (world_run.folder / "eval.json").read_bytes()
-    found = sweep_run(world_run, "dev", 6)
+    found = evaluate_checkpoints(world_run, "dev", 6)
     names = [row["checkpoint"] for row in found["checkpoints"]]
     assert names == ["sft-epoch001", "sft-epoch002", "sft"]
     means = {row["checkpoint"]: row["mean"] for row in found["checkpoints"]}
@@ -190,8 +190,8 @@ def test_a_sweep_on_dev_names_the_best_checkpoint_and_leaves_the_test_result_alo
 
 def test_choosing_on_test_is_refused_unless_forced_and_then_marked(world_run: Run) -> None:
     with pytest.raises(EvaluationError, match="choose with --split dev, or add --force"):
-        sweep_run(world_run, "test", 6)
-    assert sweep_run(world_run, "test", 6, force=True)["chosen_on_test"] is True
+        evaluate_checkpoints(world_run, "test", 6)
+    assert evaluate_checkpoints(world_run, "test", 6, force=True)["chosen_on_test"] is True
 
 
 def test_a_second_checkpoint_on_test_is_a_choice_and_the_first_is_not() -> None:
@@ -225,7 +225,7 @@ def test_the_command_refuses_a_sweep_on_test_in_one_sentence(
 def test_the_sweep_table_shows_every_checkpoint_with_its_interval(
     world_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_sweep(sweep_run(world_run, "dev", 6))
+    print_sweep(evaluate_checkpoints(world_run, "dev", 6))
     out = capsys.readouterr().out
     assert all(name in out for name in ("sft-epoch001", "sft-epoch002", "95 %", "picks"))
     assert "may differ by noise alone" in out

@@ -11,7 +11,7 @@ import pytest
 from tiny_world import TINY
 
 from leverplus.errors import EvaluationError, RecipeError, UnknownName
-from leverplus.experiment.grid import configurations, read_grid, run_sweep, split_values, spread_of
+from leverplus.experiment.grid import configurations, read_grid, search_grid, split_values, spread_of
 from leverplus.experiment.workshop import Workshop
 from leverplus.rundir import read_json, write_json
 from leverplus.store.db import ScoreStore
@@ -27,7 +27,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """A finished sweep of two learning rates, two seeds each; tests read it or work on a copy."""
     place = tmp_path_factory.mktemp("sweep")
     workshop = Workshop(place / "runs", place / "scores.db")
-    run_sweep("world", SETS, GRID, 2, workshop)
+    search_grid("world", SETS, GRID, 2, workshop)
     return workshop
 
 
@@ -67,7 +67,7 @@ def test_test_is_looked_at_for_the_chosen_one_only_with_all_its_seeds(swept: Wor
 
 def test_repeating_a_finished_sweep_says_the_same_and_asks_nothing(swept: Workshop) -> None:
     before, asked = read_json(swept.folder / "sweep.json"), ScoreStore(swept.store).count()
-    assert run_sweep("world", SETS, GRID, 2, swept) == before
+    assert search_grid("world", SETS, GRID, 2, swept) == before
     assert ScoreStore(swept.store).count() == asked
 
 
@@ -77,7 +77,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_end(copied: Workshop) -> N
     lost = whole["tried"][1]["hash"]
     write_json(copied.folder / "sweep.json", {"recipe": "world", "tried": [first]})
     shutil.rmtree(copied.folder / f"{lost}-seed1")
-    assert run_sweep("world", SETS, GRID, 2, copied) == whole
+    assert search_grid("world", SETS, GRID, 2, copied) == whole
 
 
 @pytest.mark.parametrize(("grid", "seeds"), [({"sft.lr": ["1e-3", "1e-4", "1e-5"]}, 2), (GRID, 3)])
@@ -85,7 +85,7 @@ def test_a_larger_grid_or_more_seeds_are_refused_after_test_was_seen(
     copied: Workshop, grid: dict[str, list[str]], seeds: int
 ) -> None:
     with pytest.raises(EvaluationError, match=r"has looked at test for sft\.lr=.* out of 2 .*--out DIR"):
-        run_sweep("world", SETS, grid, seeds, copied)
+        search_grid("world", SETS, grid, seeds, copied)
     assert len(list(copied.folder.glob("*-seed*"))) == 4, "nothing was trained"
 
 
@@ -94,14 +94,14 @@ def test_a_configuration_left_out_of_a_smaller_grid_still_counts_as_tried(copied
     del record["test"]
     write_json(copied.folder / "sweep.json", record)
     kept = record["chosen"]["set"]["sft.lr"]
-    again = run_sweep("world", SETS, {"sft.lr": [kept]}, 2, copied)
+    again = search_grid("world", SETS, {"sft.lr": [kept]}, 2, copied)
     assert again["configurations"] == 2
     assert again["chosen"] == record["chosen"]
 
 
 def test_a_folder_of_another_recipe_is_refused(copied: Workshop) -> None:
     with pytest.raises(EvaluationError, match="is a sweep of recipe world, not best"):
-        run_sweep("best", [], {"listwise.lr": ["1e-3"]}, 1, copied)
+        search_grid("best", [], {"listwise.lr": ["1e-3"]}, 1, copied)
 
 
 def test_commas_inside_lists_and_quotes_do_not_separate_values() -> None:

@@ -1,4 +1,4 @@
-"""A sweep over checkpoints: each one's accuracy on the same items, and how its picks differ from the one before.
+"""Every checkpoint of a run compared: its accuracy on the same items, and how its picks differ from the one before.
 
 Choosing a checkpoint is a choice, so it belongs on dev; on test it is refused, or marked where it is forced.
 """
@@ -67,7 +67,7 @@ def guard_test(split: str, checkpoint: str | None, earlier: Mapping[str, Any] | 
     return True
 
 
-def sweep(
+def rows_of_checkpoints(
     context: EvaluationContext, policies: Iterable[tuple[str, Policy]], shots: Sequence[int]
 ) -> list[dict[str, Any]]:
     """One row per checkpoint: accuracy by shots, mean with its interval, agreement with the picks of the one before."""
