@@ -29,7 +29,7 @@ from leverplus.backends.base import Reply, Request
 from leverplus.backends.world import WorldBackend
 from leverplus.engine.local import LocalEngine
 from leverplus.scoring.scorer import Prompt, Scorer, reference_counts
-from leverplus.scoring.search import gain
+from leverplus.scoring.search import truth_objective
 from leverplus.store.db import ScoreStore
 from leverplus.tasks.world import WorldTask
 from leverplus.types import Demos, ItemId, Score
@@ -152,7 +152,9 @@ def run(queries: int, candidates: int, sample: int) -> dict[str, Any]:
         table, scores = measure(scorer, plain, dense, sample)
         expansions: list[Prompt] = []
         for place, (query, pool) in enumerate(pools.items()):
-            own = sorted(scores[place * candidates : (place + 1) * candidates], key=gain, reverse=True)[:BEAMS]
+            own = sorted(scores[place * candidates : (place + 1) * candidates], key=truth_objective, reverse=True)[
+                :BEAMS
+            ]
             expansions += [(query, (*best.demos, c)) for best in own for c in pool if c not in best.demos]
         two, _ = measure(scorer, plain, expansions, sample)
     return {"threads": torch.get_num_threads(), "queries": queries, "dense_one_shot": table, "two_shot_expansions": two}

@@ -18,7 +18,7 @@ from leverplus.evaluation.behaviour import agreement
 from leverplus.evaluation.evaluate import mean_shots, run_arm
 from leverplus.evaluation.predictions import Results
 from leverplus.policies.base import Policy
-from leverplus.renamed import stage_today
+from leverplus.renamed import first_name, stage_today
 from leverplus.stats import known_interval
 from leverplus.types import Demos
 
@@ -41,6 +41,8 @@ def checkpoint_names(folder: Path, stages: Iterable[str]) -> list[str]:
 def checkpoint_folder(folder: Path, name: str, stages: Iterable[str]) -> Path:
     """The folder of a checkpoint; an unknown name is answered with the known ones."""
     known = checkpoint_names(folder, stages)
+    if name not in known:
+        name = first_name(name)  # a folder from before the stage was renamed
     if name not in known:
         listed = ", ".join(known) or "none; type `lever train RUN`"
         raise MissingFile(f"there is no checkpoint '{name}' in {folder}; known: {listed}")

@@ -11,6 +11,7 @@ from leverplus import rundir
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.parsing import parse_own_json
+from leverplus.renamed import stage_today
 from leverplus.report.form import is_number, is_results
 from leverplus.rundir import read_log
 from leverplus.version import __version__
@@ -116,7 +117,7 @@ def _read_groups(folder: Path, stages: Sequence[str], missing: dict[str, str]) -
         if value is not None and not all(_is_histogram(value.get(key)) for key in ("rewards", "spread")):
             missing[path.name] = f"{path.name} is not of a form this version knows."
         elif value is not None:
-            found[path.stem.removeprefix("groups-")] = value
+            found[stage_today(path.stem.removeprefix("groups-"))] = value
 
     def order(stage: str) -> int:
         return stages.index(stage) if stage in stages else -1  # a stage that the log lacks comes first

@@ -21,8 +21,8 @@ SIDES = ("right", "left")
 """Where search puts a new demonstration: next to the query, or in front of all others."""
 
 
-def gain(score: Score) -> float:
-    """What search maximises by default: the probability of the truth, the cumulative form of InfoScore.
+def truth_objective(score: Score) -> float:
+    """What search maximises by default: the probability of the truth (InfoScore adds up its gains to the same).
 
     A model that offers no log-probabilities is searched by accuracy, then by how near the answer came.
     """
@@ -72,7 +72,7 @@ def beam_groups(
     shots: int,
     width: int,
     side: str = "right",
-    objective: Objective = gain,
+    objective: Objective = truth_objective,
     purpose: str = TRAINING,
     what: str = "beam search",
 ) -> list[Group]:
@@ -112,7 +112,7 @@ def beam_groups(
     ]
 
 
-def top_members(groups: Sequence[Group], width: int, objective: Objective = gain) -> list[Group]:
+def top_members(groups: Sequence[Group], width: int, objective: Objective = truth_objective) -> list[Group]:
     """The `width` best sequences of every length of every group: what supervised training imitates."""
     kept = []
     for group in groups:

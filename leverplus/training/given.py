@@ -13,6 +13,7 @@ from leverplus.errors import CheckpointError, MissingFile
 from leverplus.parsing import parse_toml
 from leverplus.policies.base import Policy
 from leverplus.recipe.schema import show_value
+from leverplus.renamed import first_name
 from leverplus.training.checkpoint import load_checkpoint, load_weights, tensors_of
 
 FILES = (".pt", ".pth", ".ckpt")
@@ -63,6 +64,8 @@ def _of_run(run: Path, name: str | None) -> Path:
     inside = run / rundir.CHECKPOINTS
     known = sorted(path.parent.name for path in inside.glob(f"*/{rundir.WEIGHTS}"))
     chosen = name if name is not None else known[0] if len(known) == 1 else None
+    if chosen is not None and chosen not in known:
+        chosen = first_name(chosen)  # a folder from before the stage was renamed
     if chosen not in known:
         wanted = f"no checkpoint '{name}'" if name is not None else "more than one checkpoint, or none"
         said = f"known: {', '.join(known)} (write {run}:{known[-1]})" if known else f"type `lever train {run}`"

@@ -23,7 +23,7 @@ from leverplus.errors import LeverError, NotMeasured, ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import TaskSection
 from leverplus.scoring.scorer import Scorer
-from leverplus.scoring.search import gain, oracle_objective
+from leverplus.scoring.search import oracle_objective, truth_objective
 from leverplus.scoring.selftest import self_test
 from leverplus.store.db import ScoreStore
 from leverplus.tasks.files import FileTask
@@ -228,9 +228,9 @@ def test_search_without_log_probabilities_goes_by_accuracy_then_nearness() -> No
         reference = (Reference("a", 3, logprob),)
         return Score(ItemId("q"), (), "", "", accuracy, accuracy > 0, reference, near, 0.0, 1, 0.0)
 
-    ranked = sorted([score(1.0, 0.0, None), score(0.0, 0.9, None), score(0.0, 0.2, None)], key=gain)
+    ranked = sorted([score(1.0, 0.0, None), score(0.0, 0.9, None), score(0.0, 0.2, None)], key=truth_objective)
     assert [(s.accuracy, s.token_f1) for s in ranked] == [(0.0, 0.2), (0.0, 0.9), (1.0, 0.0)]
-    assert gain(score(0.0, 0.9, -1.0)) == pytest.approx(2.718281828**-1)
+    assert truth_objective(score(0.0, 0.9, -1.0)) == pytest.approx(2.718281828**-1)
     assert oracle_objective(score(0.5, 0.0, 0.0)) == pytest.approx(0.501)
 
 
