@@ -177,7 +177,8 @@ SKETCHES = {
 
 def programs() -> list[tuple[str, str]]:
     """Every Python block of the pages that is a program, with the page it stands on."""
-    pages = [page for page in PAGES if page.parent.name != "adapters"]  # tests/adapters runs those
+    # Blocks of these pages go on from one another: tests/adapters and tests/test_tutorial.py run them in order.
+    pages = [page for page in PAGES if page.parent.name != "adapters" and page.name != "tutorial.md"]
     found = [(page, code) for page in pages for code in blocks(page.read_text("utf-8"), "python")]
     return [(page.name, code) for page, code in found if not code.startswith(NOT_ALONE)]
 
