@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,17 @@ def command(run) -> SimpleNamespace:
     return SimpleNamespace(add_arguments=lambda parser: None, run=run)
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Signals as a terminal leaves them: whoever starts the tests behind `nohup` or in the background ignores some."""
+    usual = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_ends_with_one_sentence_and_the_usual_exit_code(name, code, capsys, monkeypatch) -> None:
     before = signal.getsignal(signal.Signals[name])
@@ -83,6 +95,7 @@ def test_plain_text_is_left_as_it_is() -> None:
     assert str(RecipeError("a", ["b", "c"])) == "a: 2 problems\n  - b\n  - c"
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_signal_while_the_command_is_still_being_loaded_ends_with_the_same_sentence(capsys, monkeypatch) -> None:
     def load(_name: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)
