@@ -35,7 +35,7 @@ def test_the_page_says_what_the_command_prints(capsys: pytest.CaptureFixture[str
     assert main(["bench", "real"]) == 0
     out = capsys.readouterr().out
     page = PAGE.read_text(encoding="utf-8")
-    for name in ("label regression as the answer, no model", "nearest, fields and shots chosen on dev |", "effects |"):
+    for name in ("label regression as the answer, no model", "nearest, field and shots chosen |", "effects |"):
         line = next(line for line in out.splitlines() if line.startswith(f"| {name}"))
         assert line in page
 

@@ -55,7 +55,7 @@ def test_every_shipped_recipe_fits_the_schema(capsys: pytest.CaptureFixture[str]
     schema = json.loads(capsys.readouterr().out)
     assert schema == json.loads(json.dumps(recipe_schema()))
     for name in recipe_names():
-        for section, values in read_values(find_recipe(name)).items():
+        for section, values in read_values(find_recipe(name), []).items():
             known = schema["properties"][section]
             for key, value in values.items() if isinstance(values, dict) else ():
                 about = known["properties"][key]

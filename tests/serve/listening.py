@@ -105,6 +105,8 @@ class _Answers(BaseHTTPRequestHandler):
         try:
             asked = json.loads(body)
             messages = asked["messages"]
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                raise TypeError("messages is no list of objects")
         except (ValueError, KeyError, TypeError):
             self._send(400, b'{"error": {"message": "the upstream cannot read this"}}')
             return

@@ -23,6 +23,7 @@ HOSTILE = "<script>document.documentElement.dataset.pwned='1'</script>"
 
 
 def test_the_list_shows_every_run_with_its_numbers_and_state(client: TestClient, runs: Path) -> None:
+    (runs / "live" / "log.jsonl").touch()  # a run is training while its files change, and these were made long ago
     text = client.get("/").text
     assert re.findall(r'<a href="/run/([^"]+)"', text) == ["elsewhere", "first", "half", "live", "newer", "second"]
     report = json.loads((runs / "first" / "eval.json").read_text())
@@ -53,6 +54,7 @@ def test_a_run_has_its_verdict_curves_and_findings(client: TestClient, runs: Pat
 
 def test_a_live_run_is_followed_epoch_by_epoch(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "live", tmp_path / "runs" / "live")
+    (tmp_path / "runs" / "live" / "log.jsonl").touch()
     client = client_of(tmp_path / "runs")
     assert 'data-live="/run/live/live.json"' in client.get("/run/live").text
     before = client.get("/run/live/live.json").json()
