@@ -12,13 +12,13 @@ from leverplus.scoring.scorer import EVALUATION, TRAINING, info_score
 from leverplus.scoring.search import (
     beam_groups,
     dense_groups,
-    gain,
     greedy_oracle,
     join_groups,
     oracle_objective,
     random_sequences,
     scored_groups,
     top_members,
+    truth_objective,
 )
 from leverplus.training.data.from_search import evidence_of
 from leverplus.types import Pool, Reference, Score
@@ -58,8 +58,8 @@ def test_a_wide_beam_finds_the_best_sequence_there_is(scorer, pools) -> None:
     groups = beam_groups(scorer, pools, shots=2, width=6)
     for pool, group in zip(pools, groups, strict=True):
         everything = scorer.score([(pool.query, demos) for demos in permutations(pool.candidates, 2)])
-        best = max((s for s in group.scores if len(s.demos) == 2), key=gain)
-        assert best == max(everything, key=gain)
+        best = max((s for s in group.scores if len(s.demos) == 2), key=truth_objective)
+        assert best == max(everything, key=truth_objective)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -146,9 +146,9 @@ def scored(demos: tuple[str, ...], accuracy: float, p: float | None, relevance: 
 
 def test_objectives_by_hand() -> None:
     weighed, blind = scored(("a",), 0.6, 0.5), scored(("a",), 0.6, None, 0.5)
-    assert gain(weighed) == pytest.approx(0.5)
+    assert truth_objective(weighed) == pytest.approx(0.5)
     assert oracle_objective(weighed) == pytest.approx(0.6 + 0.0005)
-    assert gain(blind) == oracle_objective(blind) == pytest.approx(0.6 + 0.001 * blind.relevance)
+    assert truth_objective(blind) == oracle_objective(blind) == pytest.approx(0.6 + 0.001 * blind.relevance)
 
 
 def test_a_dense_table_may_leave_the_bare_query_out(scorer, pools) -> None:
