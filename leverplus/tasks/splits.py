@@ -38,7 +38,9 @@ def assign_splits(task: str, items: Sequence[Item], section: TaskSection) -> lis
             continue
         train = [item for item in out if item.split == "train"]
         if each:
-            chosen = draw_each(train, split, share_of(wanted, size), section)
+            dev_is_made = split == "test" and not any(item.split == "dev" for item in out)
+            leave = 2 if dev_is_made else 1  # a group for dev, and one for train
+            chosen = draw_each(train, split, share_of(wanted, size), section, leave)
         else:
             chosen = draw(train, min(wanted, size // LARGEST_SHARE), f"{section.split_seed}:{split}")
         out = [replace(item, split=split) if item.id in chosen else item for item in out]
@@ -58,18 +60,20 @@ def share_of(wanted: int, size: int) -> float:
     return share
 
 
-def draw_each(items: Sequence[Item], split: str, share: float, section: TaskSection) -> set[ItemId]:
+def draw_each(items: Sequence[Item], split: str, share: float, section: TaskSection, leave: int) -> set[ItemId]:
     """Ids of the items whose group's own number in [0, 1) lies below the share (test) or above one minus it (dev).
 
-    Where none does, as in files of a few lines, the group nearest to it is taken: no split is left empty.
+    In a file of a few lines none may lie there, or nearly all: at least the nearest group is taken, and `leave` groups
+    are left where there are so many, so that three groups fill three splits.
     """
     place: dict[str, float] = {}
     for item in items:
         number = _unit(f"{section.split_seed}:{_portable_name(item, section)}")
         # Test is drawn from the lower end, dev from the upper end: the two never meet.
         place[group_of(item)] = 1.0 - number if split == "dev" else number
-    nearest = min(place, key=lambda group: (place[group], group), default="")
-    chosen = {group for group, own in place.items() if own < share} or {nearest}
+    nearest = sorted(place, key=lambda group: (place[group], group))
+    count = sum(own < share for own in place.values())
+    chosen = set(nearest[: max(1, min(count, len(nearest) - leave))])
     return {item.id for item in items if group_of(item) in chosen}
 
 

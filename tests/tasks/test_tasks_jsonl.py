@@ -48,6 +48,12 @@ def test_a_record_without_an_id_is_named_by_its_line(tmp_path, section) -> None:
     assert task.item(ItemId("7")).answer == "6"
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_three_lines_fill_three_splits_wherever_their_hashes_lie(seed, tmp_path, section) -> None:
+    task = jsonl(section(file=write(tmp_path / "a.jsonl", rows(3)), split_seed=seed))
+    assert [len(task.items(split)) for split in SPLITS] == [1, 1, 1]
+
+
 def homes(task: Task) -> dict[str, str]:
     return {item.id: split for split in SPLITS for item in task.items(split)}
 
