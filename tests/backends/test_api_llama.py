@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from llama_process import llama_process
 from llama_server import weights
 
 from leverplus.backends.api.backend import OpenAIBackend
@@ -37,18 +35,8 @@ CITIES = {
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    script = Path(__file__).parent / "llama_server.py"
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        yield next(line.strip() for line in server.stdout if line.startswith("http"))
-        server.stdin.close()
+    with llama_process() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

