@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leverplus.embedders.base import Vectors
-from leverplus.errors import LeverError
+from leverplus.errors import LeverError, MissingFile
+from leverplus.rundir import RESOLVED
 from leverplus.selector.choose import Asked, Chooser, Learned, allowed_mask, candidates_of, weight_of
 from leverplus.selector.corpus import Rows
 from leverplus.selector.demo import Demo, Picks
@@ -68,6 +69,11 @@ class Selector:
             facts = bundle.facts
             shots = min(facts["shots"], chooser.most)  # a fixed list may be shorter than the shots asked for
             return cls(bundle.source, chooser, arm=facts["arm"], shots=shots, bundle=bundle)
+        if not (Path(folder) / RESOLVED).is_file():
+            raise MissingFile(
+                f"{folder} is neither a bundle nor a run folder; `lever fit DATA --model MODEL --out {folder}` makes a "
+                f"bundle, `lever run RECIPE --out {folder}` a run"
+            )
         return cls._of_run(Path(folder), checkpoint)
 
     @classmethod

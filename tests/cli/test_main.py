@@ -76,7 +76,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: Capture) -> No
 def test_a_problem_the_user_can_mend_is_exit_code_1_and_one_sentence(capsys: Capture, tmp_path: Path) -> None:
     assert "no recipe called 'wrold'" in sentence(capsys, ["run", "wrold"])
     assert "is not a run folder" in sentence(capsys, ["eval", str(tmp_path)])
-    assert "is not a run folder" in sentence(capsys, ["select", str(tmp_path), "--question", "what"])
+    assert "is neither a bundle nor a run folder" in sentence(capsys, ["select", str(tmp_path), "--question", "what"])
     assert "choose 2 to 4000" in sentence(capsys, ["world", "ladder", "--n", "1"])
     assert "name a writable .png" in sentence(
         capsys, ["world", "sample", "--n", "2", "--png", str(tmp_path / "a/b.png")]

@@ -253,5 +253,5 @@ def test_a_run_without_a_trained_selector_is_told_what_to_type(tiny_run: TinyRun
         shutil.copy(tiny_run.folder / name, folder)
     with pytest.raises(MissingFile, match=f"no trained selector yet; type `lever train {folder}`"):
         Selector.load(folder)
-    with pytest.raises(MissingFile, match="is not a run folder"):
+    with pytest.raises(MissingFile, match="is neither a bundle nor a run folder; `lever fit DATA"):
         Selector.load(tmp_path)
