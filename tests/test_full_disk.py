@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_world import TinyRun
+from tiny_world import TinyRun, run_tiny
 
 from leverplus.cli import main as entry
 from leverplus.cli.main import main
@@ -139,14 +139,14 @@ def test_commands_on_a_run_that_can_only_be_read_end_with_a_sentence(
 
 
 def test_a_store_that_can_only_be_read_serves_what_it_holds(
-    tiny_run: TinyRun, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evaluated again from stored answers; what is not stored ends with a sentence that says what to type."""
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     folder = tmp_path / "run"
-    shutil.copytree(tiny_run.folder, folder)
-    for file in tiny_run.store.parent.glob(f"{tiny_run.store.name}*"):  # with the -wal of a connection that is open
-        shutil.copy(file, small_disk / f"scores.db{file.name.removeprefix(tiny_run.store.name)}")
+    run_tiny(folder, tmp_path / "scores.db")  # not the shared store, in which another test may have evaluated dev
+    for file in tmp_path.glob("scores.db*"):  # with the -wal of a connection that is open
+        shutil.copy(file, small_disk)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     before, store = (folder / "eval.json").read_text(), ["--store", str(small_disk / "scores.db")]
     (folder / "eval.json").unlink()
