@@ -53,7 +53,7 @@ RANDOM_DRAWS = 3
 PAIRS_AT_ONCE = 4  # items whose pairs are held in memory together
 
 NAMES = {name: (thing, dialect) for thing, pair in enumerate(THINGS) for dialect, name in enumerate(pair)}
-WORTH = tuple(
+ACCURACY_BY_COUNT = tuple(
     vqa_accuracy("named", ["named"] * count + ["other"] * (questions.ANNOTATORS - count))
     for count in range(questions.ANNOTATORS + 1)
 )
@@ -90,9 +90,10 @@ def outlook(item: Item, facts: Facts) -> Outlook:
 def agreement(chance: float) -> float:
     """The expected accuracy of an answer that each of the ten annotators gives with this chance, independently."""
     n = questions.ANNOTATORS
-    return sum(
-        math.comb(n, count) * chance**count * (1 - chance) ** (n - count) * worth for count, worth in enumerate(WORTH)
-    )
+    terms = []
+    for count, accuracy in enumerate(ACCURACY_BY_COUNT):
+        terms.append(math.comb(n, count) * chance**count * (1 - chance) ** (n - count) * accuracy)
+    return sum(terms)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -125,7 +125,7 @@ class Arms:
         found = []
         for name, source in (("label_vote", "vote"), ("label_regression", "regression")):
             likeliest = self.labels[source][0][self.table.queries].argmax(axis=1)
-            score = self.task.worth[self.table.queries, likeliest]
+            score = self.task.answer_accuracy[self.table.queries, likeliest]
             found.append(Arm(name, "labels", scores={"no model": score}))
         return found
 

@@ -83,7 +83,7 @@ def _vote(task: TaskData, near: NDArray[np.float32], best: Ints, fold: int) -> F
     weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
     starts = np.arange(0, voters.size + 1, VOTERS)
     votes = sparse.csr_matrix((weight.ravel(), voters.ravel(), starts), shape=near.shape)
-    return np.asarray((votes @ sparse.csr_matrix(task.worth)).todense())
+    return np.asarray((votes @ sparse.csr_matrix(task.answer_accuracy)).todense())
 
 
 class Crossfit:

@@ -48,10 +48,11 @@ class TaskData:
         column = {answer: place for place, answer in enumerate(shown)}
         self.shown = np.array([column[item.answer] for item in self.items])
         judge = metric_named("label_accuracy" if self.source.labels else "vqa_accuracy")
-        self.worth = np.zeros((len(self.items), len(shown)))  # what each shown answer would score with each item
+        # what every shown answer would score if it were given to every item
+        self.answer_accuracy = np.zeros((len(self.items), len(shown)))  # (items, answers)
         for place, item in enumerate(self.items):
             for answer in {*item.answers} & column.keys():
-                self.worth[place, column[answer]] = judge(answer, item.answers)
+                self.answer_accuracy[place, column[answer]] = judge(answer, item.answers)
         self.vectors: Mapping[str, NDArray[np.float32]] = self.planner.vectors
         self.likeness = self.planner.likeness
         self.labels: dict[str, tuple[Floats, int]] = {}

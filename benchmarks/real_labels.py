@@ -39,7 +39,7 @@ def vote(task: TaskData, near: Near, neighbours: int, warmth: float) -> Floats:
     weight /= weight.sum(axis=1, keepdims=True)
     starts = np.arange(0, places.size + 1, neighbours)
     chosen = sparse.csr_matrix((weight.ravel(), places.ravel(), starts), shape=(len(places), len(task.items)))
-    return np.asarray((chosen @ sparse.csr_matrix(task.worth)).todense())
+    return np.asarray((chosen @ sparse.csr_matrix(task.answer_accuracy)).todense())
 
 
 def nearest(task: TaskData, field: str, train: Mask) -> Near:
@@ -56,9 +56,9 @@ def kernel_regression(task: TaskData, field: str, train: Mask, width: float, rid
     known = np.flatnonzero(train)
     kernel = np.exp((task.likeness[field][:, known].astype(np.float32) - 1.0) / width)
     inverse = np.linalg.inv(kernel[known] + np.float32(ridge) * np.eye(len(known), dtype=np.float32))
-    weights = inverse @ task.worth[known].astype(np.float32)
+    weights = inverse @ task.answer_accuracy[known].astype(np.float32)
     found = (kernel @ weights).astype(np.float64)
-    found[known] = task.worth[known] - left_out_residual(inverse, weights, task.group[known])
+    found[known] = task.answer_accuracy[known] - left_out_residual(inverse, weights, task.group[known])
     return found
 
 
@@ -80,7 +80,7 @@ def tuned(task: TaskData, train: Mask, judged: Mask) -> dict[str, tuple[Floats, 
     places = np.flatnonzero(judged)
 
     def right(expected: Floats) -> float:
-        return float(task.worth[places, expected[places].argmax(axis=1)].mean())
+        return float(task.answer_accuracy[places, expected[places].argmax(axis=1)].mean())
 
     fields = list(task.vectors)
     near = {field: nearest(task, field, train) for field in fields}
@@ -96,7 +96,7 @@ def tuned(task: TaskData, train: Mask, judged: Mask) -> dict[str, tuple[Floats, 
     }
     found = {}
     for name, settings in tries.items():
-        best, most = np.zeros_like(task.worth), -1.0
+        best, most = np.zeros_like(task.answer_accuracy), -1.0
         for predict in settings:
             expected = predict()
             if (now := right(expected)) > most:

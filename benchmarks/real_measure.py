@@ -46,7 +46,7 @@ def calibrated(arms: Arms, rows: Ints) -> Floats:
     own = logprobs[np.maximum(rows, 0)]  # (Q, labels)
     known = arms.train & (rows != NONE)
     likeliest = (own - own[known].mean(axis=0)).argmax(axis=1)
-    return np.where(rows == NONE, np.nan, arms.task.worth[table.queries, likeliest])
+    return np.where(rows == NONE, np.nan, arms.task.answer_accuracy[table.queries, likeliest])
 
 
 def candidates(arms: Arms) -> list[tuple[Arm, dict[str, Floats]]]:

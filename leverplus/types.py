@@ -72,8 +72,8 @@ class Pool:
 class Reference:
     """A distinct reference answer (normalised), how many annotators gave it, and its log-probability (nats).
 
-    `logprob` is the sum over the answer's tokens, end marker included; None when the backend does not offer it. A label
-    that nobody gave is weighed beside the true one with count 0.
+    `logprob` is the sum over the answer's tokens, end marker included; None when the backend does not offer it. Where a
+    task has labels, those that nobody gave are measured too and have count 0.
     """
 
     answer: str
@@ -85,8 +85,9 @@ class Reference:
 class Score:
     """What the frozen model did with one prompt: (query, ordered demonstrations), measured once.
 
-    `accuracy` is the task's official metric in [0, 1]; `correct` is accuracy > 0 (the reference's rule).
-    One score = one call. The score without the last demonstration is the score of the prefix, stored as its own record.
+    `accuracy` is the task's official metric in [0, 1]; `correct` is accuracy > 0: one annotator in ten is enough, as in
+    the earlier code, whose rewards are built on it. One score = one call: what the model did without the last
+    demonstration is a score of its own, with a record of its own.
     """
 
     query: ItemId

@@ -115,15 +115,15 @@ def fill(record: dict[str, Any], entries: Makers, say: Callable[[str], None]) ->
     Whatever goes wrong in one of them, even a mistake in this program, must not cost the answers that were paid for.
     """
     for name, make in entries.items():
-        alone(record, name, partial(_put, record, name, make), say)
+        try_or_note(record, name, partial(_put, record, name, make), say)
 
 
 def _put(record: dict[str, Any], name: str, make: Callable[[], Any]) -> None:
     record[name] = make()
 
 
-def alone(record: dict[str, Any], what: str, work: Callable[[], Any], say: Callable[[str], None]) -> None:
-    """Runs a piece of work that may fail without harm to others: the record gets a note, and the user is told."""
+def try_or_note(record: dict[str, Any], what: str, work: Callable[[], Any], say: Callable[[str], None]) -> None:
+    """Do a piece of work that other work does not need; where it fails, the record gets a note and the user is told."""
     try:
         work()
     except Exception as error:  # everything: see `fill`

@@ -47,7 +47,7 @@ def evaluate_run(
     from leverplus.evaluation.cost import query_cost
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import write_predictions
-    from leverplus.evaluation.result import alone, fill, first_record, makers
+    from leverplus.evaluation.result import fill, first_record, makers, try_or_note
     from leverplus.scoring.scorer import ADVICE, EVALUATION
     from leverplus.training.given import names_elsewhere
 
@@ -77,7 +77,7 @@ def evaluate_run(
     if advise and section.advice and split == "test":
         fill(found, {"advice": lambda: advice_of(run, policy, share, results)}, run.say)
         found["dev_calls"] = run.scorer.meter.calls(ADVICE)
-    alone(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
+    try_or_note(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)
     return found
 

@@ -1,4 +1,4 @@
-"""The stages of a recipe as a plain list: each says where its rows come from and what must happen before it."""
+"""The plan of a training: for every stage of a recipe, where its rows come from and what must happen before it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ trains; everything that was searched and asked before the stage began."""
 
 
 @dataclass(frozen=True)
-class TrainingStage:
-    """One stage and what it needs."""
+class StagePlan:
+    """What one stage will do: its settings, where its rows come from, what must happen before it."""
 
     name: str
     config: StageConfig
@@ -27,8 +27,8 @@ class TrainingStage:
     """Whether the doctor looks at the rows before the first step: those of the first stage that uses answers."""
 
 
-def list_stages(recipe: Recipe) -> list[TrainingStage]:
-    """The stages in the order in which they run.
+def plan_stages(recipe: Recipe) -> list[StagePlan]:
+    """One plan per stage, in the order in which they run.
 
     Groups are searched before the first stage that learns from the model's answers. Where lists are drawn from the
     selector, a search before the first of all stages has none to draw from, so the second stage searches again.
@@ -44,5 +44,5 @@ def list_stages(recipe: Recipe) -> list[TrainingStage]:
         else:
             rows = SEARCH
         searches = first_to_ask or (draws and place == 1)
-        found.append(TrainingStage(name, config, rows, searches, draws, preflight=first_to_ask))
+        found.append(StagePlan(name, config, rows, searches, draws, preflight=first_to_ask))
     return found

@@ -25,7 +25,7 @@ from leverplus.experiment.rows import (
 )
 from leverplus.experiment.run import Run
 from leverplus.experiment.sinks import LogSinks
-from leverplus.experiment.stages import ASKED, LABELS, ROUNDS, TrainingStage, list_stages
+from leverplus.experiment.stages import ASKED, LABELS, ROUNDS, StagePlan, plan_stages
 from leverplus.experiment.start import first_policy, starting_policy
 from leverplus.recipe.training import LabelPretrainingConfig
 
@@ -49,13 +49,13 @@ def train_run(run: Run) -> Policy:
         return trained_policy(run)
     training = begin_training(run)
     try:
-        for stage in list_stages(run.recipe):
-            if stage.searches:
-                training.search(stage)
-            if _checkpoint(run, stage.name).is_dir():
-                training.take_over(stage)
+        for plan in plan_stages(run.recipe):
+            if plan.searches:
+                training.search(plan)
+            if _checkpoint(run, plan.name).is_dir():
+                training.take_over(plan)
             else:
-                training.train(stage)
+                training.train(plan)
     finally:
         training.sinks.close()
     return training.policy
@@ -110,13 +110,13 @@ def recount_calls(run: Run) -> None:
         return
     training = _prepared(run, starting_policy(run), None)
     training.judge_selectors()
-    for stage in list_stages(run.recipe):
-        if stage.searches:
-            training.search(stage)
-        if not _checkpoint(run, stage.name).is_dir():
-            run.say(f"note: model_calls counts no further than stage {stage.name}, whose checkpoint is not there")
+    for plan in plan_stages(run.recipe):
+        if plan.searches:
+            training.search(plan)
+        if not _checkpoint(run, plan.name).is_dir():
+            run.say(f"note: model_calls counts no further than stage {plan.name}, whose checkpoint is not there")
             return
-        training.take_over(stage)
+        training.take_over(plan)
 
 
 @dataclass
@@ -140,41 +140,41 @@ class Training:
     def table(self) -> ItemTable:
         return self.make_rows.table
 
-    def search(self, stage: TrainingStage) -> None:
+    def search(self, plan: StagePlan) -> None:
         """Have groups scored for this stage and the later ones; what the store holds is not asked again."""
-        self.groups = search_groups(self.run, self.policy if stage.draws else None)
+        self.groups = search_groups(self.run, self.policy if plan.draws else None)
         if self.run.recipe.score.rounds:
             self.active = active_rows(self.run, self.groups, self.make_rows)
 
-    def source(self, stage: TrainingStage) -> RowSource:
+    def source(self, plan: StagePlan) -> RowSource:
         """Where the stage has its rows from."""
         from leverplus.training.data.rows import FixedRows
 
-        if stage.rows == LABELS:
-            assert isinstance(stage.config, LabelPretrainingConfig)
-            return label_rows(self.run, stage.config, self.table)
-        if stage.rows == ROUNDS:
+        if plan.rows == LABELS:
+            assert isinstance(plan.config, LabelPretrainingConfig)
+            return label_rows(self.run, plan.config, self.table)
+        if plan.rows == ROUNDS:
             assert self.active is not None, "a stage with rounds searches first"
             return self.active
-        if stage.rows == ASKED:
+        if plan.rows == ASKED:
             assert self.active is not None, "a stage with rounds came before"
             return FixedRows(self.active.asked_rows())
-        return FixedRows(searched_rows(self.run, self.groups, self.make_rows, stage.name))
+        return FixedRows(searched_rows(self.run, self.groups, self.make_rows, plan.name))
 
-    def train(self, stage: TrainingStage) -> None:
+    def train(self, plan: StagePlan) -> None:
         """Train one stage and go on with what it wrote."""
         from leverplus.training.loop import StageRun, run_stage
         from leverplus.training.mistakes import convert_checkpoint
 
-        run, name = self.run, stage.name
-        source = self.source(stage)
+        run, name = self.run, plan.name
+        source = self.source(plan)
         rows = source.rows(self.policy, 0)
-        if stage.preflight and not run.imitates_beams:  # lists without accuracies say nothing of their quality
+        if plan.preflight and not run.imitates_beams:  # lists without accuracies say nothing of their quality
             self.monitor.preflight(self.policy, rows, self.groups, self.make_rows)
-        watch = self.monitor.watched(self.judge, name, stage.config.epochs)
+        watch = self.monitor.watched(self.judge, name, plan.config.epochs)
         settings = StageRun(
             name,
-            stage.config,
+            plan.config,
             self.table,
             run.seed,
             run.folder,
@@ -189,22 +189,22 @@ class Training:
         self.monitor.check_handover(self.policy, _checkpoint(run, name), rows, self.table)
         value = "not judged" if result.best_value is None else f"dev accuracy {result.best_value:.3f}"
         run.say(f"{name}: {result.epochs} epochs, best {result.best_epoch}, {value}")
-        self._hand_on(stage)
+        self._hand_on(plan)
 
-    def take_over(self, stage: TrainingStage) -> None:
+    def take_over(self, plan: StagePlan) -> None:
         """Go on with what a stage wrote when it was trained, and with what its rounds asked then."""
-        if stage.rows == ROUNDS and self.active is not None:
+        if plan.rows == ROUNDS and self.active is not None:
             self.active.replay(self.policy)
-        self._hand_on(stage)
+        self._hand_on(plan)
 
-    def _hand_on(self, stage: TrainingStage) -> None:
+    def _hand_on(self, plan: StagePlan) -> None:
         from leverplus.training.checkpoint import load_checkpoint
 
-        state = rundir.stage_folder(self.run.folder / rundir.STATE, stage.name)
+        state = rundir.stage_folder(self.run.folder / rundir.STATE, plan.name)
         shutil.rmtree(state, ignore_errors=True)  # nothing goes on from it
         # twice: the next stage trains the one, and its loss may refer to the other as it is now
-        self.policy = load_checkpoint(_checkpoint(self.run, stage.name))[0]
-        self.anchors[stage.name] = load_checkpoint(_checkpoint(self.run, stage.name))[0]
+        self.policy = load_checkpoint(_checkpoint(self.run, plan.name))[0]
+        self.anchors[plan.name] = load_checkpoint(_checkpoint(self.run, plan.name))[0]
 
     def judge_selectors(self) -> None:
         """Judge the selector that training begins with, and that of every epoch so far, on dev.

@@ -19,7 +19,7 @@ def run_all(run: Run) -> dict[str, Any]:
 
     Nothing is trained where a pilot found that the model's answers do not depend on what is shown.
     """
-    from leverplus.evaluation.result import alone
+    from leverplus.evaluation.result import try_or_note
     from leverplus.report.build import build_report
 
     trains = True
@@ -29,8 +29,8 @@ def run_all(run: Run) -> dict[str, Any]:
     policy = train_run(run) if trains else None
     found = evaluate_run(run, policy)
     noted = len(found["notes"])
-    alone(found, rundir.FINDINGS, lambda: examine_run(run), run.say)
-    alone(found, "report.html", lambda: build_report(run), run.say)
+    try_or_note(found, rundir.FINDINGS, lambda: examine_run(run), run.say)
+    try_or_note(found, "report.html", lambda: build_report(run), run.say)
     if len(found["notes"]) > noted:
         write_json(run.folder / rundir.EVAL, found)
     return found

@@ -21,8 +21,8 @@ from leverplus.view.guard import read_upload
 if TYPE_CHECKING:
     from leverplus.selector.demo import Demo, Picks
     from leverplus.selector.selector import Selector
-    from leverplus.serve.held import ServedSelector
     from leverplus.serve.metrics import Metrics
+    from leverplus.serve.served import ServedSelector
     from leverplus.serve.settings import ServeSettings
 
 MOST_QUERIES = 256
@@ -105,7 +105,7 @@ def picture_content(image: str) -> bytes:
         ) from None
 
 
-class Desk:
+class JsonApi:
     """Does the work of the JSON API; every method runs in a thread, and `until` is when nobody waits any more."""
 
     def __init__(self, settings: ServeSettings, served: ServedSelector, metrics: Metrics) -> None:

@@ -16,13 +16,13 @@ from starlette.exceptions import HTTPException
 from leverplus import __version__
 from leverplus.errors import LeverError
 from leverplus.serve.access import AccessLog, open_log
-from leverplus.serve.api import AddBody, Desk, SelectManyBody, SelectQuery
+from leverplus.serve.api import AddBody, JsonApi, SelectManyBody, SelectQuery
 from leverplus.serve.guard import ServiceGuard
-from leverplus.serve.held import ServedSelector
 from leverplus.serve.limits import BodyBudget, HttpRefusal, WorkQueue, error_response
 from leverplus.serve.metrics import Metrics
 from leverplus.serve.page import front_page, read_asset
 from leverplus.serve.proxy import OpenAIProxy
+from leverplus.serve.served import ServedSelector
 from leverplus.serve.settings import ServeSettings, read_token
 from leverplus.view.guard import LOOPBACK
 
@@ -43,7 +43,7 @@ class Service:
         self.token = read_token(loopback=settings.host in LOOPBACK)
         self.metrics = Metrics(Path(settings.counters) if settings.counters else None, settings.workers)
         self.served = ServedSelector(settings.bundle, self.metrics)
-        self.desk = Desk(settings, self.served, self.metrics)
+        self.api = JsonApi(settings, self.served, self.metrics)
         self.queue = WorkQueue(settings.threads, settings.queue, self.metrics)
         self.bodies = BodyBudget(settings.body_bytes, int(settings.memory_mb * 1_000_000), self.metrics)
         self.proxy: OpenAIProxy | None = None
@@ -87,7 +87,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.add_middleware(AccessLog, metrics=service.metrics)  # added last: outermost
     _add_errors(app)
     _add_page(app)
-    _add_state(app, service)
+    _add_health(app, service)
     _add_select(app, service)
     _add_demos(app, service)
     if service.proxy is not None:
@@ -126,7 +126,7 @@ def _add_page(app: FastAPI) -> None:
         return Response(found[0], media_type=found[1], headers={"cache-control": "max-age=3600"})
 
 
-def _add_state(app: FastAPI, service: Service) -> None:
+def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz")
     async def healthz() -> Response:
         """Whether the process answers."""
@@ -142,13 +142,13 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/info")
     async def info() -> Response:
         """What is served: arm, shots, how many demonstrations, fingerprint, limits."""
-        made = await service.queue.run(lambda _: service.desk.info(), service.settings.seconds)
+        made = await service.queue.run(lambda _: service.api.info(), service.settings.seconds)
         return Response(made, media_type=JSON)
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """Counters of all workers in Prometheus' text format."""
-        text = service.metrics.text(service.desk.gauges())
+        text = service.metrics.text(service.api.gauges())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -156,24 +156,24 @@ def _add_select(app: FastAPI, service: Service) -> None:
     @app.post("/select", openapi_extra=_body(SelectQuery))
     async def select(request: Request) -> Response:
         """Choose demonstrations for one query."""
-        return await service.worked(request, service.desk.select, service.settings.seconds)
+        return await service.worked(request, service.api.select, service.settings.seconds)
 
     @app.post("/select_many", openapi_extra=_body(SelectManyBody))
     async def select_many(request: Request) -> Response:
         """Choose for many queries, each as if it were asked alone."""
-        return await service.worked(request, service.desk.select_many, service.settings.seconds)
+        return await service.worked(request, service.api.select_many, service.settings.seconds)
 
 
 def _add_demos(app: FastAPI, service: Service) -> None:
     @app.post("/demos", openapi_extra=_body(AddBody))
     async def add(request: Request) -> Response:
         """Add demonstrations; they are used at once, by every worker."""
-        return await service.worked(request, service.desk.add, SECONDS_TO_WRITE)
+        return await service.worked(request, service.api.add, SECONDS_TO_WRITE)
 
     @app.delete("/demos/{name:path}")
     async def delete(name: str) -> Response:
         """Delete a demonstration for good."""
-        made = await service.queue.run(lambda _: service.desk.delete(name), SECONDS_TO_WRITE)
+        made = await service.queue.run(lambda _: service.api.delete(name), SECONDS_TO_WRITE)
         return Response(made, media_type=JSON)
 
 

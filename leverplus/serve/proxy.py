@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive
 
-    from leverplus.serve.held import ServedSelector
     from leverplus.serve.metrics import Metrics
+    from leverplus.serve.served import ServedSelector
     from leverplus.serve.settings import AccessToken, ServeSettings
 
 CHAT = "/v1/chat/completions"

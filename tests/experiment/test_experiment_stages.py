@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leverplus.experiment.stages import list_stages
+from leverplus.experiment.stages import plan_stages
 from leverplus.recipe.recipe import load_recipe
 
 DRAWS = ["score.search=mixed", "score.samples=2"]
@@ -48,5 +48,5 @@ DRAWS = ["score.search=mixed", "score.samples=2"]
 def test_every_stage_says_what_it_needs(
     recipe: str, settings: list[str], expected: list[tuple[str, str, bool, bool, bool]]
 ) -> None:
-    stages = list_stages(load_recipe(recipe, settings))
+    stages = plan_stages(load_recipe(recipe, settings))
     assert [(one.name, one.rows, one.searches, one.draws, one.preflight) for one in stages] == expected
