@@ -7,6 +7,7 @@ from statistics import median
 from leverplus.doctor.curves import Curve, curve, first_curve, rises
 from leverplus.doctor.findings import ERROR, INFO, WARNING, Finding, read_texts
 from leverplus.doctor.records import Record, Series
+from leverplus.doctor.words import metric_in_words, phrase
 
 TEXTS = read_texts("course")
 
@@ -57,13 +58,12 @@ def reward_hacked(record: Record) -> list[Finding]:
         held = curve(series, "val/reward")
         if (held is not None and not held.rises) or max(right.values) - right.early > max(5.0 * right.noise, 0.05):
             continue  # what is held out does not follow the reward either, or followed it for a while: over-fitting
-        where = "held-out accuracy" if metric.startswith("val/") else "accuracy"
-        how = "fell" if right.falls else "stayed"
+        how = text.say("fell") if right.falls else text.say("stayed")
         title = text.say(
             "seen",
             reward_first=reward.early,
             reward_last=reward.late,
-            where=where,
+            where=metric_in_words(metric),
             how=how,
             accuracy_first=right.early,
             accuracy_last=right.late,
@@ -169,7 +169,7 @@ def kl_explodes(record: Record) -> list[Finding]:
         severity = ERROR
         if reward is not None:
             metric, earned = reward
-            title += text.say("and_reward", what=_spoken(metric), first=earned.early, last=earned.late)
+            title += text.say("and_reward", what=metric_in_words(metric), first=earned.early, last=earned.late)
             evidence |= {"reward_first": earned.early, "reward_last": earned.late}
             severity = INFO if earned.rises else ERROR
         return text.found(title, evidence, severity=severity, about=[series.label])
@@ -209,7 +209,7 @@ def resumed_without_optimiser(record: Record) -> list[Finding]:
                     continue
                 before, after = found
                 place = series.epochs[mark].epoch
-                what = _spoken(metric)
+                what = metric_in_words(metric)
                 title = text.say("seen", unit=series.unit, place=place, what=what, before=before, after=after)
                 evidence = {"place": place or mark, "before": before, "after": after}
                 return text.found(title, evidence, about=[series.label])
@@ -255,7 +255,7 @@ def _compared(record: Record) -> tuple[str, list[float], float] | None:
         curves = [found for found in measured if found is not None]
         if len(curves) == len(runs):
             gain = sum(own.change for own in curves) / len(curves)
-            return _spoken(metric), [own.late for own in curves], gain
+            return metric_in_words(metric), [own.late for own in curves], gain
     return None
 
 
@@ -264,14 +264,7 @@ def _printed(record: Record) -> tuple[str, list[float], float] | None:
     published = record.published
     if published is None or len(published.seeds) < 2 or not published.gains:
         return None
-    return "as printed", list(published.seeds), max(published.gains, key=abs)
-
-
-def _spoken(metric: str) -> str:
-    """A metric in words."""
-    held = "held-out " if metric.startswith("val/") else ""
-    words = {"loss/total": "loss", "grad_norm": "gradient norm", "val/group_reward": "held-out reward of groups"}
-    return words.get(metric, held + metric.removeprefix("val/").replace("_", " "))
+    return TEXTS["seeds_outweigh_gain"].say("as_printed"), list(published.seeds), max(published.gains, key=abs)
 
 
 def unmoved(series: Series) -> list[str]:
@@ -281,12 +274,12 @@ def unmoved(series: Series) -> list[str]:
     if kl is not None:
         if abs(kl.late) > 1e-4:
             return []
-        still.append(f"KL {kl.late:.1g}")
+        still.append(phrase("kl_stays", nats=kl.late))
     step = curve(series, "kl_prox", 8)
     if step is not None:
         if abs(step.middle) > 1e-6:
             return []
-        still.append(f"KL of an update {step.middle:.1g}")
+        still.append(phrase("update_kl_stays", nats=step.middle))
     if still:
         return still  # what the policy earns by chance says nothing where the policy itself stands still
     judged = ("reward", "val/reward", "val/loss", "val/accuracy", "update/param_rel")
@@ -297,5 +290,6 @@ def unmoved(series: Series) -> list[str]:
             continue
         if found.moves:
             return []
-        still.append(f"{_spoken(metric)} {found.early:.3g} to {found.late:.3g}")
+        named = metric_in_words(metric)
+        still.append(phrase("metric_stays", metric=named, first=found.early, last=found.late))
     return still

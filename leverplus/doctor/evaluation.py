@@ -11,6 +11,7 @@ from typing import Any
 
 from leverplus.doctor.findings import ERROR, WARNING, Finding, read_texts
 from leverplus.doctor.records import Arm, Published, Record
+from leverplus.doctor.words import phrase, shots_in_words
 from leverplus.evaluation.names import arm_name
 
 TEXTS = read_texts("evaluation")
@@ -24,7 +25,7 @@ def comparison_without_n(record: Record) -> list[Finding]:
     if published is None or not published.unsized:
         return []
     printed = sum(not arm.baseline for arm in published.arms) + len(published.gains)
-    some = "" if published.unsized == printed else f" of {printed}"
+    some = "" if published.unsized == printed else text.say("of_printed", printed=printed)
     title = text.say("seen", unsized=published.unsized, some=some)
     return text.found(title, {"comparisons": published.unsized, "printed": printed})
 
@@ -53,7 +54,7 @@ def accuracy_falls_with_n(record: Record) -> list[Finding]:
         return []
     shot, small, large, low, high = max(steps, key=lambda step: step[3] - step[4])
     places = len({step[0] for step in steps})
-    title = text.say("seen", places=places, low=low, small=small, high=high, large=large, shots=_shots(shot))
+    title = text.say("seen", places=places, low=low, small=small, high=high, large=large, shots=shots_in_words(shot))
     evidence = {"steps": len(steps), "small_n": small, "large_n": large, "at_small": low, "at_large": high}
     return text.found(title, evidence)
 
@@ -86,10 +87,10 @@ def difference_inside_noise(record: Record) -> list[Finding]:
         return []
     n = min(row.n for row in singles)
     best = sorted(unsettled_means, key=lambda row: -row.diff)[:3]
-    count = "none" if not any(settled) else f"only {sum(settled)}"
+    count = text.say("settles_some", count=sum(settled)) if any(settled) else text.say("settles_none")
     each = []
     for row in best:
-        judged = "is within noise" if min(row.p_values) > 0.05 else "may be noise"
+        judged = text.say("within_noise") if min(row.p_values) > 0.05 else text.say("may_be_noise")
         each.append(text.say("each_mean", name=row.name, points=100 * row.diff, judged=judged))
     title = text.say("seen", n=n, count=count, comparisons=len(singles)) + ", ".join(each)
     evidence: dict[str, float | int | str] = {
@@ -107,20 +108,17 @@ def difference_inside_noise(record: Record) -> list[Finding]:
 def settled_differences(record: Record) -> list[str]:
     """What printed accuracies do show: differences that stand at every assumed discordance, after correction."""
     rows = [] if record.published is None else _differences(record.published, means=False)
-    return [
-        f"{row.name} {100 * row.diff:+.1f} points at {_shots(row.shots)} (n = {row.n})"
-        for row, stands in zip(rows, _settled(rows), strict=True)
-        if stands
-    ]
+    found = []
+    for row, stands in zip(rows, _settled(rows), strict=True):
+        if stands:
+            shots = shots_in_words(row.shots)
+            found.append(phrase("settled", name=row.name, points=100 * row.diff, shots=shots, n=row.n))
+    return found
 
 
 def count_differences(record: Record) -> int:
     """How many printed accuracies stand beside a baseline and on a number of items, so that they can be judged."""
     return 0 if record.published is None else len(_differences(record.published, means=False))
-
-
-def _shots(count: int | str) -> str:
-    return f"{count} shot{'' if str(count) == '1' else 's'}"
 
 
 def _measured(record: Record) -> list[Finding]:
@@ -351,7 +349,7 @@ def below_training_free(record: Record) -> list[Finding]:
     rival = min(means, key=lambda name: means[name])
     worst = min(rivals[rival], key=lambda row: float(row["diff"]))
     clear = [row for row in rivals[rival] if row["ci95"][1] < 0.0 and row["p_adjusted"] < 0.05]
-    points, shots = 100 * worst["diff"], _shots(worst["shots"])
+    points, shots = 100 * worst["diff"], shots_in_words(worst["shots"])
     title = text.say("seen", mean=100 * means[rival], rival=arm_name(rival), worst=points, shots=shots)
     if not clear:
         title += text.say("inside_noise")

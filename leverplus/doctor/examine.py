@@ -45,7 +45,7 @@ def _growing(record: Record) -> Iterator[tuple[str, int, Record]]:
 
 
 def text_of(code: str) -> Text:
-    """What is always true of a check: cause, evidence and cure."""
+    """What is always true of a check: its cause, what it looks at and the cure."""
     module = catalog.CHECKS[code].split(":")[0]
     text: Text = import_module(module).TEXTS[code]
     return text
@@ -58,10 +58,10 @@ def handbook() -> str:
         rooms.setdefault(place.split(":")[0].rsplit(".", 1)[-1], []).append(code)
     parts = []
     for room, codes in rooms.items():
-        rows = [f"## {room.capitalize()}", "", "| code | severity | cause | evidence | cure |", "|---|---|---|---|---|"]
+        rows = [f"## {room.capitalize()}", "", "| code | severity | cause | looks at | cure |", "|---|---|---|---|---|"]
         for code in codes:
             text = text_of(code)
-            cells = (f"`{code}`", text.severity, text.cause, text.evidence, text.cure)
+            cells = (f"`{code}`", text.severity, text.cause, text.looks_at, text.cure)
             rows.append("| " + " | ".join(cell.replace("|", "∣") for cell in cells) + " |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"

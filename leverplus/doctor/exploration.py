@@ -31,7 +31,7 @@ def entropy_collapsed(record: Record) -> list[Finding]:
         if median(values[-fifth:]) >= low:
             continue
         when = next(place for place, value in enumerate(values) if value < low)
-        half = "first" if when < max(1, len(values) // 2) else "second"
+        half = text.say("half_first") if when < max(1, len(values) // 2) else text.say("half_second")
         title = text.say("seen", first=values[0], last=values[-1], half=half)
         fix = {"grpo.entropy_bonus": 0.01} if record.settings and not record.setting("grpo.entropy_bonus") else None
         evidence = {"entropy": values[-1], "first": values[0], "collapsed_at": when + 1, "of": len(values)}

@@ -59,15 +59,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Text:
-    """What is always true of a check: its code, severity, usual cause, what it looks at, the cure, what it explains.
+    """What is always true of a check: its code, severity, usual cause, what it looks at and when it speaks, the cure,
+    and the codes of the checks that it explains.
 
-    `sentences` are its other texts by name, with a place in braces for every number: `{share:.0%} of the picks`.
+    `sentences` are its other texts by name, with a place in braces for every number: `{share:.0%} of the picks`. One
+    called `and_...` is put behind the one before.
     """
 
     code: str
     severity: str
     cause: str
-    evidence: str
+    looks_at: str
     cure: str
     explains: tuple[str, ...] = ()
     sentences: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -108,7 +110,7 @@ def read_texts(module: str) -> dict[str, Text]:
     file = resources.files("leverplus.doctor").joinpath("texts", f"{module}.toml")
     found = {}
     for code, entry in parse_toml(file.read_bytes()).items():
-        always = {name: entry.pop(name) for name in ("severity", "cause", "evidence", "cure")}
+        always = {name: entry.pop(name) for name in ("severity", "cause", "looks_at", "cure")}
         explains = tuple(entry.pop("explains", ()))
         found[code] = Text(code, explains=explains, sentences=entry, **always)
     return found

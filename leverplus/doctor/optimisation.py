@@ -9,6 +9,7 @@ from leverplus.doctor.curves import Curve, curve, rises
 from leverplus.doctor.findings import ERROR, WARNING, Finding, read_texts
 from leverplus.doctor.ratio import held_out_error
 from leverplus.doctor.records import Record, Series
+from leverplus.doctor.words import metric_in_words
 
 TEXTS = read_texts("optimisation")
 RATES = {"grpo": 2e-4}  # learning rates that suit a selector, where another than 0.001 is usual
@@ -130,7 +131,7 @@ def learning_rate_without_signal(record: Record) -> list[Finding]:
         "seen",
         rates=" or ".join(f"{rate:g}" for rate in larger),
         used=min(used),
-        still="still " if tried else "",
+        still=text.say("still") if tried else "",
         spread=spread,
     )
     evidence = {"lr_from": min(used), "lr_to": max(larger), "adv_std": spread}
@@ -204,7 +205,7 @@ def selected_by_loss(record: Record) -> list[Finding]:
         evidence.update(val_loss_first=first, val_loss_last=last)
         title += text.say("and_course", first=first, last=last)
     if chosen:
-        epochs = "an epoch was" if len(chosen) == 1 else f"{len(chosen)} epochs were"
+        epochs = text.say("one_epoch") if len(chosen) == 1 else text.say("many_epochs", count=len(chosen))
         title += text.say("and_chosen", epochs=epochs)
     return text.found(title, evidence, severity=ERROR if chosen else WARNING)
 
@@ -227,7 +228,7 @@ def claimed_best_is_not(record: Record) -> list[Finding]:
 
 def _claim(epoch: int, best: int, claimed: float, lowest: float, series: Series) -> list[Finding]:
     text = TEXTS["claimed_best_is_not"]
-    named = f" of {series.label}" if series.label else ""
+    named = text.say("of_training", label=series.label) if series.label else ""
     other = text.say("other_printed", best=best)
     if lowest < claimed:
         other = text.say("other_lower", best=best, lowest=lowest)
@@ -249,7 +250,7 @@ def reward_falls(record: Record) -> list[Finding]:
             if metric == "reward" and first - last <= 0.25 * abs(first):
                 continue  # rewards of other queries every step: only a large fall is one
             if first - last > 2.0 * error:
-                what = "held-out reward" if metric == "val/reward" else metric.replace("val/", "held-out ")
+                what = metric_in_words(metric)
                 title = text.say("seen", what=what, stage=series.stage, first=first, last=last)
                 evidence = {"first": first, "last": last, "standard_error": error}
                 return text.found(title, evidence, about=[series.label])
@@ -299,9 +300,7 @@ def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, fl
             continue
         if not series.exact and (max(held) - held[-1] <= 4.0 * error or not rises(series, *fitted)):
             continue  # without a known number of queries the noise is a guess, so that more must be seen
-        what = {"val/reward": "held-out reward", "val/group_reward": "held-out reward of groups"}.get(
-            metric, "held-out accuracy"
-        )
+        what = metric_in_words(metric)
         title = TEXTS["overfits"].say(
             "seen_reward", stage=series.stage, what=what, best=max(held), place=best + 1, count=len(held), last=held[-1]
         )

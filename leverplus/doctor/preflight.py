@@ -144,7 +144,7 @@ def dead_setting(record: Record) -> list[Finding]:
             unused[label] = settings["kl_beta"]
     if not unused:
         return []
-    named = ", ".join(f"{beta:g} of {label}" for label, beta in unused.items())
+    named = ", ".join(text.say("each_weight", beta=beta, label=label) for label, beta in unused.items())
     title = text.say("seen_in_print", weights=named)
     return text.found(title, {"settings": len(unused)}, about=unused)
 

@@ -195,11 +195,11 @@ def clip_saturated(record: Record) -> list[Finding]:
     """Most ratios are clipped from the first epoch on."""
     text = TEXTS["clip_saturated"]
     for series in record.stages("grpo"):
-        share, when = series.first("clip_ratio/region_mean"), "in the first epoch"
+        share, when = series.first("clip_ratio/region_mean"), text.say("when_first")
         if series.unit == "step":
             shares = curve(series, "clip_ratio/region_mean")
             share = None if shares is None else shares.middle
-            when = "in half of the steps or more"
+            when = text.say("when_often")
         if share is not None and share > 0.3:
             title = text.say("seen", share=share, when=when)
             severity = ERROR if share > 0.6 else WARNING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leverplus.doctor.evaluation import count_differences, settled_differences
 from leverplus.doctor.records import GroupStats, Published, Record
+from leverplus.doctor.words import UNPRINTED, overview_line
 
 Row = tuple[str, float | int | str]
 
@@ -73,52 +74,49 @@ def overview(record: Record) -> list[str]:
     """What was taken from a target, and what its printed accuracies do show: a line each."""
     lines = []
     if record.read_as:
-        shown = [ours if ours == name else f"{ours} from {name}" for ours, name in record.read_as.items()]
-        lines.append("read as: " + ", ".join(shown))
+        shown = []
+        for ours, name in record.read_as.items():
+            shown.append(ours if ours == name else overview_line("renamed", ours=ours, name=name))
+        lines.append(overview_line("read_as", names=", ".join(shown)))
     if record.series:
         named = []
         for series in record.series:
             count = sum(line.epoch is not None for line in series.epochs)
-            plural = "" if count == 1 else "s"
-            named.append(f"{series.label or 'training'} {series.stage} ({count} {series.unit}{plural})")
-        lines.append("trainings: " + ", ".join(named))
+            line = "training_of_one" if count == 1 else "training"
+            label = series.label or overview_line("unnamed_training")
+            named.append(overview_line(line, label=label, stage=series.stage, count=count, unit=series.unit))
+        lines.append(overview_line("trainings", names=", ".join(named)))
     published = record.published
     if published is not None and published.arms:
         sizes = sorted({arm.n for arm in published.arms if arm.n is not None})
-        where = f"on {', '.join(map(str, sizes))} items" if sizes else "without n"
-        lines.append(f"results: {len(published.arms)} rows {where}")
+        line = "results" if sizes else "results_without_n"
+        lines.append(overview_line(line, rows=len(published.arms), sizes=", ".join(map(str, sizes))))
     if published is not None:
         lines += _conclusions(record, published)
     if record.report is not None:
-        lines.append(f"evaluation: {', '.join(record.report.get('arms', {}))} on {record.report.get('n')} items")
+        arms = ", ".join(record.report.get("arms", {}))
+        lines.append(overview_line("evaluation", arms=arms, n=record.report.get("n")))
     return lines
-
-
-UNPRINTED = {
-    "val/reward": "the held-out reward of greedy picks",
-    "clip_ratio/region_mean": "the share of clipped ratios (also at step 0)",
-    "entropy": "the entropy of the policy",
-}
-"""Metrics without which the training of a report can be told only in part."""
 
 
 def _conclusions(record: Record, published: Published) -> list[str]:
     """What the printed numbers settle, what they leave open, and what to look at next because it is not printed."""
     lines, settled, judged = [], settled_differences(record), count_differences(record)
     if published.arms:
-        lines.append("can be concluded about accuracy: " + ("; ".join(settled) or "nothing"))
+        line = "concluded" if settled else "nothing_concluded"
+        lines.append(overview_line(line, differences="; ".join(settled)))
     still = []
     if judged > len(settled):
-        still.append(f"{judged - len(settled)} of {judged} differences from a baseline, too small for their n")
+        still.append(overview_line("open_differences", open=judged - len(settled), judged=judged))
     if published.arms and not judged:
-        still.append("which row is better: no row stands beside a baseline on a known number of items")
+        still.append(overview_line("open_rows"))
     if not published.arms and published.gains:
-        still.append("whether the printed gains are real: their rows and n are missing")
+        still.append(overview_line("open_gains"))
     if still:
-        lines.append("cannot be concluded: " + "; ".join(still))
+        lines.append(overview_line("open", questions="; ".join(still)))
     missing = _unprinted(record, published)
     if missing:
-        lines.append("not printed, to look at next: " + ", ".join(missing))
+        lines.append(overview_line("unprinted", measures=", ".join(missing)))
     return lines
 
 
@@ -126,11 +124,11 @@ def _unprinted(record: Record, published: Published) -> list[str]:
     trained = record.stages("grpo")
     missing = []
     if any(own.label not in published.live and own.last("frac_reward_zero_std") is None for own in trained):
-        missing.append("the share of groups whose rewards are all equal")
+        missing.append(overview_line("unprinted_flat"))
     if trained:
         missing += [text for name, text in UNPRINTED.items() if all(own.last(name) is None for own in trained)]
     if trained and not published.identical_picks:
-        missing.append("the share of picks that changed")
+        missing.append(overview_line("unprinted_changes"))
     if published.arms or published.gains:
-        missing.append("the results of both arms item by item")
+        missing.append(overview_line("unprinted_items"))
     return missing

@@ -9,6 +9,7 @@ from pathlib import Path
 from leverplus import catalog
 from leverplus.doctor.examine import handbook, text_of
 from leverplus.doctor.findings import read_texts
+from leverplus.parsing import parse_toml
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 DOCTOR = Path(__file__).parents[2] / "leverplus" / "doctor"
@@ -37,3 +38,10 @@ def test_checks_say_every_sentence_of_the_texts_and_no_other():
         written = {(code, name) for code, text in read_texts(module).items() for name in text.sentences}
         assert said == written
         assert said, f"{module} says nothing"
+
+
+def test_every_shared_word_is_said_somewhere():
+    modules = "\n".join(path.read_text(encoding="utf-8") for path in sorted(DOCTOR.glob("*.py")))
+    words = parse_toml((DOCTOR / "texts" / "words.toml").read_bytes())
+    assert set(words) == {"metrics", "phrases", "overview", "unprinted"}
+    assert [name for name in (*words["phrases"], *words["overview"]) if f'"{name}"' not in modules] == []

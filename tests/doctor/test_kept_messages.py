@@ -37,7 +37,7 @@ def text_messages() -> dict[str, Any]:
     found = {}
     for code in CHECKS:
         text = text_of(code)
-        found[code] = [text.code, text.severity, text.cause, text.evidence, text.cure, list(text.explains)]
+        found[code] = [text.code, text.severity, text.cause, text.looks_at, text.cure, list(text.explains)]
     return found
 
 

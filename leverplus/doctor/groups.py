@@ -1,4 +1,4 @@
-"""Checks on groups and rewards: is there anything to learn from, and does it point the right way?"""
+"""Checks on groups, their rewards and advantages: is there anything to learn from, and does it point the right way?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leverplus.doctor.curves import rises
 from leverplus.doctor.findings import ERROR, Finding, read_texts
 from leverplus.doctor.records import GroupStats, Record, Series
 
-TEXTS = read_texts("data")
+TEXTS = read_texts("groups")
 
 FEW_GROUPS = 20
 """Fewer groups than this may all be flat by chance, and a run with rounds of asking begins with a handful."""
@@ -84,7 +84,7 @@ def top_k_before_baseline(record: Record) -> list[Finding]:
         spread = series.last("adv/std")
         # z-scores over whole groups would spread by the share of live groups; half of it leaves room for floors
         if live is not None and live > 0.1 and spread is not None and spread < 0.5 * live and not _centred(series):
-            named = f" of {series.label}" if series.label else ""
+            named = text.say("of_training", label=series.label) if series.label else ""
             title = text.say("seen", named=named, spread=spread, live=live)
             cause = text.say("cause_in_log")
             evidence = {"adv_std": spread, "live_groups": live}
@@ -120,7 +120,7 @@ def advantage_std_tiny(record: Record) -> list[Finding]:
     series = min(tiny, key=lambda own: own.last("adv/std") or 0.0)
     spread = series.last("adv/std") or 0.0
     evidence: dict[str, float | int | str] = {"adv_std": spread, "trainings": len(tiny)}
-    share = "under 1 %" if spread < 0.01 else f"about {spread:.0%}"
+    share = text.say("share_small") if spread < 0.01 else text.say("share_about", share=spread)
     title = text.say("seen", spread=spread, share=share)
     cause = None
     if series.last("frac_reward_zero_std") is None:
@@ -165,7 +165,7 @@ def _fingerprint(series: list[Series], evidence: dict[str, float | int | str]) -
         if len(ratios) >= 2:
             evidence.update(max_over_std_first=ratios[0], max_over_std_last=ratios[-1])
             fits = abs(ratios[0] - 1.155) < 0.04 and abs(ratios[-1] - 1.45) < 0.1
-            said = "fits" if fits else "does not fit"
+            said = text.say("fits") if fits else text.say("fits_not")
             return text.say("fingerprint", first=ratios[0], last=ratios[-1], said=said)
     return text.say("fingerprint_missing")
 
