@@ -137,7 +137,7 @@ def outlooks(run: Run, items: Sequence[Item]) -> dict[str, Outlook]:
 def informed(run: Run, items: Sequence[Item], shots: int) -> list[list[Choice]]:
     """For every item the informed chooser's greedy choice of 1..shots demonstrations from its pool."""
     from leverplus.scoring.scorer import EVALUATION
-    from leverplus.scoring.search import beam_groups, top_members
+    from leverplus.scoring.search import beam_groups, best_of_each_length
 
     ahead = outlooks(run, items)
 
@@ -153,7 +153,9 @@ def informed(run: Run, items: Sequence[Item], shots: int) -> list[list[Choice]]:
         purpose=EVALUATION,
         what="informed chooser",
     )
-    return [[Choice(score, expected(score)) for score in group.scores] for group in top_members(groups, 1, expected)]
+    return [
+        [Choice(score, expected(score)) for score in group.scores] for group in best_of_each_length(groups, 1, expected)
+    ]
 
 
 def best_pairs(run: Run, items: Sequence[Item]) -> dict[str, list[float]]:
@@ -241,7 +243,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
 
 def figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracies and shares of the gap by shots and in the mean, over the items of some worlds side by side."""
-    from leverplus.lab.summary import gap
+    from leverplus.lab.summary import share_of_gap
     from leverplus.stats import mean_interval
 
     images = [f"{record['world']}:{image}" for record in records for image in record["images"]]
@@ -260,7 +262,10 @@ def figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for arm, by_key in scores.items()
         },
         "gap_closed": {
-            arm: {key: gap(own, scores["random"][key], scores["oracle"][key], images) for key, own in by_key.items()}
+            arm: {
+                key: share_of_gap(own, scores["random"][key], scores["oracle"][key], images)
+                for key, own in by_key.items()
+            }
             for arm, by_key in scores.items()
             if arm in INFORMED
         },

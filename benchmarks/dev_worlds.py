@@ -18,7 +18,7 @@ from typing import Any
 
 from leverplus.lab.jobs import ARMS
 from leverplus.lab.records import Records
-from leverplus.lab.summary import gap, sample_of
+from leverplus.lab.summary import method_sample, share_of_gap
 
 HERE = Path(__file__).parent
 
@@ -29,8 +29,8 @@ def shares(folder: Path, method: str = "best") -> dict[int, dict[str, Any]]:
     arms = {record["world"]: record for record in records if record["method"] == ARMS}
     found = {}
     for budget in sorted({record["budget"] for record in records if record["method"] == method}):
-        own = sample_of([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
-        closed = gap(own.mean("learned"), own.mean("random"), own.mean("oracle"), own.images)
+        own = method_sample([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
+        closed = share_of_gap(own.mean("learned"), own.mean("random"), own.mean("oracle"), own.images)
         assert closed is not None
         found[budget] = {**closed, "worlds": own.worlds, "seeds": own.seeds, "n": len(own.images)}
     return found

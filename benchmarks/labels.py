@@ -16,7 +16,7 @@ from pathlib import Path
 from leverplus.experiment.rows import learn_expected_accuracy
 from leverplus.experiment.run import Run
 from leverplus.metrics import metric_named
-from leverplus.pools.build import picture_of
+from leverplus.pools.build import picture_name
 from leverplus.recipe.recipe import load_recipe
 from leverplus.stats import mean_interval
 
@@ -29,7 +29,7 @@ def measure(world: int, work: Path) -> tuple[list[float], list[str]]:
     assert expected is not None
     metric = metric_named(run.task.metric)
     scores = [metric(expected.likeliest(item.id), item.answers) for item in run.demonstrations]
-    return scores, [f"{world}:{picture_of(item)}" for item in run.demonstrations]
+    return scores, [f"{world}:{picture_name(item)}" for item in run.demonstrations]
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
-from leverplus.report.data import read_run
+from leverplus.report.data import read_run_files
 from leverplus.report.examples import fates
 from leverplus.report.verdict import headline
 from leverplus.view.app import create_app
@@ -82,7 +82,7 @@ def show_report(page: Any, run: Path, into: Path) -> None:
 
 
 def show_page(page: Any, run: Path, into: Path) -> None:
-    files = read_run(run)
+    files = read_run_files(run)
     row = headline(files.results) if files.results else None
     assert files.predictions is not None, "the run has no predictions; `lever eval` makes them"
     fate = fates(files.predictions, row)

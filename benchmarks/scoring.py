@@ -34,7 +34,7 @@ from leverplus.store.db import ScoreStore
 from leverplus.tasks.world import WorldTask
 from leverplus.types import Demos, ItemId, Score
 from leverplus.world.model import TinyLVLM, normalise_pictures
-from leverplus.world.weights import load_model
+from leverplus.world.weights import load_lvlm
 from leverplus.world.words import ANSWER_END, ANSWER_START, END, answer_text, answer_tokens, question_tokens
 
 BEAMS = 2
@@ -46,7 +46,7 @@ class OneByOne:
 
     def __init__(self, task: WorldTask) -> None:
         self.task = task
-        self.model: TinyLVLM = load_model()
+        self.model: TinyLVLM = load_lvlm()
 
     def fingerprint(self) -> Mapping[str, str]:
         return WorldBackend(self.task).fingerprint()

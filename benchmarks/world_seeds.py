@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from world_probe import probe  # beside this file
 
-from leverplus.world.weights import ENCODER, MODEL, digest, load_encoder, load_model
+from leverplus.world.weights import ENCODER, MODEL, digest, load_encoder, load_lvlm
 
 LADDER = ("zero_shot", "random", "nearest_image", "nearest_text", "nearest_both", "oracle", "oracle_two_facts")
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     started = time.time()
-    models = (load_model(), load_encoder())
+    models = (load_lvlm(), load_encoder())
     worlds = [probe(models, args.device, args.n, seed) for seed in args.seeds]
     figures = {}
     for key in worlds[0]:

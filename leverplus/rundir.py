@@ -272,7 +272,7 @@ class Heartbeat:
             )
 
 
-def digest_of(text: str) -> str:
+def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from leverplus.experiment.monitor import Monitor
 from leverplus.experiment.opening import load_run, open_run, require_same_task
 from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
-from leverplus.report.data import read_run
+from leverplus.report.data import read_run_files
 from leverplus.rundir import held, read_json, read_log
 from leverplus.training.runlog import RunLog
 
@@ -46,7 +46,7 @@ def test_half_a_line_at_the_end_of_the_log_blocks_no_reader(tiny_run: TinyRun, t
         file.write('{"stage": "sft", "ep')
     assert RunLog(log).lines() == whole
     assert read_log(log)[1] == [len(whole) + 1]
-    assert read_run(folder).log == whole
+    assert read_run_files(folder).log == whole
     RunLog(log).rewind("sft", 1)
     assert [line["epoch"] for line in RunLog(log).lines()] == [1]
 

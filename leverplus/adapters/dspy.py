@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, open_selector, picture_of, place_of, require_framework
+from leverplus.adapters.opening import apart_from, as_picture, folder_of, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.demo import Demo
 from leverplus.selector.selector import Selector
@@ -48,7 +48,7 @@ class ChosenDemos(Parameter):
 
     def __init__(self, source: Selector | str | Path, shots: int | None, *, leave_out_itself: bool) -> None:
         self.selector = open_selector(source)
-        self.source = place_of(self.selector) if isinstance(source, Selector) else str(source)
+        self.source = folder_of(self.selector) if isinstance(source, Selector) else str(source)
         self.shots = self.selector.check_shots(self.selector.shots if shots is None else shots)
         self.leave_out_itself = leave_out_itself
 
@@ -102,7 +102,7 @@ class WithDemos(dspy.Module):
             raise LeverError(f"the call has no '{fields.question}', by which demonstrations are chosen")
         image = inputs.get(fields.image) if fields.image else None
         image = getattr(image, "url", image)  # dspy.Image holds a data URL
-        return [self._example(demo) for demo in self.chosen.choose(str(inputs[fields.question]), picture_of(image))]
+        return [self._example(demo) for demo in self.chosen.choose(str(inputs[fields.question]), as_picture(image))]
 
     def _example(self, demo: Demo) -> Any:
         fields = self.fields

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, open_selector, picture_of, require_framework
+from leverplus.adapters.opening import apart_from, as_picture, open_selector, require_framework
 from leverplus.selector.demo import Demo
 
 require_framework("inspect_ai", "inspect")
@@ -54,7 +54,7 @@ def _picture(query: Any) -> Any:
         return None
     for part in query.content:
         if part.type == "image":
-            return picture_of(part.image)
+            return as_picture(part.image)
     return None
 
 

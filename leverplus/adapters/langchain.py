@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leverplus.adapters.opening import base64_of, open_selector, ordered, picture_of, require_framework
+from leverplus.adapters.opening import as_picture, base64_of, in_order, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.demo import Demo
 from leverplus.selector.selector import Allowed, Selector
@@ -49,7 +49,7 @@ class LeverExampleSelector(BaseExampleSelector):
             raise LeverError(f'picture = "{picture}": must be one of {", ".join(FORMS)}')
         self.question, self.image, self.answer = question, image, answer
         self.picture, self.order, self.text_template, self.allowed = picture, order, text_template, allowed
-        ordered([], order)  # a wrong order is refused here, not at the first query
+        in_order([], order)  # a wrong order is refused here, not at the first query
 
     def select_examples(self, input_variables: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The examples for a prompt's variables; none is a zero-shot prompt."""
@@ -70,7 +70,7 @@ class LeverExampleSelector(BaseExampleSelector):
             raise LeverError(f"the example has no '{missing[0]}'; it has {', '.join(map(str, example)) or 'nothing'}")
         demo = {"question": example[self.question], "answer": example[self.answer]}
         if example.get(self.image):
-            demo["image"] = picture_of(example[self.image])
+            demo["image"] = as_picture(example[self.image])
         return self.selector.add([demo])[0]
 
     def messages(self, input_variables: Mapping[str, Any]) -> list[Any]:
@@ -82,7 +82,7 @@ class LeverExampleSelector(BaseExampleSelector):
 
         chat = self.selector.messages(
             question=self._asked(input_variables),
-            image=picture_of(input_variables.get(self.image)),
+            image=as_picture(input_variables.get(self.image)),
             shots=self.shots,
             allowed=self.allowed,
         )
@@ -103,11 +103,11 @@ class LeverExampleSelector(BaseExampleSelector):
         return str(variables[self.question])
 
     def _chosen(self, variables: Mapping[str, Any]) -> list[Demo]:
-        image = picture_of(variables.get(self.image))
+        image = as_picture(variables.get(self.image))
         demos = self.selector.select(
             question=self._asked(variables), image=image, shots=self.shots, allowed=self.allowed
         )
-        return ordered(demos, self.order)
+        return in_order(demos, self.order)
 
     def _example(self, demo: Demo) -> dict[str, Any]:
         example = {self.question: self._safe(demo.question), self.answer: self._safe(demo.answer)}

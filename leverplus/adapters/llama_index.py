@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leverplus.adapters.opening import open_selector, ordered, picture_of, require_framework
+from leverplus.adapters.opening import as_picture, in_order, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.selector import Selector
 
@@ -39,14 +39,14 @@ def lever_demos(
     `question` and `image` name the prompt's variables; a picture is a path, a data URL or bytes.
     """
     opened = open_selector(selector)
-    ordered([], order)  # a wrong order is refused here, not at the first query
+    in_order([], order)  # a wrong order is refused here, not at the first query
 
     def demos(**variables: Any) -> list[ShownDemo]:
         if question not in variables:
             raise LeverError(f"the prompt has no variable '{question}'; name the right one with question=")
-        picture = picture_of(variables.get(image))
+        picture = as_picture(variables.get(image))
         chosen = opened.select(question=str(variables[question]), image=picture, shots=shots)
-        return [ShownDemo(demo.question, demo.answer, demo.data_url()) for demo in ordered(chosen, order)]
+        return [ShownDemo(demo.question, demo.answer, demo.data_url()) for demo in in_order(chosen, order)]
 
     return demos
 
@@ -62,7 +62,7 @@ class LeverRetriever(BaseRetriever):
         super().__init__(**options)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        picture = picture_of(query_bundle.image_path)
+        picture = as_picture(query_bundle.image_path)
         chosen = self._selector.select(question=query_bundle.query_str, image=picture, shots=self._shots, explain=True)
         explained = (chosen.explanation or {}).get("candidates", [])
         scores = {row["id"]: row.get("score") for row in explained}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, open_selector, picture_of, require_framework
+from leverplus.adapters.opening import apart_from, as_picture, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.demo import Demo
 from leverplus.selector.selector import Selector
@@ -29,7 +29,7 @@ def chosen_docs(selector: Selector, doc: Mapping[str, Any], shots: int, fields: 
             f"the document has no column '{fields['question']}' (it has {', '.join(doc)}); name the column of the "
             "question with metadata: {lever_fields: {question: NAME}}"
         )
-    question, image = str(doc[fields["question"]]), picture_of(doc.get(fields["image"]))
+    question, image = str(doc[fields["question"]]), as_picture(doc.get(fields["image"]))
     demos = selector.select(question=question, image=image, shots=shots, allowed=apart_from(question, image))
     return [_document(demo, fields) for demo in demos]
 

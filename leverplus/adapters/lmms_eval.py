@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, open_selector, picture_of
+from leverplus.adapters.opening import apart_from, as_picture, open_selector
 from leverplus.errors import LeverError
 from leverplus.selector.demo import Demo
 from leverplus.selector.query import clean_picture
@@ -35,7 +35,7 @@ def doc_to_messages(
     column = options.get("lever_question", "question")
     if column not in doc:
         raise LeverError(f"the document has no column '{column}' (it has {', '.join(doc)}); name it: lever_question")
-    question, image = str(doc[column]), picture_of(doc.get(options.get("lever_image", "image")))
+    question, image = str(doc[column]), as_picture(doc.get(options.get("lever_image", "image")))
     demos = open_selector(source).select(
         question=question, image=image, shots=options.get("lever_shots"), allowed=apart_from(question, image)
     )

@@ -57,19 +57,19 @@ def open_selector(source: Selector | str | Path) -> Selector:
         return _opened[name]
 
 
-def place_of(selector: Selector) -> str:
+def folder_of(selector: Selector) -> str:
     """The folder that a selector was opened from: what a saved program writes down."""
     return str(selector.run.folder if selector.bundle is None else selector.bundle.folder)
 
 
-def ordered(demos: Sequence[Demo], order: str) -> list[Demo]:
+def in_order(demos: Sequence[Demo], order: str) -> list[Demo]:
     """Chosen demonstrations in prompt order, or turned round."""
     if order not in ORDERS:
         raise LeverError(f'order = "{order}": must be one of {", ".join(ORDERS)}')
     return list(demos) if order == ORDERS[0] else list(reversed(demos))
 
 
-def picture_of(value: Any) -> Picture:
+def as_picture(value: Any) -> Picture:
     """A picture as `Selector.select` takes it, from what frameworks hand over.
 
     Beyond paths, bytes, data URLs, PIL images and arrays that is base64 without a head (LangChain's picture blocks),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leverplus.adapters.opening import open_selector, picture_of, place_of, require_framework
+from leverplus.adapters.opening import as_picture, folder_of, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.bundle import draft_demo
 from leverplus.selector.demo import Demo
@@ -176,7 +176,7 @@ class DemoSelector(TransformerMixin, BaseEstimator):
         """Pickling takes a temporary folder along, so that another process can open it."""
         state: dict[str, Any] = dict(super().__getstate__())
         if getattr(self, "_temporary", False):
-            place = Path(place_of(self.selector_))
+            place = Path(folder_of(self.selector_))
             del state["selector_"]
             files = [path for path in place.rglob("*") if path.is_file()]
             state["_files"] = {str(path.relative_to(place)): path.read_bytes() for path in files}
@@ -220,7 +220,7 @@ def _queries(X: Any) -> list[dict[str, Any]]:
     queries = []
     for number, x in enumerate(X):
         if isinstance(x, Mapping):
-            queries.append({"question": x.get("question"), "image": picture_of(x.get("image"))})
+            queries.append({"question": x.get("question"), "image": as_picture(x.get("image"))})
         elif isinstance(x, str):
             queries.append({"question": str(x)})
         else:

@@ -15,7 +15,7 @@ from leverplus.tasks.world import WorldTask
 from leverplus.types import Item, ItemId
 from leverplus.world.model import MAX_DEMOS, normalise_pictures
 from leverplus.world.reader import PromptItems, read_prompts
-from leverplus.world.weights import MODEL, digest, load_model
+from leverplus.world.weights import MODEL, digest, load_lvlm
 from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
 BATCH = {"cpu": 256, "cuda": 8192}
@@ -32,7 +32,7 @@ class WorldBackend:
         self.task = task
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.batch = BATCH[self.device.type]
-        self.model = load_model().to(self.device)
+        self.model = load_lvlm().to(self.device)
         self._rows: dict[ItemId, int] = {}
         self._table: PromptItems | None = None
 

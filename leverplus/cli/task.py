@@ -66,14 +66,14 @@ def _describe(task: Task, split: str) -> dict[str, int]:
 
 def _decode_all(task: Task) -> int:
     """Read every picture to its end; broken ones are named together."""
-    from leverplus.tasks.files import FileTask, check_pictures
+    from leverplus.tasks.files import FileTask, check_picture_files
     from leverplus.tasks.reading import Problems
 
     if not isinstance(task, FileTask):
         return 0
     problems = Problems(task.name)
     items = [item for split in ("train", "dev", "test") for item in task.items(split)]
-    seen = check_pictures(items, task.places, problems, decode=True)
+    seen = check_picture_files(items, task.places, problems, decode=True)
     problems.finish()
     return seen
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from leverplus import catalog
-from leverplus.doctor.findings import Finding, Number, Text, ordered
+from leverplus.doctor.findings import Finding, Number, Text, root_causes_first
 from leverplus.doctor.records import Record
 
 Check = Callable[[Record], list[Finding]]
@@ -22,7 +22,7 @@ def examine(record: Record, own: Sequence[str] = ()) -> list[Finding]:
     for code in (*catalog.CHECKS, *(record.setting("train.checks") or ()), *own):
         check: Check = catalog.load(catalog.CHECKS, code, "check")
         found += [replace(f, evidence={**f.evidence, **fired(check, record)}) for f in check(record)]
-    return ordered(found)
+    return root_causes_first(found)
 
 
 def fired(check: Check, record: Record) -> dict[str, Number]:

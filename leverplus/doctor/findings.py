@@ -116,7 +116,7 @@ def read_texts(module: str) -> dict[str, Text]:
     return found
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
+def root_causes_first(findings: Sequence[Finding]) -> list[Finding]:
     """Root causes first: a finding stands after all that explain it; among equals the graver stands first."""
     linked = [replace(finding, consequences=_explained_by(finding, findings)) for finding in findings]
     placed: list[Finding] = []

@@ -9,7 +9,7 @@ from types import TracebackType
 
 import numpy as np
 
-from leverplus.doctor.quality import Sample, tier
+from leverplus.doctor.quality import Sample, tier_or_flat
 from leverplus.errors import LeverError
 from leverplus.maths.signal import is_flat
 
@@ -40,7 +40,7 @@ def query_row(query: str, samples: Sequence[Sample]) -> list[Cell]:
         sum(probabilities) / len(probabilities) if probabilities else None,
         spread,
         int(flat),
-        tier(np.array(known)),
+        tier_or_flat(np.array(known)),
         pick,
         None if pick is None else max(known) - pick,
     ]

@@ -114,7 +114,7 @@ class GroupMeter:
         self.counts["flat"] += bool(flat)
         self.counts["all_zero"] += positive == 0
         self.counts["all_one"] += signal.all_right(accuracy)
-        self.tiers[tier(accuracy)] += 1
+        self.tiers[tier_or_flat(accuracy)] += 1
         if gt_prob is not None:
             self._correlate(accuracy, gt_prob)
 
@@ -199,7 +199,7 @@ def _source(own: Mapping[str, float]) -> SourceStats:
     return SourceStats(int(members), own["positive"] / members, own["accuracy"] / members, gt_prob)
 
 
-def tier(accuracy: Array) -> str:
+def tier_or_flat(accuracy: Array) -> str:
     """How useful a query is for learning: its tier of the curriculum, or flat."""
     return "flat" if signal.is_flat(accuracy) else signal.tier(accuracy.tolist())
 

@@ -11,13 +11,13 @@ from typing import Any
 from leverplus import rundir
 from leverplus.catalog import LEGACY, load
 from leverplus.doctor.logs.console import read_console
-from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, record_of, text_of
+from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, read_log_text, record_of
 from leverplus.doctor.logs.names import meaning
 from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_state
 from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record, Series
-from leverplus.doctor.runfolder import read_lines, read_run, series_of
+from leverplus.doctor.runfolder import read_log_lines, read_run, series_of
 from leverplus.errors import DataError, MissingFile
 from leverplus.parsing import parse_json
 
@@ -108,7 +108,7 @@ def _read_folder(path: Path, chosen: Mapping[str, str]) -> Record:
 
 def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
     """What a text prints: a report, the console of a training, or both; the one that gives more is believed."""
-    text = text_of(path)
+    text = read_log_text(path)
     printed = read_console(text)
     counted = series_from(printed, "", chosen)[0] if printed else None
     known: Record = load(LEGACY, "report", "reader")(text)
@@ -146,7 +146,7 @@ def refuse_strangers(path: Path, start: bytes) -> None:
 
 def _read_log(path: Path, chosen: Mapping[str, str]) -> Record:
     """JSON lines: our own log has stages, that of another library has not."""
-    lines = read_lines(path)
+    lines = read_log_lines(path)
     _refuse_data_set(path, lines)
     if not any(isinstance(value, (int, float)) for line in lines for value in line.values()):
         raise DataError(f"{path}: no line has a number of a training; {READ}")
@@ -176,7 +176,7 @@ def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Re
     except json.JSONDecodeError as error:
         if (found := _log_of_objects(path, chosen)) is not None:
             return found
-        if path.suffix != ".json" and read_console(text_of(path)):
+        if path.suffix != ".json" and read_console(read_log_text(path)):
             return _read_text(path, chosen)
         raise DataError(f"{path} is not a JSON file, or was cut off ({error})") from error
     if isinstance(values, list):

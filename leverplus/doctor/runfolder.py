@@ -30,7 +30,7 @@ def read_run(folder: Path) -> Record:
     return Record(
         source=str(folder),
         settings=settings,
-        series=series_of(read_lines(log), settings) if log.is_file() else (),
+        series=series_of(read_log_lines(log), settings) if log.is_file() else (),
         groups=groups,
         probe=probe,
         report=_json(folder / rundir.EVAL),
@@ -88,7 +88,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_log_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a run log; a half-written last line is left out, a damaged one before it is refused."""
     lines, damaged = read_log(path)
     inside = [number for number in damaged if number <= len(lines) or not lines]

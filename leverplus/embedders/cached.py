@@ -89,7 +89,7 @@ class CachedEmbedder:
         answer = self._of_answers(items, text)  # (N, D)
         image = self.of_pictures(items, task)  # (N, D) or None
         if self.mean and image is not None:
-            return Vectors(None, mean_of(image, text), answer)
+            return Vectors(None, mean_vectors(image, text), answer)
         return Vectors(image, text, answer)
 
     def _of_answers(self, items: Sequence[Item], text: Array) -> Array:
@@ -168,7 +168,7 @@ class CachedEmbedder:
         return np.zeros((0, width), dtype=np.float32)
 
 
-def mean_of(image: Array, text: Array) -> Array:
+def mean_vectors(image: Array, text: Array) -> Array:
     """The unit vector of the mean of two unit vectors, row by row; the earlier code's mean of both."""
     total = image + text  # (N, D)
     length = np.linalg.norm(total, axis=1, keepdims=True)  # (N, 1)

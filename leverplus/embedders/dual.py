@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from leverplus.embedders.pretrained import (
     device_named,
-    digest_of,
-    load,
+    load_pretrained,
     locate,
     require_transformers,
     tokenizer_text,
+    weights_digest,
 )
 from leverplus.errors import LeverError
 from leverplus.recipe.sections import EmbedSection
@@ -48,22 +48,22 @@ class PictureTextEncoder:
     def __init__(self, section: EmbedSection, kinds: Sequence[str], *, pad: str) -> None:
         transformers = require_transformers()
         source = locate(section.model or DEFAULTS[section.name])
-        found = load(transformers.AutoConfig.from_pretrained, source).model_type
+        found = load_pretrained(transformers.AutoConfig.from_pretrained, source).model_type
         if found not in kinds:
             raise LeverError(
                 f"embed.model: {source} is a {found}, but embed.name = {section.name} reads {' or '.join(kinds)}"
             )
         self.name, self.pad = section.name, pad
-        self.network: Any = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
+        self.network: Any = load_pretrained(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
         self.network.eval().requires_grad_(False).to(device_named(section.device))
-        self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
+        self.tokenizer = load_pretrained(transformers.AutoTokenizer.from_pretrained, source)
         self.tokenizer_text = tokenizer_text(self.tokenizer)
-        self.processor = load(transformers.AutoImageProcessor.from_pretrained, source, backend="pil")
+        self.processor = load_pretrained(transformers.AutoImageProcessor.from_pretrained, source, backend="pil")
         self.longest = int(self.network.config.text_config.max_position_embeddings)
 
     def fingerprint(self) -> Mapping[str, str]:
         preparation = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
-        revision = digest_of(self.network, self.tokenizer_text, preparation, str(self.longest))
+        revision = weights_digest(self.network, self.tokenizer_text, preparation, str(self.longest))
         return {"embedder": self.name, "revision": revision, "pictures": "pillow"}
 
     def texts(self, texts: Sequence[str]) -> Tensor:

@@ -38,7 +38,7 @@ def locate(name: str) -> str:
     return name
 
 
-def load(loader: Callable[..., Any], source: str, **options: Any) -> Any:
+def load_pretrained(loader: Callable[..., Any], source: str, **options: Any) -> Any:
     """Call a transformers loader on a folder or a hub's name; MissingFile where it finds nothing.
 
     Code that lies beside weights is never run, nor is the user asked whether to run it.
@@ -75,7 +75,7 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def digest_of(network: torch.nn.Module, *texts: str) -> str:
+def weights_digest(network: torch.nn.Module, *texts: str) -> str:
     """16 hex digits over all weights and some texts (tokenizer, preprocessing): the content of a model."""
     content = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):

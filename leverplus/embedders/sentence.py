@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from leverplus.embedders.pretrained import (
     device_named,
-    digest_of,
-    load,
+    load_pretrained,
     locate,
     require_transformers,
     tokenizer_text,
+    weights_digest,
 )
 from leverplus.errors import LeverError
 from leverplus.parsing import parse_json
@@ -45,15 +45,15 @@ class SentenceEncoder:
         transformers = require_transformers()
         default = PACKAGE if importlib.util.find_spec(PACKAGE) else HUB
         source = locate(section.model or default)
-        self.network = load(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
+        self.network = load_pretrained(transformers.AutoModel.from_pretrained, source, dtype=torch.float32)
         self.network.eval().requires_grad_(False).to(device_named(section.device))
-        self.tokenizer = load(transformers.AutoTokenizer.from_pretrained, source)
+        self.tokenizer = load_pretrained(transformers.AutoTokenizer.from_pretrained, source)
         self.tokenizer_text = tokenizer_text(self.tokenizer)
         self.pooling, self.longest = _pooling_and_length(Path(source), self.network.config)
 
     def fingerprint(self) -> Mapping[str, str]:
         usage = f"{self.pooling} {self.longest}"
-        revision = digest_of(self.network, self.tokenizer_text, usage)
+        revision = weights_digest(self.network, self.tokenizer_text, usage)
         return {"embedder": "sentence", "revision": revision, "pooling": self.pooling}
 
     def texts(self, texts: Sequence[str]) -> Tensor:

@@ -26,7 +26,7 @@ from leverplus.pools.rank import (
     rank_nearest,
     rank_two_stage,
 )
-from leverplus.pools.similarity import combine, nearest, rows
+from leverplus.pools.similarity import nearest, rows, weighted_similarity
 from leverplus.scoring.scorer import EVALUATION, Scorer
 from leverplus.tasks.base import Task
 from leverplus.types import Demos, Item, Pool
@@ -113,7 +113,7 @@ def two_stage_arm(context: EvaluationContext, shots: Sequence[int]) -> Choices:
 def mmr_arm(context: EvaluationContext, text_weight: float, mmr_lambda: float, shots: Sequence[int]) -> Choices:
     """Candidates near to the query and unlike each other."""
     near = context.similarities
-    relevance = combine(near.image, near.text, text_weight)  # (B, K)
+    relevance = weighted_similarity(near.image, near.text, text_weight)  # (B, K)
     likeness = pool_likeness(context.pools, context.demonstrations, context.vectors, text_weight)
     positions = rank_mmr(relevance, likeness, mmr_lambda, max(shots))  # (B, most shots), chosen first last
     return suffixes(demos_at(context.pools, positions), shots)

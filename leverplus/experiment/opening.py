@@ -15,7 +15,7 @@ from leverplus.errors import LeverError, MissingFile
 from leverplus.experiment.parts import Parts, Progress, Say
 from leverplus.experiment.run import Run
 from leverplus.recipe.recipe import Recipe, load_recipe
-from leverplus.rundir import commit, digest_of, make_private_folder, read_json, versions, write_json, write_text
+from leverplus.rundir import commit, make_private_folder, read_json, text_digest, versions, write_json, write_text
 
 
 def open_run(
@@ -90,7 +90,7 @@ def _write_folder(
     }
     if "spent" in stored:  # what a server was paid stays paid
         facts["spent"] = stored["spent"]
-    write_json(folder / rundir.MANIFEST, {**identity, "resolved_digest": digest_of(resolved), **facts})
+    write_json(folder / rundir.MANIFEST, {**identity, "resolved_digest": text_digest(resolved), **facts})
 
 
 RESULTS = (rundir.CHECKPOINTS, rundir.STATE, rundir.ACTIVE, rundir.LOG, rundir.EVAL, rundir.PREDICTIONS, rundir.PROBE)
@@ -119,7 +119,7 @@ def load_run(
     manifest = read_json(folder / rundir.MANIFEST)
     recipe = replace(load_recipe(str(folder / rundir.RESOLVED)), name=manifest["recipe"])
     # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
-    if digest_of((folder / rundir.RESOLVED).read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
+    if text_digest((folder / rundir.RESOLVED).read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
         raise LeverError(f"{folder}/resolved.toml is not the one this run was made with; start a new run")
     store = store_path or default_store_path()
     return Run(

@@ -114,11 +114,11 @@ def imitated(run: Run, stage: str) -> int:
 def _beam_rows(run: Run, groups: Sequence[Group], table: ItemTable) -> list[Row]:
     """Rows of imported beams, whose answers nobody judged: the reward is what the earlier code's search gained."""
     from leverplus.scoring.group_file import beam_gain
-    from leverplus.scoring.search import top_members
+    from leverplus.scoring.search import best_of_each_length
     from leverplus.training.data.from_search import rows_by
 
     select = run.recipe.select
-    best = top_members(groups, run.recipe.train.imitate, beam_gain)
+    best = best_of_each_length(groups, run.recipe.train.imitate, beam_gain)
     return rows_by(best, table, beam_gain, stop=select.stop, max_shots=select.max_shots)
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def given_policy(run: Run, text: str) -> Policy:
     """A selector from outside this run, refused where it does not fit the task's vectors."""
-    from leverplus.training.given import given_policy, require_widths
+    from leverplus.training.given import read_given, require_widths
 
-    policy = given_policy(text)
+    policy = read_given(text)
     _, table = run.pools(run.demonstrations[:1])
     require_widths(policy, table.dims, len(table), text)
     if (policy.adapters is None) != (run.live is None):

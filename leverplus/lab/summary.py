@@ -57,7 +57,7 @@ class MethodSample:
         return np.flatnonzero([int(image.partition(":")[0]) in worlds for image in self.images])
 
 
-def sample_of(records: Sequence[Record], arms: Mapping[int, Record]) -> MethodSample:
+def method_sample(records: Sequence[Record], arms: Mapping[int, Record]) -> MethodSample:
     """Runs of one method, whole: the worlds that have arms, and the seeds that every one of these worlds has."""
     by_world: dict[int, dict[int, Record]] = {}
     for record in records:
@@ -104,7 +104,7 @@ def _require_same(record: Record, arms: Record) -> None:
         )
 
 
-def gap(own: Scores, random: Scores, oracle: Scores, images: Sequence[str]) -> dict[str, Any] | None:
+def share_of_gap(own: Scores, random: Scores, oracle: Scores, images: Sequence[str]) -> dict[str, Any] | None:
     """The share of the way from random to the oracle, from scores (seeds, n) or (n,); None where there is no way."""
     way = float(oracle.mean() - random.mean())
     if way <= 0.0:
@@ -179,7 +179,7 @@ def arm_row(scores: Mapping[str, Mapping[str, Scores]], arm: str, images: Sequen
     closed = None
     if arm in RIVALS and "oracle" in scores:
         floor, top = (np.mean([scores[name][n] for n in shots], axis=0) for name in ("random", "oracle"))
-        closed = {"mean": gap(mean, floor, top, images)}
+        closed = {"mean": share_of_gap(mean, floor, top, images)}
     zero = scores["zero_shot"]["0"]
     return {
         "arm": arm,
@@ -202,7 +202,7 @@ def _gaps(sample: MethodSample, own: Mapping[str, Scores], mean: Scores) -> dict
         return float(scores.mean() - low.mean()) / way if way > 0.0 else None
 
     return {
-        "mean": gap(mean, floor, top, sample.images),
+        "mean": share_of_gap(mean, floor, top, sample.images),
         **{n: share(own[n], sample.arms["random"][n], sample.arms["oracle"][n]) for n in sample.shots},
         "worlds": {
             str(world): share(mean[:, names == str(world)], floor[names == str(world)], top[names == str(world)])
@@ -229,7 +229,9 @@ def summary_of(records: Mapping[str, Record], say: Callable[[str], None] = lambd
         else:
             kind = (record["method"], record["budget"], record["queries"], record["pool"])
             runs.setdefault(kind, []).append(record)
-    samples = {kind: sample_of(own, arms[kind[3]]) for kind, own in runs.items() if _ready(own, arms.get(kind[3], {}))}
+    samples = {
+        kind: method_sample(own, arms[kind[3]]) for kind, own in runs.items() if _ready(own, arms.get(kind[3], {}))
+    }
     rows = []
     for kind in sorted(samples, key=_place):
         say(f"figures of {kind[0]} with {kind[1]:,} calls")

@@ -71,7 +71,7 @@ class _Reader:
         if block.kind == "code":
             self._code(block)
             return
-        text = words.plain(block.text)
+        text = words.without_marks(block.text)
         if block.kind == "heading":
             self.size, self.hoped = None, bool(words.EXPECTED.search(text))
         elif block.kind == "text":
@@ -86,7 +86,7 @@ class _Reader:
     def _label(self, block: DocumentBlock) -> str:
         """The plan or run whose section this is, "" where none is named or two are compared."""
         for heading in reversed(block.headings):
-            found = identity(words.plain(heading))
+            found = identity(words.without_marks(heading))
             if found:
                 return "" if re.search(r"\bvs\b", heading) else found
         return ""
@@ -137,7 +137,7 @@ class _Reader:
         for match in words.SETTING_VALUE.finditer(text):
             before = text[max(0, match.start() - 8) : match.start()]
             label = "" if words.PRESENT.search(before) else self._label(block)
-            key = words.setting(match.group(1))
+            key = words.printed_setting(match.group(1))
             if key is not None:
                 self.settings.setdefault(label, {})[key] = words.truth_or_number(match.group(2))
         data = words.DATA_FILE.search(text)
@@ -214,7 +214,7 @@ class _Reader:
             if line.lstrip().startswith("#"):
                 continue
             for match in words.SETTING_VALUE.finditer(line.split("#")[0]):
-                key, value = words.setting(match.group(1)), words.truth_or_number(match.group(2))
+                key, value = words.printed_setting(match.group(1)), words.truth_or_number(match.group(2))
                 if key is None:
                     continue
                 if present:
@@ -225,7 +225,7 @@ class _Reader:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def _table(self, block: DocumentBlock) -> None:
-        header = [words.plain(cell) for cell in block.rows[0]]
+        header = [words.without_marks(cell) for cell in block.rows[0]]
         body = [row for row in block.rows[1:] if len(row) == len(header)]
         if re.fullmatch(r"epochs?|轮次|轮数", header[0], re.IGNORECASE):
             self._epochs(block, header, body)
@@ -240,8 +240,12 @@ class _Reader:
         names = [words.metric(cell) for cell in header]
         stage = self._stage(block, {name for name in names if name is not None})
         for row in body:
-            epoch = words.number(row[0])
-            values = {n: v for n, cell in zip(names, row, strict=True) if n and (v := words.number(cell)) is not None}
+            epoch = words.cell_number(row[0])
+            values = {}
+            for name, cell in zip(names, row, strict=True):
+                value = words.cell_number(cell)
+                if name and value is not None:
+                    values[name] = value
             if epoch is not None:
                 self._add(block, int(epoch), values, stage)
 
@@ -257,26 +261,26 @@ class _Reader:
         for place, epoch in columns:
             values: dict[str, float] = {}
             for row in body:
-                name, key, value = words.metric(row[0]), words.setting(row[0]), words.number(row[place])
+                name, key, value = words.metric(row[0]), words.printed_setting(row[0]), words.cell_number(row[place])
                 if name is not None and value is not None:
                     values[name] = value
                 elif key is not None and value is not None:
                     self.settings.setdefault(self._label(block), {})[key] = value
-                elif value is not None and words.GAIN.search(f"{words.plain(row[0])} {row[place]}"):
+                elif value is not None and words.GAIN.search(f"{words.without_marks(row[0])} {row[place]}"):
                     self._gains(block, [value])
             self._add(block, epoch, values)
 
     def _by_shots(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
         self.tables += 1
-        rows = [(int(shots), row) for row in body if (shots := words.number(row[0])) is not None]
+        rows = [(int(shots), row) for row in body if (shots := words.cell_number(row[0])) is not None]
         for place, name in enumerate(header[1:], start=1):
             if COUNTS.match(name):
                 continue
-            cells = [words.plain(row[place]) for _, row in rows]
+            cells = [words.without_marks(row[place]) for _, row in rows]
             if words.DIFFERENCE.search(name):
                 self._gains(block, [_gain(cell) for cell in cells], self.tables)
                 continue
-            values = {shots: words.number(cell) for (shots, _), cell in zip(rows, cells, strict=True)}
+            values = {shots: words.cell_number(cell) for (shots, _), cell in zip(rows, cells, strict=True)}
             self._row(block, name, values, cells)
 
     def _by_arm(self, block: DocumentBlock, header: list[str], body: list[tuple[str, ...]]) -> None:
@@ -287,12 +291,12 @@ class _Reader:
             if (match := re.match(r"^(?:shot\s*(\d+)|(\d+)[- ]shots?)$", cell, re.IGNORECASE))
         }
         for row in body:
-            cells = [words.plain(row[place]) for place in columns]
+            cells = [words.without_marks(row[place]) for place in columns]
             if any(cell.startswith(("+", "-")) for cell in cells):
                 self._gains(block, [_gain(cell) for cell in cells], self.tables)
                 continue
-            values = {shots: words.number(cell) for shots, cell in zip(columns.values(), cells, strict=True)}
-            self._row(block, words.plain(row[0]), values, cells)
+            values = {shots: words.cell_number(cell) for shots, cell in zip(columns.values(), cells, strict=True)}
+            self._row(block, words.without_marks(row[0]), values, cells)
 
     def _row(self, block: DocumentBlock, name: str, values: dict[int, float | None], cells: list[str]) -> None:
         known = {shots: value for shots, value in values.items() if value is not None}

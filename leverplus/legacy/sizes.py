@@ -25,11 +25,11 @@ class PrintedPlace:
 
 def table_says(rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table says n: in a cell (`800 samples`, `n = 800`), or in a column of its own."""
-    if any(words.items_in(words.plain(cell)) is not None for row in rows for cell in row):
+    if any(words.items_in(words.without_marks(cell)) is not None for row in rows for cell in row):
         return True
-    columns = [place for place, cell in enumerate(rows[0]) if COUNTS.match(words.plain(cell))]
+    columns = [place for place, cell in enumerate(rows[0]) if COUNTS.match(words.without_marks(cell))]
     cells = [row[place] for place in columns for row in rows[1:] if place < len(row)]
-    return bool(cells) and all((words.number(cell) or 0.0) >= words.FEWEST_ITEMS for cell in cells)
+    return bool(cells) and all((words.cell_number(cell) or 0.0) >= words.FEWEST_ITEMS for cell in cells)
 
 
 def taken_over(arms: Sequence[Arm]) -> list[Arm]:

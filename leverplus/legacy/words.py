@@ -94,7 +94,7 @@ SETTING_VALUE = re.compile(
 DATA_FILE = re.compile(r"(?:数据|data(?:set)?|rl_data_path|file)\s*[:：=]\s*\S*?([\w.-]+\.json)", re.IGNORECASE)
 
 
-def plain(text: str) -> str:
+def without_marks(text: str) -> str:
     """Without emphasis, marks and emoji, blanks collapsed."""
     kept = re.sub(r"(?<=\w)_(?=\w)", "\0", text)
     return " ".join(_MARKS.sub(" ", kept).replace("\0", "_").split())
@@ -102,18 +102,18 @@ def plain(text: str) -> str:
 
 def metric(name: str) -> str | None:
     """The log name of a printed metric, None when it is none."""
-    cleaned = re.sub(r"[_\-\s]+", " ", plain(name).lower()).strip()
+    cleaned = re.sub(r"[_\-\s]+", " ", without_marks(name).lower()).strip()
     return METRICS.get(cleaned)
 
 
-def setting(name: str) -> str | None:
+def printed_setting(name: str) -> str | None:
     """The short key of a printed setting, None when it is none."""
-    return SETTINGS.get(re.sub(r"[_\-\s]+", " ", plain(name).lower()).strip())
+    return SETTINGS.get(re.sub(r"[_\-\s]+", " ", without_marks(name).lower()).strip())
 
 
-def number(cell: str) -> float | None:
+def cell_number(cell: str) -> float | None:
     """The number of a cell that is nothing but a number (a percentage counts in hundredths)."""
-    text = plain(cell).replace(" ", "")
+    text = without_marks(cell).replace(" ", "")
     match = re.fullmatch(rf"({NUMBER})(%?)", text)
     if match is None:
         return None

@@ -17,7 +17,7 @@ import numpy as np
 from leverplus import catalog
 from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError, LeverError, RecipeError
-from leverplus.pools.index import open_index
+from leverplus.pools.index import open_pool_index
 from leverplus.pools.samplers import Search
 from leverplus.pools.similarity import Positions, rows
 from leverplus.recipe.pools import PoolSection
@@ -55,7 +55,7 @@ def build_pools(
     check_vectors("demonstrations", items, item_vectors)
     forbidden = forbidden_positions(queries, items)
     _check_room(section, queries, items, forbidden)
-    index = open_index(section, item_vectors)
+    index = open_pool_index(section, item_vectors)
     builder = builder_hash(section, fingerprint, seed, approximate=index is not None)
     pools = []
     for start in range(0, len(queries), QUERIES_AT_ONCE):
@@ -109,29 +109,29 @@ def forbidden_positions(queries: Sequence[Item], items: Sequence[Item]) -> list[
         raise DataError(f"demonstration id {repeated} occurs twice; give every item of the task its own id")
     by_picture: dict[str, list[int]] = {}  # only of the queries' pictures: a run asks for the pools of a few queries
     for query in queries:
-        picture = picture_of(query)
+        picture = picture_name(query)
         if picture is not None:
             by_picture[picture] = []
     for position, item in enumerate(items):
-        picture = picture_of(item)
+        picture = picture_name(item)
         if picture is not None and picture in by_picture:
             by_picture[picture].append(position)
     nothing: Positions = np.empty(0, dtype=np.int64)
     on_picture = {picture: np.array(positions, dtype=np.int64) for picture, positions in by_picture.items()}
     found = []
     for query in queries:
-        picture = picture_of(query)
+        picture = picture_name(query)
         closed = nothing if picture is None else on_picture.get(picture, nothing)
         own = by_id.get(query.id)  # None where queries and demonstrations are different splits
         if own is not None:
-            already_closed = picture is not None and picture_of(items[own]) == picture
+            already_closed = picture is not None and picture_name(items[own]) == picture
             if not already_closed:
                 closed = np.union1d(closed, np.array([own], dtype=np.int64))
         found.append(closed)
     return found
 
 
-def picture_of(item: Item) -> str | None:
+def picture_name(item: Item) -> str | None:
     """The name of an item's picture: the dataset's id of it, or its file where there is no id; None without picture."""
     return item.image_id if item.image_id is not None else item.image
 

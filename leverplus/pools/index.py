@@ -17,7 +17,7 @@ ITEMS_AT_ONCE = 65536  # items added to the index at a time, so that all are nev
 TRAINING_POINTS = 64  # items per cell that k-means sees; faiss warns below 39
 
 
-def open_index(section: PoolSection, items: Vectors) -> InvertedFile | None:
+def open_pool_index(section: PoolSection, items: Vectors) -> InvertedFile | None:
     """The index a section asks for: kind corpus, more items than `ann_above`, faiss installed; else None (exact)."""
     if section.kind != "corpus" or len(items) <= section.ann_above or find_spec("faiss") is None:
         return None

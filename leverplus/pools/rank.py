@@ -14,7 +14,17 @@ import numpy as np
 
 from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError, LeverError
-from leverplus.pools.similarity import Floats, Likeness, Positions, combine, cosine, mmr_order, rows, similarity, top
+from leverplus.pools.similarity import (
+    Floats,
+    Likeness,
+    Positions,
+    cosine,
+    mmr_order,
+    rows,
+    similarity,
+    top,
+    weighted_similarity,
+)
 from leverplus.types import Demos, Item, ItemId, Pool
 
 NOBODY = -1
@@ -23,7 +33,7 @@ NOBODY = -1
 
 def rank_nearest(image: Floats | None, text: Floats | None, text_weight: float, shots: int) -> Positions:
     """The largest text_weight * text + (1 - text_weight) * image: (B, K) each -> (B, S), nearest last."""
-    return _prompt_order(top(combine(image, text, text_weight), shots))
+    return _prompt_order(top(weighted_similarity(image, text, text_weight), shots))
 
 
 def rank_two_stage(image: Floats, text: Floats, shots: int, first: int | None = None) -> Positions:

@@ -48,10 +48,10 @@ def similarity(left: Vectors, right: Vectors, text_weight: float) -> Floats:
     image = None
     if text_weight < 1.0 and left.image is not None and right.image is not None:
         image = cosine(left.image, right.image)
-    return combine(image, text, text_weight)
+    return weighted_similarity(image, text, text_weight)
 
 
-def combine(image: Floats | None, text: Floats | None, text_weight: float) -> Floats:
+def weighted_similarity(image: Floats | None, text: Floats | None, text_weight: float) -> Floats:
     """text_weight * text + (1 - text_weight) * image; only a part of weight 0 may be missing."""
     if not 0.0 <= text_weight <= 1.0:
         raise LeverError(f"text_weight = {text_weight}: must be at least 0 and at most 1")

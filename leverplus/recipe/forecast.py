@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leverplus.recipe.idle import sees_pictures
+from leverplus.recipe.idle import embeds_pictures
 from leverplus.recipe.sections import TEXT_SHARES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[ForecastPart]:
     mean = sum(shots) / len(shots)
     test = _at_most(section.items, sizes.test if sizes else None)
     dev = _at_most(section.dev_items, sizes.dev if sizes else None)
-    pictures = sees_pictures(recipe) and (sizes is None or sizes.pictures)
+    pictures = embeds_pictures(recipe) and (sizes is None or sizes.pictures)
     shares = (dev or 0) * len(TEXT_SHARES) * len(shots) if pictures else 0
     parts = [
         *_training(recipe, sizes),

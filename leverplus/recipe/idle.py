@@ -88,7 +88,7 @@ def idle_given(recipe: Recipe) -> list[dict[str, Any]]:
     return found
 
 
-def sees_pictures(recipe: Recipe) -> bool:
+def embeds_pictures(recipe: Recipe) -> bool:
     """Whether items may have vectors of their own for pictures."""
     return shows_pictures(recipe) and recipe.embed.name != "sentence" and not recipe.embed.mean
 
@@ -317,7 +317,7 @@ def _train(recipe: Recipe) -> Reasons:
 def _eval(recipe: Recipe) -> Reasons:
     section = recipe.eval
     found: Reasons = {}
-    if not sees_pictures(recipe) and not section.advice:
+    if not embeds_pictures(recipe) and not section.advice:
         found |= _off("eval", ["dev_items"], "there are no picture vectors to weigh against those of questions")
     if recipe.task.name not in LABEL_TASKS:
         found |= _off("eval", ["calibrate"], f"the task {recipe.task.name} has no labels")

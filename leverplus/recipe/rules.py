@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
-from leverplus.recipe.idle import LABEL_TASKS, one_label_rows, reward_modes, sees_pictures, shows_pictures
+from leverplus.recipe.idle import LABEL_TASKS, embeds_pictures, one_label_rows, reward_modes, shows_pictures
 from leverplus.recipe.pools import RECORDED
 from leverplus.recipe.schema import show_value
 from leverplus.recipe.training import LABEL_ONLY, GrpoConfig, StageConfig
@@ -120,7 +120,7 @@ def _picture_failures(recipe: Recipe) -> list[str]:
     # of a file of one's own nobody knows yet whether it has pictures
     if plain_server and shows_pictures(recipe) and recipe.task.name != "jsonl":
         found.append('model.prompt = "plain": only a chat can show pictures to a server; use "chat"')
-    if sees_pictures(recipe):
+    if embeds_pictures(recipe):
         return found
     select, pool = recipe.select, recipe.pool
     if recipe.embed.mean:

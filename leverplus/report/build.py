@@ -18,8 +18,8 @@ from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
 from leverplus.report.checkpoints import Pooled, agreement_figure
-from leverplus.report.data import RunFiles, read_run
-from leverplus.report.examples import examples, fates, most_used, picks_table, worth_alone
+from leverplus.report.data import RunFiles, read_run_files
+from leverplus.report.examples import examples, fates, most_used, usage_table, worth_alone
 from leverplus.report.figures import Figure
 from leverplus.report.pictures import Thumbnails
 from leverplus.report.verdict import advice, headline, notes, verdict
@@ -51,7 +51,7 @@ class ReportedRun(Pooled, Protocol):
 
 def build_report(run: ReportedRun) -> Path:
     """Write report.html into the run folder, atomically; a sentence on the page names each file that is missing."""
-    page = render(run, read_run(run.folder))
+    page = render(run, read_run_files(run.folder))
     path = run.folder / rundir.REPORT
     with replaced(path) as part:
         # A text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark.
@@ -193,7 +193,7 @@ def examples_part(files: RunFiles, pictures: Thumbnails) -> dict[str, Any]:
     if fate:
         fate_counts = {kind: fate.count(kind) for kind in ("helped", "harmed", "same")}
     return {
-        "picks": picks_table(predictions),
+        "picks": usage_table(predictions),
         "most_used": most_used(predictions, pictures),
         "examples": examples(predictions, pictures, row),
         "fate_counts": fate_counts,

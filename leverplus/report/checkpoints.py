@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leverplus.report.figures import ACCENT, Figure, plain
+from leverplus.report.figures import ACCENT, Figure, chart_text
 from leverplus.report.tables import Table
 from leverplus.types import Demos, Item, Pool
 
@@ -80,7 +80,7 @@ def agreement_figure(
 def _line(title: str, labels: Sequence[str], found: Sequence[PickAgreement | None], colour: str) -> dict[str, Any]:
     return {
         "name": title,
-        "x": [plain(label) for label in labels],
+        "x": [chart_text(label) for label in labels],
         "y": [None if one is None else one.jaccard for one in found],
         "mode": "lines+markers",
         "line": {"color": colour, "width": 2},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.report.data import number
-from leverplus.report.figures import ACCENT, GREY, SPARE, Figure, plain
+from leverplus.report.data import logged_number
+from leverplus.report.figures import ACCENT, GREY, SPARE, Figure, chart_text
 from leverplus.report.tables import Table
 
 Line = Mapping[str, Any]
@@ -44,7 +44,7 @@ def curve_figures(
     for name, (title, keys) in groups.items():
         columns: dict[str, list[float | None]] = {}
         for key in keys:
-            column = [number(line, key) for line in log]
+            column = [logged_number(line, key) for line in log]
             measured = any(value is not None for value in column)
             if measured and column not in drawn:
                 columns[key] = column
@@ -94,7 +94,7 @@ def _marks(log: Sequence[Line], findings: Sequence[Line]) -> dict[str, Any]:
     if len(starts) > 1:
         for row, stage in starts.items():
             shapes.append(_upright(row + 0.5, GREY, "dot"))
-            notes.append(_note(row + 0.5, plain(stage), "left", 1.0))
+            notes.append(_note(row + 0.5, chart_text(stage), "left", 1.0))
     fired: dict[int, list[str]] = {}
     for place, finding in enumerate(findings, 1):
         row_fired = finding_row(finding, log)
@@ -133,15 +133,15 @@ def finding_row(finding: Line, log: Sequence[Line]) -> int | None:
     evidence = finding.get("evidence")
     place: dict[str, Any] = dict(evidence) if isinstance(evidence, Mapping) else {}
     place.update(finding)
-    stage, epoch, step = place.get("stage"), number(place, "epoch"), number(place, "step")
+    stage, epoch, step = place.get("stage"), logged_number(place, "epoch"), logged_number(place, "step")
     if epoch is None and step is None:
         return None
     for row, line in enumerate(log):
         if stage is not None and line.get("stage") != stage:
             continue
-        if epoch is not None and number(line, "epoch") == epoch:
+        if epoch is not None and logged_number(line, "epoch") == epoch:
             return row
-        if epoch is None and step is not None and (number(line, "step") or 0.0) >= step:
+        if epoch is None and step is not None and (logged_number(line, "step") or 0.0) >= step:
             return row
     return None
 
@@ -160,7 +160,7 @@ def log_table(keys: Sequence[str], log: Sequence[Line]) -> Table:
     for line in log:
         cells = [f"{line.get('stage', '')} {line.get('epoch', '')}"]
         for key in keys:
-            value = number(line, key)
+            value = logged_number(line, key)
             cells.append("" if value is None else f"{value:.4g}")
         rows.append(tuple(cells))
     names = [key.removeprefix("train/") for key in keys]

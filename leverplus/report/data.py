@@ -35,7 +35,7 @@ class RunFiles:
     missing: dict[str, str]
 
 
-def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
+def read_run_files(folder: Path, *, with_predictions: bool = True) -> RunFiles:
     """Read what is there; see `RunFiles.missing` for what is not. Predictions may be large and can be left out."""
     missing: dict[str, str] = {}
     results = _read_results(folder / rundir.EVAL, missing)
@@ -174,7 +174,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)
 
 
-def number(line: Mapping[str, Any], key: str) -> float | None:
+def logged_number(line: Mapping[str, Any], key: str) -> float | None:
     """A number of a log line, None where it is absent or was not finite."""
     value = line.get(key)
     return float(value) if is_number(value) else None

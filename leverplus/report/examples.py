@@ -156,7 +156,7 @@ def uses(results: Results, arm: str, shots: int) -> Counter[str]:
     return counts
 
 
-def picks_table(results: Results) -> Table:
+def usage_table(results: Results) -> Table:
     """How many different demonstrations each arm used, at its most shots."""
     rows = []
     for arm in results.draws:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
-from leverplus.report.data import number
+from leverplus.report.data import logged_number
 from leverplus.report.tables import Table, rival
 from leverplus.report.verdict import within_noise
 from leverplus.stats import known_interval
@@ -57,7 +57,7 @@ def figure_values(figures: Sequence[Figure]) -> dict[str, Any]:
     return found
 
 
-def plain(text: str) -> str:
+def chart_text(text: str) -> str:
     """Text for a chart, where plotly would otherwise read a few tags as markup."""
     return html.escape(str(text), quote=False)
 
@@ -170,7 +170,7 @@ def _accuracy_trace(
     for shots, estimate in sorted(by_shots.items()):
         x.append(shots + shift if shots else 0)
         y.append(100 * estimate.value)
-        texts.append(f"{plain(arm_name(arm))}, {shots_name(shots)}<br>{estimate}")
+        texts.append(f"{chart_text(arm_name(arm))}, {shots_name(shots)}<br>{estimate}")
         values.append(estimate)
     return {
         "name": arm_name(arm),
@@ -199,7 +199,7 @@ def forest_figure(
     if compared is None:
         compared = [rival(row) for row in comparisons]
     names = [f"{name} · {row['shots']}" for name, row in zip(compared, comparisons, strict=True)]
-    labels = [plain(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
+    labels = [chart_text(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
     noisy = frozenset(place for place, row in enumerate(comparisons) if within_noise(row))
     clear = [place for place in range(len(comparisons)) if place not in noisy]
     data = [
@@ -250,7 +250,7 @@ def _forest_trace(
         x.append(100 * row["diff"])
         above.append(100 * (high - row["diff"]))
         below.append(100 * (row["diff"] - low))
-        texts.append(f"{plain(names[place])}<br>{difference(row)}")
+        texts.append(f"{chart_text(names[place])}<br>{difference(row)}")
     return {
         "name": name,
         "x": x,
@@ -308,7 +308,7 @@ def cost_figure(results: Results, model_calls: int, log: Sequence[Mapping[str, A
     data = _level_lines(means, arms, 1.08 * model_calls)
     dev_calls, dev_values = [], []
     for line in log:
-        calls, value = number(line, "lvlm_calls"), number(line, "val/reward")
+        calls, value = logged_number(line, "lvlm_calls"), logged_number(line, "val/reward")
         if calls is not None and value is not None:
             dev_calls.append(calls)
             dev_values.append(100 * value)
@@ -364,7 +364,7 @@ def _level_lines(means: Mapping[str, Estimate], arms: Sequence[str], end: float)
                     "mode": "lines",
                     "line": {"color": colour, "dash": dash, "width": 1.6},
                     "name": name,
-                    "hovertemplate": f"{plain(name)}: {means[arm]}<extra></extra>",
+                    "hovertemplate": f"{chart_text(name)}: {means[arm]}<extra></extra>",
                 }
             )
     return lines

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from leverplus.report.data import number
-from leverplus.report.figures import ACCENT, Figure, plain
+from leverplus.report.data import logged_number
+from leverplus.report.figures import ACCENT, Figure, chart_text
 from leverplus.report.tables import Table
 
 Groups = Mapping[str, Mapping[str, Any]]
@@ -32,7 +32,7 @@ def group_figures(groups: Groups) -> list[Figure]:
 
 
 def _count(own: Mapping[str, Any], key: str) -> str:
-    value = number(own, key)
+    value = logged_number(own, key)
     return "" if value is None else f"{value:,.0f}"
 
 
@@ -54,7 +54,7 @@ def _histogram(name: str, title: str, found: Mapping[str, Any], axis: str, count
         "marker": {"color": ACCENT},
     }
     layout = {"xaxis": {"title": {"text": axis}}, "yaxis": {"title": {"text": counted}}, "bargap": 0.05}
-    return Figure(name, plain(title), [bars], layout, Table((axis, counted), rows), height=260)
+    return Figure(name, chart_text(title), [bars], layout, Table((axis, counted), rows), height=260)
 
 
 def group_table(groups: Groups) -> Table:
@@ -62,9 +62,9 @@ def group_table(groups: Groups) -> Table:
     keys = ("groups", "sequences", "flat", "all_wrong", "all_right")
     rows = []
     for stage, own in groups.items():
-        total = number(own, "groups")
+        total = logged_number(own, "groups")
         cells = [_count(own, key) for key in keys]
-        flat = number(own, "flat")
+        flat = logged_number(own, "flat")
         share = f"{100 * flat / total:.1f} %" if flat is not None and total else ""
         rows.append((stage, *cells[:3], share, *cells[3:]))
     return Table(("stage", "groups", "sequences", "flat", "share flat", "none right", "all right"), rows)

@@ -25,10 +25,10 @@ def strongest(report: Mapping[str, Any], *, prompts_only: bool = False) -> str |
     """The rival of the learned selector with the highest mean; with `prompts_only` of those that ask the model."""
     rivals = dict.fromkeys(row["baseline"] for row in report["comparisons"] if row["arm"] == "learned")
     known = [arm for arm in rivals if arm in report["arms"] and not (prompts_only and arm in MODEL_FREE)]
-    return max(known, key=lambda arm: mean_of(report["arms"][arm]), default=None)
+    return max(known, key=lambda arm: mean_accuracy(report["arms"][arm]), default=None)
 
 
-def mean_of(arm: Mapping[str, Any]) -> float:
+def mean_accuracy(arm: Mapping[str, Any]) -> float:
     """An arm's mean accuracy over 1 to 4 shots, or over the shots it has where it lacks some of these."""
     if arm.get("mean") is not None:
         return float(arm["mean"])
@@ -65,7 +65,7 @@ def verdict(report: Mapping[str, Any]) -> str:
     where = f"On average over {_listed(shots)} shots" if len(shots) > 1 else f"At {shots_name(shots[0])}"
     own = "it is compared"
     if "learned" in arms:
-        own = f"the learned selector has {_percent(mean_of(arms['learned']))}"
+        own = f"the learned selector has {_percent(mean_accuracy(arms['learned']))}"
     lines = [f"{where} {own} on {rows[0]['n']} items."]
     rivals = [overall]
     if prompt is not None and prompt != overall:
@@ -75,7 +75,7 @@ def verdict(report: Mapping[str, Any]) -> str:
         without_model = " (no model)" if rival in MODEL_FREE else ""
         name = f"{kind}, {arm_name(rival)}{without_model},"
         said = _by_claim([row for row in rows if row["baseline"] == rival])
-        lines.append(f"{name} has {_percent(mean_of(arms[rival]))}: against it the learned selector {said}.")
+        lines.append(f"{name} has {_percent(mean_accuracy(arms[rival]))}: against it the learned selector {said}.")
     return " ".join(lines)
 
 

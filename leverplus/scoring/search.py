@@ -112,7 +112,7 @@ def beam_groups(
     ]
 
 
-def top_members(groups: Sequence[Group], width: int, objective: Objective = truth_objective) -> list[Group]:
+def best_of_each_length(groups: Sequence[Group], width: int, objective: Objective = truth_objective) -> list[Group]:
     """The `width` best sequences of every length of every group: what supervised training imitates."""
     kept = []
     for group in groups:

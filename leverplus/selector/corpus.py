@@ -128,7 +128,7 @@ class Rows:
         if self.text_weight > 0.0:
             near += self.text_weight * cosine(query.text, self.blocks["text"].take(rows))[0]
         if self.text_weight < 1.0:
-            near += (1.0 - self.text_weight) * cosine(picture_of(query), self.blocks["image"].take(rows))[0]
+            near += (1.0 - self.text_weight) * cosine(picture_vector(query), self.blocks["image"].take(rows))[0]
         return near
 
     def nearest(self, query: Vectors, count: int, allowed: Mask | None = None) -> tuple[Positions, Floats]:
@@ -187,12 +187,12 @@ def join_query(query: Vectors, text_weight: float) -> Array:
     """One query as the index takes it, (D,)."""
     blocks: dict[str, NDArray[Any]] = {"text": query.text}
     if text_weight < 1.0:
-        blocks["image"] = picture_of(query)
+        blocks["image"] = picture_vector(query)
     joined: Array = np.ascontiguousarray(join(blocks, text_weight)[0], dtype=np.float32)
     return joined
 
 
-def picture_of(query: Vectors) -> Array:
+def picture_vector(query: Vectors) -> Array:
     if query.image is None:
         raise LeverError("this selector sees pictures, and the query has none; pass an image")
     return query.image

@@ -42,7 +42,7 @@ def open_log(*, wanted: bool) -> None:
         _log.addHandler(ErrorOutput())
 
 
-def place_of(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """Where an error was raised: file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename.rpartition('leverplus/')[2]}:{frames[-1].lineno}" if frames else "?"
@@ -50,7 +50,7 @@ def place_of(error: BaseException) -> str:
 
 def log_failure(error: BaseException) -> None:
     """An error that is a fault of the service, and does not show in an answer."""
-    _log.error(json.dumps({"level": "error", "error": type(error).__name__, "at": place_of(error)}))
+    _log.error(json.dumps({"level": "error", "error": type(error).__name__, "at": raised_at(error)}))
 
 
 class AccessLog:
@@ -79,7 +79,7 @@ class AccessLog:
         try:
             await self.app(scope, receive, counted)
         except Exception as error:
-            notes |= {"error": type(error).__name__, "at": place_of(error)}
+            notes |= {"error": type(error).__name__, "at": raised_at(error)}
             if not status:
                 said = error.response() if isinstance(error, HttpRefusal) else _fault()
                 await said(scope, receive, counted)

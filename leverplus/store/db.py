@@ -21,7 +21,7 @@ from leverplus.store.migrations import MIGRATIONS, migrate
 from leverplus.store.opening import (
     connect_to_read,
     connect_to_write,
-    explain,
+    explain_failure,
     is_writable,
     require_store,
     salvage_command,
@@ -280,4 +280,4 @@ class ScoreStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(explain(self.path, error)) from error
+            raise StoreError(explain_failure(self.path, error)) from error

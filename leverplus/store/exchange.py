@@ -16,7 +16,7 @@ from leverplus.store import tables
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART, Context
 from leverplus.store.opening import is_damage
-from leverplus.store.records import StoredRow, decode, is_whole, name_of, problem_of, unseal
+from leverplus.store.records import StoredRow, decode, is_intact, name_of, problem_of, unseal
 from leverplus.store.salvage import Salvage
 from leverplus.store.tables import ScoreTableReader, ScoreTableWriter
 from leverplus.types import ItemId, Score
@@ -106,7 +106,7 @@ def _copy_whole_rows(into: ScoreStore, source: ScoreStore) -> MergeReport:
     report = MergeReport()
     for context in source.contexts():
         for rows in _batches(source.rows(context)):
-            whole = [row for row in rows if is_whole(context.digest, row)]
+            whole = [row for row in rows if is_intact(context.digest, row)]
             damaged = len(rows) - len(whole)
             report += MergeReport(read=damaged, damaged=damaged)
             report += _store_and_compare(into, context, whole)

@@ -137,7 +137,7 @@ def salvage_command(path: Path) -> str:
     return f"`lever store merge --store NEW.db {path}`"
 
 
-def explain(path: Path, error: Exception) -> str:
+def explain_failure(path: Path, error: Exception) -> str:
     """An error of SQLite or of the file system as a sentence with what to type next."""
     if is_damage(error) and _code(error) != sqlite3.SQLITE_NOTADB:
         reason = f"the file is damaged or cut off; save what is whole with {salvage_command(path)}"

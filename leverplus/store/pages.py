@@ -34,7 +34,7 @@ class NotARow(ValueError):
     """Bytes that are no row."""
 
 
-def rows_of(path: Path) -> Iterator[Values]:
+def rows_in_file(path: Path) -> Iterator[Values]:
     """Everything in a file that may be a row; a page whose kind was damaged is read as each kind in turn."""
     for size, image, pages in _images(path):
         for number, page in image:

@@ -52,7 +52,7 @@ def seal(context_digest: bytes, key: bytes, score: Score) -> StoredRow:
 
 def unseal(context_digest: bytes, row: StoredRow) -> Score:
     """The score of a row; StoreError when the row was changed since it was written."""
-    if not is_whole(context_digest, row):
+    if not is_intact(context_digest, row):
         raise StoreError(f"record {name_of(row.key)} was changed after it was written; run `lever store verify`")
     try:
         return decode(row)
@@ -60,7 +60,7 @@ def unseal(context_digest: bytes, row: StoredRow) -> Score:
         raise StoreError(f"record {name_of(row.key)} cannot be read ({error}); run `lever store verify`") from error
 
 
-def is_whole(context_digest: bytes, row: StoredRow) -> bool:
+def is_intact(context_digest: bytes, row: StoredRow) -> bool:
     """Whether a row is as it was written; its payload need not be unpacked for that."""
     # SQLite gives any type for a column of a damaged file, so the declared types are checked first.
     kinds = (bytes, bytes, int, float, int)

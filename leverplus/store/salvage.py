@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from leverplus.store.keys import CONTEXT_PART, DIGEST_SIZE, KEY_SIZE, Context, context_digest
-from leverplus.store.pages import Values, rows_of
-from leverplus.store.records import StoredRow, is_whole
+from leverplus.store.pages import Values, rows_in_file
+from leverplus.store.records import StoredRow, is_intact
 
 _RECORD_VALUES = 6
 """key, context, tokens, seconds, checksum, payload: the order of the columns in `migrations.MIGRATIONS`."""
@@ -39,7 +39,7 @@ class Salvage:
         """Every record that is whole, once, with its context."""
         seen: set[bytes] = set()
         broken: set[bytes] = set()
-        for values in rows_of(self.path):
+        for values in rows_in_file(self.path):
             row = _as_record(values)
             if row is None:
                 continue
@@ -55,7 +55,7 @@ class Salvage:
     def _digest_of(self, row: StoredRow) -> bytes | None:
         """The digest of the context whose checksum fits the row; None where none does."""
         for digest in self._by_start.get(row.key[:CONTEXT_PART], ()):
-            if is_whole(digest, row):
+            if is_intact(digest, row):
                 return digest
         return None
 
@@ -67,7 +67,7 @@ class Salvage:
     def _mended_context(self, digest: bytes) -> Context:
         """The context of a digest whose text is damaged: its text with one bit turned back, else the digest alone."""
         for damaged in self._damaged_texts:
-            text = mend(damaged, digest)
+            text = mend_bit(damaged, digest)
             if text is not None:
                 return Context(text.decode("ascii"))
         return Context.lost(digest)
@@ -75,9 +75,9 @@ class Salvage:
     def _read_contexts(self) -> Iterator[bytes]:
         """Every digest that may belong to a context: as its row has it, as the index has it, as its text gives it.
 
-        On the way the texts are kept: those that read as JSON by the digest they give, and all for `mend` to try.
+        On the way the texts are kept: those that read as JSON by the digest they give, and all for `mend_bit` to try.
         """
-        for values in rows_of(self.path):
+        for values in rows_in_file(self.path):
             digest, text = _as_context(values)
             if digest is not None:
                 yield digest
@@ -89,7 +89,7 @@ class Salvage:
                 yield own
 
 
-def mend(text: bytes, digest: bytes) -> bytes | None:
+def mend_bit(text: bytes, digest: bytes) -> bytes | None:
     """The text with one bit changed that has this digest; None where there is none."""
     changed = bytearray(text)
     for place in range(len(changed)):

@@ -13,8 +13,8 @@ from typing import Any
 from leverplus.metrics import CiderScores, cider
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
 from leverplus.types import Item, ItemId
 
 QUESTION = "What does the picture show?"
@@ -49,7 +49,7 @@ def coco_captions(section: TaskSection) -> CaptionTask:
         drafts = _read_official(section, places, problems)
     else:
         drafts = _read_karpathy(karpathy, section, problems)
-    task = build_task("coco_captions", drafts, section, problems, metric="token_f1", postprocess="caption")
+    task = task_from_drafts("coco_captions", drafts, section, problems, metric="token_f1", postprocess="caption")
     items: list[Item] = []
     for split in SPLITS:
         items += task.items(split)
@@ -59,7 +59,7 @@ def coco_captions(section: TaskSection) -> CaptionTask:
 
 
 def _read_karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:
-    rows = rows_of(read_json(path, problems), "images", path, problems)
+    rows = records_under(read_json(path, problems), "images", path, problems)
     problems.present.append(f"{path} ({len(rows):,} pictures)")
     drafts = []
     for row in rows:
@@ -87,7 +87,7 @@ def _is_karpathy_record(row: Mapping[str, Any]) -> bool:
             return False
     # A list, because `in` on a dictionary raises where the value of "split" cannot be hashed.
     known_split = row.get("split") in list(KARPATHY)
-    return known_split and is_whole(row.get("cocoid")) and isinstance(row.get("filename"), str)
+    return known_split and is_whole_number(row.get("cocoid")) and isinstance(row.get("filename"), str)
 
 
 def _read_official(section: TaskSection, places: tuple[Path, ...], problems: Problems) -> list[Draft]:
@@ -109,15 +109,15 @@ def _read_official_split(path: Path, year: str, split: str, section: TaskSection
     value = read_json(path, problems)
     captions: dict[int, list[str]] = {}
     names: dict[int, str] = {}
-    for place, row in enumerate(rows_of(value, "images", path, problems)):
+    for place, row in enumerate(records_under(value, "images", path, problems)):
         number, name = row.get("id"), row.get("file_name")
-        if not is_whole(number) or not isinstance(name, str):
+        if not is_whole_number(number) or not isinstance(name, str):
             problems.add(f"{path.name}, images[{place}]", "needs an id (whole number) and a file_name")
         else:
             names[number] = name
-    for row in rows_of(value, "annotations", path, problems):
+    for row in records_under(value, "annotations", path, problems):
         number, caption = row.get("image_id"), row.get("caption")
-        if not is_whole(number) or number not in names or not isinstance(caption, str) or not caption.strip():
+        if not is_whole_number(number) or number not in names or not isinstance(caption, str) or not caption.strip():
             problems.add(f"{path.name}, annotation {row.get('id')}", "needs a caption and an image_id of the file")
         else:
             captions.setdefault(number, []).append(caption)

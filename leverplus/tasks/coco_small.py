@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
 from leverplus.types import Item, ItemId
 
 NOTE = "soft labels stand for 4 annotators where they are 1 and for 2 where they are below, not for the official ten"
@@ -26,7 +26,7 @@ def coco_small(section: TaskSection) -> FileTask:
     if path is None:
         problems.add("questions.json", f"is not in task.folder = {folder}")
     else:
-        rows = rows_of({"rows": read_json(path, problems)}, "rows", path, problems)
+        rows = records_under({"rows": read_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
         root: Path | None = Path(section.images).expanduser() if section.images else path.parent / "images"
         if section.images == "none":
@@ -39,7 +39,9 @@ def coco_small(section: TaskSection) -> FileTask:
             else:
                 drafts.append(Draft(item, place))
     notes = [NOTE] if any("soft" in draft.item.meta for draft in drafts) else []
-    return build_task("coco_small", drafts, section, problems, metric="vqa_accuracy", postprocess="vqa", notes=notes)
+    return task_from_drafts(
+        "coco_small", drafts, section, problems, metric="vqa_accuracy", postprocess="vqa", notes=notes
+    )
 
 
 def _item(row: Mapping[str, Any], root: Path | None) -> Item | None:
@@ -48,8 +50,9 @@ def _item(row: Mapping[str, Any], root: Path | None) -> Item | None:
     soft = isinstance(labels, Mapping) and not answers
     if isinstance(labels, Mapping) and not answers:
         answers = _answers_of_soft_labels(labels)
-    are_texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
-    if not is_whole(image) or not isinstance(row.get("question"), str) or "question_id" not in row or not are_texts:
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        return None
+    if not is_whole_number(image) or not isinstance(row.get("question"), str) or "question_id" not in row:
         return None
     source = str(row.get("source", "coco"))
     meta = {"source": source}

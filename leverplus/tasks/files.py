@@ -113,7 +113,7 @@ class FileTask:
         return self._digests[item.image]
 
 
-def build_task(
+def task_from_drafts(
     name: str,
     drafts: Sequence[Draft],
     section: TaskSection,
@@ -142,7 +142,7 @@ def build_task(
         for split in SPLITS:
             kept += limited(items, split, section)
         items = kept
-    check_pictures(items, places, problems)
+    check_picture_files(items, places, problems)
     problems.finish()
     return FileTask(name, items, metric=metric, postprocess=postprocess, labels=labels, notes=notes, places=places)
 
@@ -184,7 +184,7 @@ def text_id(text: str) -> str:
     return "text:" + hashlib.sha256(normal.encode()).hexdigest()[:16]
 
 
-def check_pictures(
+def check_picture_files(
     items: Iterable[Item], places: Mapping[ItemId, str], problems: Problems, *, decode: bool = False
 ) -> int:
     """Report every file that is missing, is no picture or is cut short; return how many were checked.

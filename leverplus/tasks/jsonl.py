@@ -18,8 +18,8 @@ from leverplus.parsing import parse_json
 from leverplus.recipe.sections import TaskSection
 from leverplus.rundir import shipped
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, build_task, text_id
-from leverplus.tasks.reading import Problems, is_whole, read_text
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
+from leverplus.tasks.reading import Problems, is_whole_number, read_text
 from leverplus.tasks.splits import picture_root
 from leverplus.types import Item, ItemId
 
@@ -41,7 +41,7 @@ def jsonl(section: TaskSection) -> FileTask:
     """The questions of the file task.file, judged by task.metric."""
     problems = Problems("jsonl", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
-    for place, row in read_lines(section, problems):
+    for place, row in read_records(section, problems):
         item = _item(row, place, section, problems)
         if item is not None:
             drafts.append(Draft(item, place))
@@ -58,7 +58,7 @@ def jsonl(section: TaskSection) -> FileTask:
     warning = _unfit_metric([draft.item for draft in drafts], metric)
     if warning:
         notes.append(warning)
-    return build_task("jsonl", drafts, section, problems, metric=metric, postprocess="vqa", notes=notes)
+    return task_from_drafts("jsonl", drafts, section, problems, metric=metric, postprocess="vqa", notes=notes)
 
 
 def _unfit_metric(items: Sequence[Item], metric: str) -> str:
@@ -114,7 +114,7 @@ def _with_enough_answers(draft: Draft) -> Draft:
     return replace(draft, item=replace(draft.item, answers=tuple(repeated)))
 
 
-def read_lines(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
+def read_records(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
     """The records of task.file with their places; lines that are no record are problems."""
     if not section.file:
         problems.add("task.file", "is not set; add --set file=FILE")
@@ -206,7 +206,7 @@ def _faults(row: Mapping[str, Any], answers: Any, section: TaskSection) -> list[
     """Everything that is wrong with the form of one record."""
     faults = [f"there is no key '{key[:40]}'; known: {', '.join(KEYS)}" for key in row if key not in KEYS]
     name, image = row.get("id"), row.get("image")
-    if not (isinstance(name, str) and name.strip()) and not is_whole(name):
+    if not (isinstance(name, str) and name.strip()) and not is_whole_number(name):
         faults.append("id must be a text or a whole number")
     if not isinstance(row.get("question"), str):
         faults.append("question must be a text")

@@ -11,8 +11,8 @@ from pathlib import Path
 from leverplus.metrics import postprocess_named
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
-from leverplus.tasks.files import Draft, FileTask, build_task, text_id
-from leverplus.tasks.jsonl import read_lines
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
+from leverplus.tasks.jsonl import read_records
 from leverplus.tasks.reading import Problems, find_file, read_text
 from leverplus.tasks.splits import group_of
 from leverplus.types import Item, ItemId
@@ -58,7 +58,7 @@ def labels(section: TaskSection) -> FileTask:
     """Any texts with labels: lines `{"id", "text", "label", "split"}` in task.file."""
     problems = Problems("labels", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
-    for place, row in read_lines(section, problems):
+    for place, row in read_records(section, problems):
         text, label, split = row.get("text"), row.get("label"), row.get("split") or ""
         if not isinstance(text, str) or not isinstance(label, str):
             problems.add(place, "needs a text and a label, both texts")
@@ -122,6 +122,6 @@ def _build(
     kept = [draft for draft in drafts if last_split[group_of(draft.item)] == draft.item.split]
     lost = len(drafts) - len(kept)
     notes = [f"{lost} texts were left out because a later split has them too"] if lost else []
-    return build_task(
+    return task_from_drafts(
         name, kept, section, problems, metric="label_accuracy", postprocess=POSTPROCESS, labels=known, notes=notes
     )

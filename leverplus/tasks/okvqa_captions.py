@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, build_task
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts
 from leverplus.tasks.jsonl import UNREADABLE, json_record
-from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, read_text, rows_of
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, read_text, records_under
 from leverplus.types import Item, ItemId
 
 NOTE = "answers and predictions are stemmed and captions stand for pictures: not comparable with published OK-VQA"
@@ -35,13 +35,13 @@ def okvqa_captions(section: TaskSection) -> FileTask:
     if path is None:
         problems.add(ANSWERS[0], f"is not in task.folder = {folder}")
     else:
-        rows = rows_of({"rows": read_json(path, problems)}, "rows", path, problems)
+        rows = records_under({"rows": read_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
         for row in rows:
             draft = _draft(row, captions, path, problems)
             if draft is not None:
                 drafts.append(draft)
-    return build_task(
+    return task_from_drafts(
         "okvqa_captions", drafts, section, problems, metric="vqa_accuracy", postprocess="vqa_stem", notes=[NOTE]
     )
 
@@ -80,7 +80,7 @@ def _draft(row: Mapping[str, Any], captions: Mapping[str, str], path: Path, prob
     answers, question, name = row.get("answer"), row.get("question"), str(row.get("image", ""))
     number = name[-16:-4]  # the twelve digits of .../COCO_val2014_NUMBER.jpg
     are_texts = isinstance(answers, list) and all(isinstance(answer, str) for answer in answers)
-    has_numbers = is_whole(row.get("question_id")) and number.isdecimal()
+    has_numbers = is_whole_number(row.get("question_id")) and number.isdecimal()
     if not isinstance(question, str) or not isinstance(answers, list) or not are_texts or not has_numbers:
         problems.add(
             place,

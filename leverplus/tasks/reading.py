@@ -99,7 +99,7 @@ def read_json(path: Path, problems: Problems) -> Any:
         return None
 
 
-def rows_of(value: Any, key: str, path: Path, problems: Problems) -> list[Mapping[str, Any]]:
+def records_under(value: Any, key: str, path: Path, problems: Problems) -> list[Mapping[str, Any]]:
     """The list of records under a key of a JSON value; empty, with a problem reported, where there is none."""
     rows = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
@@ -109,6 +109,6 @@ def rows_of(value: Any, key: str, path: Path, problems: Problems) -> list[Mappin
     return rows
 
 
-def is_whole(value: Any) -> TypeGuard[int]:
+def is_whole_number(value: Any) -> TypeGuard[int]:
     """Whether a value is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)  # JSON's true is an int in Python

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.recipe.sections import TaskSection
-from leverplus.tasks.files import Draft, FileTask, build_task
-from leverplus.tasks.reading import Problems, find_file, is_whole, read_json, rows_of
+from leverplus.tasks.files import Draft, FileTask, task_from_drafts
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
 from leverplus.types import Item, ItemId
 
 WHERE = {
@@ -54,7 +54,7 @@ def _load(name: str, section: TaskSection, prefixes: tuple[str, ...]) -> FileTas
     drafts: list[Draft] = []
     for split in YEARS:
         drafts += _read_split(section, split, prefixes, problems)
-    return build_task(name, drafts, section, problems, metric="vqa_accuracy", postprocess="vqa")
+    return task_from_drafts(name, drafts, section, problems, metric="vqa_accuracy", postprocess="vqa")
 
 
 def _read_split(section: TaskSection, split: str, prefixes: tuple[str, ...], problems: Problems) -> list[Draft]:
@@ -97,9 +97,9 @@ def _find_official(section: TaskSection, names: list[str], problems: Problems) -
 def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, Any]]:
     """Records by question id; ids that are no number or occur twice are problems."""
     found: dict[int, Mapping[str, Any]] = {}
-    for place, row in enumerate(rows_of(read_json(path, problems), key, path, problems)):
+    for place, row in enumerate(records_under(read_json(path, problems), key, path, problems)):
         number = row.get("question_id")
-        if not is_whole(number):
+        if not is_whole_number(number):
             problems.add(f"{path.name}, {key}[{place}]", f"question_id must be a whole number; it is {number!r}")
         elif number in found:
             problems.add(f"{path.name}, question_id {number}", "occurs twice")
@@ -112,7 +112,7 @@ def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, A
 def _fault(question: Mapping[str, Any], annotation: Mapping[str, Any]) -> str | None:
     """What is wrong with a question and its annotation; None where nothing is."""
     image, answers = question.get("image_id"), annotation.get("answers")
-    if not is_whole(image) or not isinstance(question.get("question"), str):
+    if not is_whole_number(image) or not isinstance(question.get("question"), str):
         return "needs a question (text) and an image_id (whole number)"
     if annotation.get("image_id", image) != image:
         return f"is on picture {image}, its answers are on picture {annotation['image_id']}"

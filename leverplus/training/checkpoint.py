@@ -30,7 +30,7 @@ FORMAT = 1
 """Of `config.json`; another number is another program's, or a later version's."""
 
 
-def describe(policy: Policy, recipe_hash: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def describe_policy(policy: Policy, recipe_hash: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     """What `config.json` says of a policy."""
     return {
         "format": FORMAT,
@@ -50,7 +50,7 @@ def save_checkpoint(
     """Write a policy to a folder, replacing what was there at once."""
     with staged_folder(folder) as place:
         (place / WEIGHTS).write_bytes(save(tensors_of(policy)))
-        write_json(place / CONFIG, describe(policy, recipe_hash, extra or {}))
+        write_json(place / CONFIG, describe_policy(policy, recipe_hash, extra or {}))
     return folder
 
 

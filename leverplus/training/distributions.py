@@ -34,7 +34,7 @@ def histogram(values: Tensor) -> dict[str, Any]:
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
-def describe(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str, Any]:
+def describe_rows(rows: Sequence[Row], advantages: Tensor | None = None) -> dict[str, Any]:
     """Counts over rows (groups) and their sequences.
 
     `flat` groups have equal rewards, in `all_wrong` and `all_right` ones every answer has accuracy 0 or 1. `spread` is

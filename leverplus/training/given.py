@@ -73,7 +73,7 @@ def _of_run(run: Path, name: str | None) -> Path:
     return inside / chosen
 
 
-def given_policy(text: str) -> Policy:
+def read_given(text: str) -> Policy:
     """The selector that `text` names, ready to use."""
     path = find_given(text)
     if path.is_dir():

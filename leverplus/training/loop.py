@@ -27,7 +27,7 @@ from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.rows import Row, RowSource, rows_of_epoch
 from leverplus.training.distributions import (
     demonstration_effects,
-    describe,
+    describe_rows,
     first_advantages,
     write_distributions,
 )
@@ -144,7 +144,7 @@ class _Trainer:
         order = shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order"))
         if self.epoch == 0 and self.run.folder is not None:  # what the stage has to learn from, for the report
             advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
-            counts = describe(order, advantages)
+            counts = describe_rows(order, advantages)
             # rows of such a stage hold how far labels agree, and no answer of the model
             effects = None if name in LABEL_ONLY else demonstration_effects(order, self.run.table)
             write_distributions(self.run.folder, name, counts if effects is None else counts | {"effects": effects})

@@ -25,7 +25,7 @@ from leverplus.report.data import RunFiles, newer
 from leverplus.report.verdict import advice, headline, verdict
 from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
-from leverplus.view.choice import ExplainedChoice, explain, step_figures
+from leverplus.view.choice import ExplainedChoice, explain_pooled, step_figures
 from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
 from leverplus.view.loaded import Labels, LoadedRuns, ShownItem, webp
 from leverplus.view.pages import asset, render
@@ -350,7 +350,7 @@ def _choice(view: View, folder: Path, item: str, shots: int) -> tuple[ExplainedC
     try:
         selector = view.loaded.selector(folder)
         with view.loaded.lock:
-            return explain(selector, selector.run.task.item(ItemId(item)), shots), ""
+            return explain_pooled(selector, selector.run.task.item(ItemId(item)), shots), ""
     except LeverError as error:
         return None, f"The selector's choice cannot be shown: {error}"
 

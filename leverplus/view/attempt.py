@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leverplus.errors import LeverError
 from leverplus.selector.query import query_item
 from leverplus.types import Item
-from leverplus.view.choice import ExplainedChoice, explain, explain_served
+from leverplus.view.choice import ExplainedChoice, explain_pooled, explain_served
 
 if TYPE_CHECKING:
     from leverplus.selector.selector import Selector
@@ -58,7 +58,7 @@ def attempt(
             image = picture if picture is not None or item is None else selector.run.task.image(item)
             query = query_item(asked, image, Path(folder))
         # A query of the task as it is gets the pool it was evaluated with, any other what `lever select` gives it.
-        explain_query = explain if query is item else explain_served
+        explain_query = explain_pooled if query is item else explain_served
         choice = explain_query(selector, query, shots)
         chosen, alone = _ask(selector, query, choice)
     return Attempt(query, choice, chosen, alone)

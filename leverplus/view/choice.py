@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import LeverError
-from leverplus.report.figures import ACCENT, GREY, Figure, plain
+from leverplus.report.figures import ACCENT, GREY, Figure, chart_text
 from leverplus.report.tables import Table
 from leverplus.types import Demos, Item, ItemId
 
@@ -57,7 +57,7 @@ class ExplainedChoice:
     beams: tuple[Beam, ...]
 
 
-def explain(selector: Selector, query: Item, shots: int) -> ExplainedChoice:
+def explain_pooled(selector: Selector, query: Item, shots: int) -> ExplainedChoice:
     """How a selector chooses `shots` demonstrations for a query, by the same pools and decoding as in evaluation."""
     most = min(selector.policy.config.max_shots, selector.run.recipe.pool.size)
     if not 1 <= shots <= most:
@@ -118,7 +118,7 @@ def step_figures(choice: ExplainedChoice) -> list[Figure]:
             "type": "bar",
             "x": list(range(1, len(choice.pool) + 1)),
             "y": list(step.probabilities),
-            "text": [plain(item) for item in choice.pool],
+            "text": [chart_text(item) for item in choice.pool],
             "textposition": "none",
             "hovertemplate": "%{text}: %{y:.3f}<extra></extra>",
             "marker": {"color": colours},

@@ -12,7 +12,7 @@ from typing import Any
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
-from leverplus.report.data import RunFiles, newer, read_run
+from leverplus.report.data import RunFiles, newer, read_run_files
 from leverplus.report.verdict import headline, verdict, within_noise
 
 LIVE_SECONDS = 300
@@ -86,7 +86,7 @@ class RunsFolder:
 def read_files(folder: Path) -> RunFiles:
     """What a run folder holds besides its predictions; DataError with one sentence where it cannot be read."""
     with _damage_as_sentence(folder):
-        return read_run(folder, with_predictions=False)
+        return read_run_files(folder, with_predictions=False)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ MODEL, ENCODER = "model.safetensors", "encoder.safetensors"
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def load_model(folder: Path = FOLDER) -> TinyLVLM:
+def load_lvlm(folder: Path = FOLDER) -> TinyLVLM:
     """The tiny vision-language model, ready to answer, in float32."""
     return _load(folder / MODEL, lambda card: TinyLVLM(ModelConfig(layers=int(card["settings"]["layers"]))))
 

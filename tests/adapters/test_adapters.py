@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from adapted import ASKED, ROOT, colour_at, make_bundle, page_of, png, rgb
 
-from leverplus.adapters.opening import MissingFramework, apart_from, open_selector, picture_of, require_framework
+from leverplus.adapters.opening import MissingFramework, apart_from, as_picture, open_selector, require_framework
 from leverplus.errors import LeverError
 from leverplus.selector.selector import Selector
 
@@ -86,18 +86,18 @@ def test_a_picture_comes_in_the_forms_of_all_frameworks(form: str, tmp_path: Pat
     }[form]
     from leverplus.selector.query import clean_picture
 
-    picture = clean_picture(picture_of(given))
+    picture = clean_picture(as_picture(given))
     assert picture is not None
     assert colour_at(picture) == rgb("red")
 
 
 def test_what_is_no_picture_stays_what_it_is() -> None:
-    assert picture_of(None) is None
-    assert picture_of("") is None
-    assert picture_of({"bytes": None, "path": None}) is None
-    assert picture_of("there/is/no/such/file/" + "a" * 80) == "there/is/no/such/file/" + "a" * 80
+    assert as_picture(None) is None
+    assert as_picture("") is None
+    assert as_picture({"bytes": None, "path": None}) is None
+    assert as_picture("there/is/no/such/file/" + "a" * 80) == "there/is/no/such/file/" + "a" * 80
     with pytest.raises(LeverError, match="'bytes' or 'path'"):
-        picture_of({"url": "a"})
+        as_picture({"url": "a"})
 
 
 def test_a_folder_is_opened_once_per_process(folder: Path, selector: Selector) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from doctor_cases import GRPO, SFT, WORLD, lines
 
 from leverplus.doctor.examine import examine
-from leverplus.doctor.findings import ERROR, INFO, WARNING, Text, ordered
+from leverplus.doctor.findings import ERROR, INFO, WARNING, Text, root_causes_first
 from leverplus.doctor.records import Record
 
 
@@ -16,7 +16,7 @@ def text(code, severity, *explains):
 def test_a_cause_stands_before_what_it_explains_even_when_it_is_less_grave():
     symptom = text("symptom", ERROR).found("s", {"x": 1.0})
     cause = text("cause", INFO, "symptom", "absent").found("c", {"x": 1.0})
-    first, second = ordered(symptom + cause)
+    first, second = root_causes_first(symptom + cause)
     assert (first.code, second.code) == ("cause", "symptom")
     assert first.consequences == ("symptom",)
     assert second.consequences == ()
@@ -26,22 +26,22 @@ def test_among_unrelated_findings_the_graver_stands_first():
     found = [
         text(code, severity).found("t", {"x": 1})[0] for code, severity in (("a", INFO), ("b", ERROR), ("c", WARNING))
     ]
-    assert [finding.code for finding in ordered(found)] == ["b", "c", "a"]
+    assert [finding.code for finding in root_causes_first(found)] == ["b", "c", "a"]
 
 
 def test_a_circle_of_explanations_is_cut_and_nothing_is_lost():
     found = text("a", WARNING, "b").found("a", {}) + text("b", ERROR, "a").found("b", {})
-    assert [finding.code for finding in ordered(found)] == ["b", "a"]
+    assert [finding.code for finding in root_causes_first(found)] == ["b", "a"]
 
 
 def test_findings_about_different_trainings_do_not_explain_each_other():
     cause = text("cause", ERROR, "symptom").found("c", {}, about=["plan 7"])
     other = text("symptom", ERROR).found("s", {}, about=["plan 5"])
-    assert ordered(cause + other)[0].consequences == ()
+    assert root_causes_first(cause + other)[0].consequences == ()
     same = text("symptom", ERROR).found("s", {}, about=["plan 7", "plan 8"])
-    assert ordered(cause + same)[0].consequences == ("symptom",)
+    assert root_causes_first(cause + same)[0].consequences == ("symptom",)
     whole = text("symptom", ERROR).found("s", {})
-    assert ordered(cause + whole)[0].consequences == ("symptom",)
+    assert root_causes_first(cause + whole)[0].consequences == ("symptom",)
 
 
 def evidence_of(record):

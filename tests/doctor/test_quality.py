@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from leverplus.doctor.quality import GroupMeter, Sample, group_stats, quartiles, spearman, tier
+from leverplus.doctor.quality import GroupMeter, Sample, group_stats, quartiles, spearman, tier_or_flat
 from leverplus.doctor.tables import quality_rows, source_rows
 from leverplus.errors import DataError
 
@@ -59,10 +59,10 @@ def test_quartiles_are_those_of_the_expanded_values():
 
 
 def test_tiers_follow_their_rules():
-    assert tier(np.array([0.3, 0.3])) == "flat"
-    assert tier(np.array([1.0, 1, 1, 0, 0, 0])) == "high"
-    assert tier(np.array([0.6, 0.6, 0, 0])) == "medium"
-    assert tier(np.array([1.0, 0, 0, 0])) == "low"
+    assert tier_or_flat(np.array([0.3, 0.3])) == "flat"
+    assert tier_or_flat(np.array([1.0, 1, 1, 0, 0, 0])) == "high"
+    assert tier_or_flat(np.array([0.6, 0.6, 0, 0])) == "medium"
+    assert tier_or_flat(np.array([1.0, 0, 0, 0])) == "low"
 
 
 def test_origins_are_counted_apart():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leverplus.embedders.cached import CachedEmbedder, mean_of, open_embedder
+from leverplus.embedders.cached import CachedEmbedder, mean_vectors, open_embedder
 from leverplus.embedders.dual import PictureTextEncoder, clip
 from leverplus.errors import DataError, LeverError
 from leverplus.recipe.sections import EmbedSection, TaskSection
@@ -131,7 +131,7 @@ def test_the_mean_is_the_unit_vector_between_picture_and_question(folders, tmp_p
 
 def test_the_mean_by_hand() -> None:
     image, text = np.array([[1.0, 0.0]], dtype=np.float32), np.array([[0.0, 1.0]], dtype=np.float32)
-    np.testing.assert_allclose(mean_of(image, text), [[0.5**0.5, 0.5**0.5]], atol=1e-7)
+    np.testing.assert_allclose(mean_vectors(image, text), [[0.5**0.5, 0.5**0.5]], atol=1e-7)
 
 
 def test_what_prepares_a_picture_is_in_the_fingerprint(folders, tmp_path) -> None:

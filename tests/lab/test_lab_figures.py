@@ -14,7 +14,7 @@ from leverplus.lab.drawing import gap_picture
 from leverplus.lab.jobs import ARMS
 from leverplus.lab.methods import METHODS, POOL_SIZES, QUERIES, TITLES
 from leverplus.lab.records import Records
-from leverplus.lab.summary import MethodSample, difference, sample_of
+from leverplus.lab.summary import MethodSample, difference, method_sample
 from leverplus.recipe.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_the_page_compares_few_calls_with_many_as_measured() -> None:
     page = " ".join((ROOT / "docs" / "bench.md").read_text(encoding="utf-8").split())
 
     def runs(method: str, budget: int) -> MethodSample:
-        return sample_of([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
+        return method_sample([r for r in records if (r["method"], r["budget"]) == (method, budget)], arms)
 
     few = runs("best", 8_000)
     for method in set(TITLES) - {"best", "labels"}:

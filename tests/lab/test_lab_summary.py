@@ -11,7 +11,7 @@ import pytest
 from leverplus.errors import EvaluationError
 from leverplus.lab.drawing import gap_picture
 from leverplus.lab.pages import markdown
-from leverplus.lab.summary import gap, harm, sample_of, summary_of
+from leverplus.lab.summary import harm, method_sample, share_of_gap, summary_of
 
 N = 8
 
@@ -75,7 +75,7 @@ def test_harm_counts_items_lowered_and_right_ones_made_wrong() -> None:
 
 def test_without_an_oracle_or_a_way_there_is_no_share() -> None:
     flat = np.full(6, 0.5)
-    assert gap(flat, flat, flat, list("abcdef")) is None
+    assert share_of_gap(flat, flat, flat, list("abcdef")) is None
     bare = arms(pool=256)
     del bare["accuracy"]["oracle"]
     (row,) = summary_of(keyed(bare, trained(first(5), first(6), pool=256)))["methods"]
@@ -84,9 +84,9 @@ def test_without_an_oracle_or_a_way_there_is_no_share() -> None:
 
 def test_only_seeds_that_every_world_has_are_counted() -> None:
     records = [trained(first(5), first(5), world=world, seed=seed) for world, seed in ((0, 0), (0, 1), (1, 1), (2, 1))]
-    sample = sample_of(records, {0: arms(0), 1: arms(1)})  # the arms of world 2 are not measured yet
+    sample = method_sample(records, {0: arms(0), 1: arms(1)})  # the arms of world 2 are not measured yet
     assert (list(sample.worlds), list(sample.seeds)) == ([0, 1], [1])
-    apart = sample_of(records[:1] + records[2:3], {0: arms(0), 1: arms(1)})
+    apart = method_sample(records[:1] + records[2:3], {0: arms(0), 1: arms(1)})
     assert (list(apart.worlds), list(apart.seeds)) == ([0], [0])
     assert sample.own["learned"]["1"].shape == (1, 2 * N)
     assert summary_of(keyed(*records))["methods"] == []
@@ -109,7 +109,7 @@ def test_the_interval_of_a_share_covers_the_truth_as_often_as_it_says() -> None:
         random, oracle = ((rng.random(n) < level + ease).astype(float) for level in (0.30, 0.80))
         shift = rng.normal(0.0, 0.02, (seeds, 1))
         own = (rng.random((seeds, n)) < 0.62 + ease + shift).astype(float)
-        found = gap(own, random, oracle, [f"0:picture{row // 2}" for row in range(n)])
+        found = share_of_gap(own, random, oracle, [f"0:picture{row // 2}" for row in range(n)])
         assert found is not None
         covered += found["ci95"][0] <= truth <= found["ci95"][1]
     assert 0.90 <= covered / rounds <= 0.99

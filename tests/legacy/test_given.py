@@ -22,7 +22,7 @@ from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
 from leverplus.rundir import read_json
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
-from leverplus.training.given import fill_from, find_given, given_policy
+from leverplus.training.given import fill_from, find_given, read_given
 
 FAITHFUL = ("select.preset=cross_attention_faithful", "select.hidden=16")
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_found_by_folder_run_name_and_file(tiny_run: TinyRun, ol
 def test_an_import_with_one_checkpoint_is_named_by_its_folder(old_file: Path, tmp_path: Path) -> None:
     assert main(["import", str(old_file), "--into", str(tmp_path / "old")]) == 0
     assert find_given(str(tmp_path / "old")) == tmp_path / "old" / "checkpoints" / "grpo_epoch2"
-    assert equal(tensors_of(given_policy(str(tmp_path / "old"))), tensors_of(given_policy(str(old_file))))
+    assert equal(tensors_of(read_given(str(tmp_path / "old"))), tensors_of(read_given(str(old_file))))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def begun(tiny_run: TinyRun, folder: Path, *more: str) -> Any:
 def test_training_begins_with_the_named_weights(tiny_run: TinyRun, old_file: Path, tmp_path: Path) -> None:
     run = begun(tiny_run, tmp_path / "run", *FAITHFUL, f"train.start={old_file}", "sft.epochs=0")
     train_run(run)
-    assert equal(weights_of(run.folder / "checkpoints" / "sft"), tensors_of(given_policy(str(old_file))))
+    assert equal(weights_of(run.folder / "checkpoints" / "sft"), tensors_of(read_given(str(old_file))))
     assert read_json(run.folder / "checkpoints" / "start" / "config.json")["extra"] == {"from": str(old_file)}
 
 
@@ -168,7 +168,7 @@ def test_a_start_of_another_form_is_answered_with_what_to_set(tiny_run: TinyRun,
     with pytest.raises(
         CheckpointError, match=r"add --set select\.demo_fields='\[\"image\", \"text\"\]' select\.fuse=mean"
     ):
-        fill_from(policy, given_policy(str(old_file)), "old")
+        fill_from(policy, read_given(str(old_file)), "old")
 
 
 def test_ratio_and_kl_may_refer_to_the_start_where_no_stage_imitates() -> None:

@@ -27,7 +27,7 @@ from leverplus.policies.base import Features
 from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
-from leverplus.training.given import given_policy
+from leverplus.training.given import read_given
 
 pytest.importorskip("transformers", reason="the extra `embed` is not installed")
 sys.path += [str(Path(__file__).parents[1] / "embedders")]
@@ -165,7 +165,7 @@ def test_training_goes_on_from_a_file_over_ids(run: TinyRun, old_file: Path, tmp
     began, ended = (
         tensors_of(load_checkpoint(tmp_path / "run" / "checkpoints" / n)[0]) for n in ("start", "sft-epoch001")
     )
-    given = tensors_of(given_policy(str(old_file)))
+    given = tensors_of(read_given(str(old_file)))
     assert all(torch.equal(began[name], given[name]) for name in given)
     assert any(not torch.equal(began[name], ended[name]) for name in began), "an epoch moved it"
 

@@ -11,7 +11,7 @@ from leverplus.doctor.tables import overview
 from leverplus.errors import DataError
 from leverplus.legacy.document import read_blocks
 from leverplus.legacy.published import parse_report
-from leverplus.legacy.words import items_in, metric, number, setting
+from leverplus.legacy.words import cell_number, items_in, metric, printed_setting
 
 
 def codes(text: str) -> list[str]:
@@ -23,18 +23,18 @@ def codes(text: str) -> list[str]:
     [("**50.15%**", 0.5015), ("-0.00007", -7e-5), ("5e-6", 5e-6), ("1,234", 1234.0), ("+1.60%", 0.016), ("⚠️ 3", 3.0)],
 )
 def test_a_cell_that_is_a_number_is_read_without_its_marks(cell, value):
-    assert number(cell) == pytest.approx(value)
+    assert cell_number(cell) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("cell", ["0.5-1.0", "Epoch 2", "< 10", "", "1 of 4", "仍然很小"])
 def test_a_cell_that_is_more_than_a_number_is_not_read_as_one(cell):
-    assert number(cell) is None
+    assert cell_number(cell) is None
 
 
 def test_metrics_and_settings_are_known_by_their_english_and_chinese_names():
     assert {metric(name) for name in ("Val Loss", "val_loss", "验证损失", "Validation loss")} == {"val/loss"}
     assert metric("KL散度") == metric("KL") == "kl"
-    assert setting("GRPO_LR") == setting("grpo lr") == "lr"
+    assert printed_setting("GRPO_LR") == printed_setting("grpo lr") == "lr"
     assert metric("状态") is None
 
 

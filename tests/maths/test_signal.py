@@ -33,11 +33,16 @@ def group_of(accuracies: list[float]) -> Group:
     ],
 )
 def test_mining_and_doctor_put_a_group_into_the_same_tier(accuracies: list[float], expected: str) -> None:
-    assert signal.tier(accuracies) == tier_of(group_of(accuracies)) == quality.tier(np.array(accuracies)) == expected
+    assert (
+        signal.tier(accuracies)
+        == tier_of(group_of(accuracies))
+        == quality.tier_or_flat(np.array(accuracies))
+        == expected
+    )
 
 
 def test_a_group_without_spread_is_flat_for_the_doctor_and_low_for_the_curriculum() -> None:
-    assert quality.tier(np.array([0.3, 0.3])) == "flat"
+    assert quality.tier_or_flat(np.array([0.3, 0.3])) == "flat"
     assert tier_of(group_of([0.3, 0.3])) == "low"
 
 

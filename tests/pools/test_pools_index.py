@@ -6,17 +6,17 @@ import pytest
 from leverplus.errors import LeverError
 from leverplus.pools import index as index_module
 from leverplus.pools.build import build_pools
-from leverplus.pools.index import open_index
+from leverplus.pools.index import open_pool_index
 from leverplus.pools.similarity import rows
 from leverplus.recipe.pools import PoolSection
 
 
 def test_small_sets_other_kinds_and_a_missing_library_are_searched_exactly(make_set, monkeypatch):
     _, vectors = make_set(50)
-    assert open_index(PoolSection(kind="corpus"), vectors) is None
-    assert open_index(PoolSection(kind="nearest_both", ann_above=0), vectors) is None
+    assert open_pool_index(PoolSection(kind="corpus"), vectors) is None
+    assert open_pool_index(PoolSection(kind="nearest_both", ann_above=0), vectors) is None
     monkeypatch.setattr(index_module, "find_spec", lambda name: None)
-    assert open_index(PoolSection(kind="corpus", ann_above=10), vectors) is None
+    assert open_pool_index(PoolSection(kind="corpus", ann_above=10), vectors) is None
 
 
 def test_an_approximate_pool_is_almost_the_exact_one_and_says_so(make_set):
@@ -44,4 +44,4 @@ def test_an_index_over_pictures_that_are_missing_is_refused(make_set):
     pytest.importorskip("faiss")
     _, vectors = make_set(50)
     with pytest.raises(LeverError, match="pictures are compared"):
-        open_index(PoolSection(kind="corpus", ann_above=0), type(vectors)(None, vectors.text, vectors.answer))
+        open_pool_index(PoolSection(kind="corpus", ann_above=0), type(vectors)(None, vectors.text, vectors.answer))

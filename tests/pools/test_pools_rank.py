@@ -20,7 +20,7 @@ from leverplus.pools.rank import (
     rank_two_stage,
     two_stage_demos,
 )
-from leverplus.pools.similarity import combine, rows, similarity
+from leverplus.pools.similarity import rows, similarity, weighted_similarity
 from leverplus.recipe.pools import PoolSection
 from leverplus.types import ItemId, Pool
 
@@ -52,7 +52,7 @@ def test_equal_questions_are_told_apart_by_picture():
 def test_marginal_relevance_avoids_a_copy_of_what_is_chosen():
     likeness = np.eye(4)
     likeness[3, 2] = likeness[2, 3] = 1.0
-    relevance = combine(IMAGE, TEXT, 0.5)
+    relevance = weighted_similarity(IMAGE, TEXT, 0.5)
     assert mmr_demos(POOL, relevance, likeness, 0.5, 2) == ("a", "d")
     assert mmr_demos(POOL, relevance, likeness, 1.0, 2) == ("c", "d")
 
@@ -63,7 +63,7 @@ def test_ranking_a_batch_is_ranking_each_pool(seed, shots, weight):
     image, text = rng.choice([0.1, 0.2, 0.3], (2, 5, 9))
     likeness = rng.random((5, 9, 9))
     pools = [Pool(ItemId(f"q{b}"), tuple(ItemId(f"{b}-{k}") for k in range(9)), "h") for b in range(5)]
-    both = combine(image, text, weight)
+    both = weighted_similarity(image, text, weight)
     assert demos_at(pools, rank_nearest(image, text, weight, shots)) == [
         nearest_demos(pool, image[b], text[b], weight, shots) for b, pool in enumerate(pools)
     ]
@@ -146,7 +146,7 @@ def test_a_smaller_pool_is_ranked_beside_a_larger_one_as_if_alone(make_set):
         own = demos_at(pools[3:4], rank_nearest(alone.image, alone.text, weight, 4))
         assert demos_at(pools, rank_nearest(together.image, together.text, weight, 4))[3] == own[0]
         likeness = pool_likeness(pools, items, vectors, weight)
-        found = rank_mmr(combine(together.image, together.text, weight), likeness, 0.5, 5)
+        found = rank_mmr(weighted_similarity(together.image, together.text, weight), likeness, 0.5, 5)
         assert set(found[3].tolist()) == set(range(5))
 
 

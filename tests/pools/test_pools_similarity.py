@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.pools import similarity as similarity_module
-from leverplus.pools.similarity import GRID, combine, cosine, mmr_order, nearest, similarity, top
+from leverplus.pools.similarity import GRID, cosine, mmr_order, nearest, similarity, top, weighted_similarity
 
 
 def unit(count, width, seed):
@@ -59,11 +59,11 @@ def test_both_similarities_are_weighted_by_hand():
 
 def test_pictures_that_are_compared_but_missing_are_refused_with_what_to_set():
     text = np.ones((2, 3))
-    assert np.array_equal(combine(None, text, 1.0), text)
+    assert np.array_equal(weighted_similarity(None, text, 1.0), text)
     with pytest.raises(LeverError, match=r"pictures are compared with weight 0\.5.*nearest_text"):
-        combine(None, text, 0.5)
+        weighted_similarity(None, text, 0.5)
     with pytest.raises(LeverError, match="text_weight = 2"):
-        combine(text, text, 2.0)
+        weighted_similarity(text, text, 2.0)
 
 
 @given(arrays(np.float64, (3, 17), elements=st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1.0])), st.integers(0, 17))

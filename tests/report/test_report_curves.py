@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from leverplus.report.curves import REWARDS, TRAINING, curve_figures, finding_row, fired_at, log_table, stage_starts
-from leverplus.report.data import number
+from leverplus.report.data import logged_number
 
 LOG = [
     {
@@ -52,8 +52,8 @@ def test_findings_are_marked_by_their_numbers_and_those_of_one_epoch_share_a_lin
 
 
 def test_a_missing_number_is_no_zero() -> None:
-    assert number({"a": None}, "a") is None
-    assert number({}, "a") is None
-    assert number({"a": True}, "a") is None
-    assert number({"a": 0}, "a") == 0.0
+    assert logged_number({"a": None}, "a") is None
+    assert logged_number({}, "a") is None
+    assert logged_number({"a": True}, "a") is None
+    assert logged_number({"a": 0}, "a") == 0.0
     assert log_table(["train/loss/total"], LOG).rows[-1][1] == ""

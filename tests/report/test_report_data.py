@@ -5,11 +5,11 @@ import json
 import pytest
 
 from leverplus.report.build import build_report
-from leverplus.report.data import number, read_run
+from leverplus.report.data import logged_number, read_run_files
 
 
 def test_a_whole_run_is_read_without_a_complaint(made) -> None:
-    files = read_run(made.folder)
+    files = read_run_files(made.folder)
     assert files.missing == {}
     assert files.results["n"] == len(files.predictions.items) == 36
     assert len(files.log) == 7
@@ -19,7 +19,7 @@ def test_a_whole_run_is_read_without_a_complaint(made) -> None:
 @pytest.mark.parametrize("name", ["eval.json", "predictions.parquet", "log.jsonl", "findings.json", "run.json"])
 def test_a_file_that_is_not_there_is_a_sentence_with_what_to_type(made, name) -> None:
     (made.folder / name).unlink()
-    sentence = read_run(made.folder).missing[name]
+    sentence = read_run_files(made.folder).missing[name]
     assert sentence.startswith(f"There is no {name}")
     assert "`lever " in sentence
 
@@ -28,13 +28,13 @@ def test_a_file_that_is_not_there_is_a_sentence_with_what_to_type(made, name) ->
 @pytest.mark.parametrize("name", ["eval.json", "predictions.parquet", "findings.json"])
 def test_a_damaged_file_is_a_sentence(made, name, content) -> None:
     (made.folder / name).write_bytes(content)
-    assert name in read_run(made.folder).missing
+    assert name in read_run_files(made.folder).missing
 
 
 def test_a_cut_last_line_of_the_log_is_left_out(made) -> None:
     path = made.folder / "log.jsonl"
     path.write_text(path.read_text() + '{"stage": "sft", "epo')
-    files = read_run(made.folder)
+    files = read_run_files(made.folder)
     assert len(files.log) == 7
     assert files.missing["log.jsonl"] == "1 damaged line(s) of log.jsonl were left out."
 
@@ -42,7 +42,7 @@ def test_a_cut_last_line_of_the_log_is_left_out(made) -> None:
 def test_predictions_of_another_evaluation_are_not_mixed_in(made) -> None:
     path = made.folder / "eval.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "n": 99}))
-    files = read_run(made.folder)
+    files = read_run_files(made.folder)
     assert files.predictions is None
     assert "36 items and eval.json 99" in files.missing["predictions.parquet"]
 
@@ -75,6 +75,6 @@ def test_a_loss_that_was_not_finite_is_a_gap_in_its_curve(made) -> None:
     path = made.folder / "log.jsonl"
     path.write_text(path.read_text() + '{"stage": "sft", "epoch": 9, "train/loss/total": NaN, "train/nll": Infinity}\n')
     assert 'data-figure="curve-loss"' in build_report(made).read_text()
-    assert number({"x": float("nan")}, "x") is None
-    assert number({"x": True}, "x") is None
-    assert number({"x": 2}, "x") == 2.0
+    assert logged_number({"x": float("nan")}, "x") is None
+    assert logged_number({"x": True}, "x") is None
+    assert logged_number({"x": 2}, "x") == 2.0

@@ -13,8 +13,8 @@ from leverplus.report.examples import (
     examples,
     fates,
     most_used,
-    picks_table,
     shorten,
+    usage_table,
     worth_alone,
 )
 from leverplus.report.pictures import SIDE, Thumbnails
@@ -64,7 +64,7 @@ def test_every_example_has_a_card_for_its_query(results, task) -> None:
 
 
 def test_picks_are_counted_over_items_and_draws(results) -> None:
-    table = {row[0]: row[1:] for row in picks_table(results).rows}
+    table = {row[0]: row[1:] for row in usage_table(results).rows}
     used = Counter(demo for draw in results.draws["random"][2] for p in draw for demo in p.demos)
     share = 100 * sum(n for _, n in used.most_common(10)) / used.total()
     assert table["random"] == ("2", str(36 * 2 * 2), str(len(used)), f"{share:.1f} %")

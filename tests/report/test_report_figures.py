@@ -113,7 +113,7 @@ def test_the_gap_table_keeps_its_columns_where_an_arm_lacks_one() -> None:
 
 
 def test_text_in_a_chart_is_no_markup() -> None:
-    assert figures.plain('<a href="x">&') == '&lt;a href="x"&gt;&amp;'
+    assert figures.chart_text('<a href="x">&') == '&lt;a href="x"&gt;&amp;'
 
 
 def test_long_names_beside_the_forest_are_cut_and_stay_apart(rows) -> None:

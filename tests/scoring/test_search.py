@@ -11,13 +11,13 @@ from leverplus.errors import ScoringError
 from leverplus.scoring.scorer import EVALUATION, TRAINING, info_score
 from leverplus.scoring.search import (
     beam_groups,
+    best_of_each_length,
     dense_groups,
     greedy_oracle,
     join_groups,
     oracle_objective,
     random_sequences,
     scored_groups,
-    top_members,
     truth_objective,
 )
 from leverplus.training.data.from_search import evidence_of
@@ -93,7 +93,7 @@ def test_the_best_of_every_length_are_kept_for_imitation(scorer, pools) -> None:
         join_groups(*p)
         for p in zip(dense_groups(scorer, pools), beam_groups(scorer, pools, shots=2, width=3), strict=True)
     ]
-    for group, kept in zip(groups, top_members(groups, 2), strict=True):
+    for group, kept in zip(groups, best_of_each_length(groups, 2), strict=True):
         assert [len(member.demos) for member in kept.members] == [1, 1, 2, 2]
         for length in (1, 2):
             best = sorted((s.gt_prob for s in group.scores if len(s.demos) == length), reverse=True)[:2]
@@ -177,7 +177,7 @@ def test_equal_sequences_are_taken_in_the_order_of_their_names() -> None:
     assert all(member.front for member in left.members)
     (best,) = greedy_oracle(Flat(), [pool], 2)
     assert [score.demos for score in best] == [("a",), ("a", "b")]
-    (kept,) = top_members(dense_groups(Flat(), [pool]), 2)
+    (kept,) = best_of_each_length(dense_groups(Flat(), [pool]), 2)
     assert [member.demos for member in kept.members] == [("a",), ("b",)]
     assert [score.demos for score in kept.scores] == [("a",), ("b",)]
 

@@ -12,8 +12,8 @@ from leverplus.errors import StoreError
 from leverplus.store.db import ScoreStore
 from leverplus.store.exchange import MergeReport, merge, verify
 from leverplus.store.keys import Context
-from leverplus.store.pages import rows_of
-from leverplus.store.salvage import Salvage, mend
+from leverplus.store.pages import rows_in_file
+from leverplus.store.salvage import Salvage, mend_bit
 
 COUNT = 2_000
 PAGE = 4096
@@ -70,7 +70,7 @@ def test_a_damaged_page_costs_its_own_rows_and_no_others(path, maker) -> None:
     middle = len(data) // 2 // PAGE * PAGE
     data[middle : middle + PAGE] = random.Random(0).randbytes(PAGE)
     path.write_bytes(data)
-    on_page = sum(1 for _ in rows_of(path))
+    on_page = sum(1 for _ in rows_in_file(path))
     report, found = saved(path, maker)
     assert report.salvaged == 1
     assert COUNT + 1 - 40 < len(found) < COUNT + 1  # about 30 rows fit on a page
@@ -161,6 +161,6 @@ def test_a_file_without_any_record_is_refused_as_before(path, tmp_path) -> None:
 def test_a_text_is_mended_by_one_bit_and_not_by_two(maker) -> None:
     text = bytearray(maker.context.canonical.encode())
     text[30] ^= 4
-    assert mend(bytes(text), maker.context.digest) == maker.context.canonical.encode()
+    assert mend_bit(bytes(text), maker.context.digest) == maker.context.canonical.encode()
     text[50] ^= 1
-    assert mend(bytes(text), maker.context.digest) is None
+    assert mend_bit(bytes(text), maker.context.digest) is None

@@ -20,7 +20,7 @@ from leverplus.experiment.run import Run
 from leverplus.experiment.train import train_run
 from leverplus.policies.items import choose_demos
 from leverplus.recipe.recipe import find_recipe, load_recipe
-from leverplus.rundir import digest_of, read_json, stage_folder, write_json
+from leverplus.rundir import read_json, stage_folder, text_digest, write_json
 from leverplus.training.checkpoint import load_checkpoint
 from leverplus.training.data import expected_accuracy
 from leverplus.training.data.active import propose, turns
@@ -84,7 +84,9 @@ def as_of_first_version(folder: Path) -> None:
         assert "label_pretraining" in text
         (folder / name).write_text(text.replace("label_pretraining", "agreement"))
     manifest = read_json(folder / "run.json")
-    write_json(folder / "run.json", {**manifest, "resolved_digest": digest_of((folder / "resolved.toml").read_text())})
+    write_json(
+        folder / "run.json", {**manifest, "resolved_digest": text_digest((folder / "resolved.toml").read_text())}
+    )
 
 
 def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:

@@ -15,7 +15,7 @@ from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import GrpoConfig, RewardConfig
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row
-from leverplus.training.distributions import demonstration_effects, describe, first_advantages, histogram
+from leverplus.training.distributions import demonstration_effects, describe_rows, first_advantages, histogram
 from leverplus.training.grpo import Grpo
 from leverplus.training.loop import StageRun, run_stage
 from leverplus.types import ItemId
@@ -29,7 +29,7 @@ def row(rewards: list[float], accuracy: list[float]) -> Row:
 
 def test_groups_are_counted_by_hand() -> None:
     rows = [row([0.5, 0.5], [0.0, 0.0]), row([0.0, 1.0, 0.26], [0.0, 1.0, 1.0]), row([1.0], [1.0])]
-    found = describe(rows)
+    found = describe_rows(rows)
     assert [found[key] for key in ("groups", "sequences", "flat", "all_wrong", "all_right")] == [3, 6, 2, 1, 1]
     counts = found["rewards"]["counts"]
     assert {place: count for place, count in enumerate(counts) if count} == {0: 1, 5: 1, 10: 2, 19: 2}

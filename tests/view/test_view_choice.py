@@ -10,7 +10,7 @@ import pytest
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions
 from leverplus.selector.selector import Selector
-from leverplus.view.choice import Step, explain, step_figures
+from leverplus.view.choice import Step, explain_pooled, step_figures
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def selector(runs: Path) -> Selector:
 def test_every_step_is_a_distribution_over_what_is_left(selector: Selector, runs: Path) -> None:
     results = read_predictions(runs / "first" / "predictions.parquet")
     for row in (0, 3):
-        choice = explain(selector, selector.run.task.item(results.items[row]), 2)
+        choice = explain_pooled(selector, selector.run.task.item(results.items[row]), 2)
         assert choice.demos == results.draws["learned"][2][0][row].demos
         for step in choice.steps:
             assert sum(step.probabilities) == pytest.approx(1.0, abs=1e-5)
@@ -30,7 +30,7 @@ def test_every_step_is_a_distribution_over_what_is_left(selector: Selector, runs
 
 
 def test_the_greedy_list_has_the_product_of_its_steps_as_probability(selector: Selector) -> None:
-    choice = explain(selector, selector.run.task.items("test")[7], 3)
+    choice = explain_pooled(selector, selector.run.task.items("test")[7], 3)
     product = math.prod(step.probabilities[step.taken] for step in choice.steps)
     same = [beam.probability for beam in choice.beams if beam.demos == choice.demos]
     assert not same or same[0] == pytest.approx(product, rel=1e-4)
@@ -41,7 +41,7 @@ def test_the_greedy_list_has_the_product_of_its_steps_as_probability(selector: S
 
 
 def test_entropy_counts_the_candidates_it_amounts_to(selector: Selector) -> None:
-    choice = explain(selector, selector.run.task.items("test")[7], 1)
+    choice = explain_pooled(selector, selector.run.task.items("test")[7], 1)
     [step] = choice.steps
     assert step.entropy == pytest.approx(-sum(p * math.log(p) for p in step.probabilities if p > 0))
     assert 1.0 < math.exp(step.entropy) <= len(choice.pool)
@@ -53,7 +53,7 @@ def test_the_taken_is_shown_even_when_it_is_not_among_the_likeliest() -> None:
 
 
 def test_charts_hold_every_candidate(selector: Selector) -> None:
-    choice = explain(selector, selector.run.task.items("test")[7], 2)
+    choice = explain_pooled(selector, selector.run.task.items("test")[7], 2)
     first, second = step_figures(choice)
     assert first.data[0]["y"] == list(choice.steps[0].probabilities)
     assert second.table is not None
@@ -63,4 +63,4 @@ def test_charts_hold_every_candidate(selector: Selector) -> None:
 def test_more_than_a_selector_chooses_is_refused(selector: Selector) -> None:
     for shots in (0, 9):
         with pytest.raises(LeverError, match=f"not {shots}"):
-            explain(selector, selector.run.task.items("test")[0], shots)
+            explain_pooled(selector, selector.run.task.items("test")[0], shots)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmarking import load_benchmark
 
-from leverplus.world.weights import load_encoder, load_model, read_card
+from leverplus.world.weights import load_encoder, load_lvlm, read_card
 from leverplus.world.words import ANSWER_END, ANSWER_START, BACKGROUNDS, COLOURS, END, SHAPES
 
 world_pretrain = load_benchmark("world_pretrain")
@@ -36,7 +36,7 @@ def test_two_steps_on_a_cpu_leave_weights_that_load(tmp_path: Path, capsys: pyte
     figures = json.loads(capsys.readouterr().out)
     assert figures["n"] == 2
     assert 0.0 <= figures["zero_shot"] <= 1.0
-    model, encoder = load_model(tmp_path), load_encoder(tmp_path)
+    model, encoder = load_lvlm(tmp_path), load_encoder(tmp_path)
     assert len(model.blocks) == 1
     assert all(torch.isfinite(parameter).all() for parameter in (*model.parameters(), *encoder.parameters()))
     assert read_card(tmp_path / "model.safetensors")["settings"]["steps"] == 2

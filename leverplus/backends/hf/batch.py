@@ -50,7 +50,7 @@ class BatchRow:
     length: int
 
 
-def rows_of(nodes: Sequence[Node], prompts: Sequence[Prompt], parent: int = 0, depth: int = 0) -> list[BatchRow]:
+def batch_rows(nodes: Sequence[Node], prompts: Sequence[Prompt], parent: int = 0, depth: int = 0) -> list[BatchRow]:
     """Rows of sibling nodes; a node that ends a prompt is read together with the answers that are weighed."""
     rows = []
     for node in nodes:

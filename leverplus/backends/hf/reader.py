@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leverplus.backends.hf.batch import BatchRow, Kept, Sheet, batches, distances, rows_of, visible
+from leverplus.backends.hf.batch import BatchRow, Kept, Sheet, batch_rows, batches, distances, visible
 from leverplus.backends.hf.beams import Beams, beam_search
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.tree import Node, Prompt, grow
@@ -111,7 +111,7 @@ class Reader:
     def _read(self, job: _Job) -> list[PromptReading]:
         prompts = job.prompts
         roots = grow(prompts, share=self.share)
-        self._descend(rows_of(roots, prompts), None, job)
+        self._descend(batch_rows(roots, prompts), None, job)
         # The last token of what is written or weighed is only predicted, never read.
         spent = [float(max(0, len(job.written[number]) - 1)) for number in range(len(prompts))]
         share_cost(roots, spent)
@@ -133,7 +133,7 @@ class Reader:
             del hidden, past  # frees their memory before the children are read
             children: list[BatchRow] = []
             for place, row in enumerate(batch):
-                children += rows_of(row.node.children, job.prompts, place, row.depth + row.length)
+                children += batch_rows(row.node.children, job.prompts, place, row.depth + row.length)
             if children:
                 self._descend(children, now, job)
 

@@ -62,7 +62,7 @@ def read_console(text: str) -> list[LogLine]:
             if cells.group(3) is None:
                 section = cells.group(2)
             else:
-                table[f"{section}{cells.group(2)}"] = number(cells.group(3))
+                table[f"{section}{cells.group(2)}"] = printed_number(cells.group(3))
             continue
         if table and _RULE.match(row):
             lines.append(LogLine(table, resumed))
@@ -107,13 +107,13 @@ def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None
     for name, cell in zip(header, cells, strict=True):
         if cell is None:
             continue
-        value = number(cell.group(1))
+        value = printed_number(cell.group(1))
         percent = bool(cell.group(2))
         values[name] = (value or 0.0) / 100.0 if percent else value
     return values
 
 
-def number(text: str) -> float | None:
+def printed_number(text: str) -> float | None:
     """A printed number, None where it is not finite."""
     value = float(text.replace(",", ""))
     return value if math.isfinite(value) else None
@@ -128,10 +128,10 @@ def _values(row: str) -> dict[str, float | None]:
             name, sign, shown = part.rpartition(":")
             shown = re.sub(r"^np\.\w+\((.*)\)$", r"\1", shown.strip())
             if sign and re.fullmatch(_NUMBER, shown, re.IGNORECASE):
-                values[name.strip()] = number(shown)
+                values[name.strip()] = printed_number(shown)
         return values
     for found in _DICT.finditer(row):
-        items = {name: number(value) for name, value in _DICT_ITEM.findall(found.group())}
+        items = {name: printed_number(value) for name, value in _DICT_ITEM.findall(found.group())}
         if any(meaning(name) is not None for name in items):
             place = _PLACE.search(row[: found.start()])  # "step 12: {...}"
             if place and "step" not in items:
@@ -156,7 +156,7 @@ def _pairs(row: str) -> dict[str, float | None]:
     for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
         name = _known_end(found.group(1))
         if name is not None and name not in values:
-            value = number(found.group(2))
+            value = printed_number(found.group(2))
             values[name] = value / 100.0 if found.group(3) and value is not None else value
     return {**dict(places), **values} if values else {}
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from leverplus.doctor.logs.console import number, read_console
+from leverplus.doctor.logs.console import printed_number, read_console
 from leverplus.doctor.logs.events import read_events
 from leverplus.doctor.logs.names import LogLine
 from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_checkpoints, read_csv, read_state
 from leverplus.doctor.records import Record, Series
-from leverplus.doctor.runfolder import read_lines
+from leverplus.doctor.runfolder import read_log_lines
 from leverplus.errors import DataError
 
 Runs = dict[str, list[LogLine]]
@@ -46,13 +46,13 @@ def lines_of_file(path: Path) -> list[LogLine]:
     if path.suffix in (".csv", ".tsv"):
         return read_csv(path)
     if path.suffix == ".jsonl":
-        return lines_of(read_lines(path))
+        return lines_of(read_log_lines(path))
     if path.name == "trainer_state.json":
         return read_state(path)
-    return read_console(text_of(path))
+    return read_console(read_log_text(path))
 
 
-def text_of(path: Path) -> str:
+def read_log_text(path: Path) -> str:
     """The text of a file; a log in another encoding than UTF-8 is refused with the command that changes it."""
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -122,7 +122,7 @@ def _mlflow(folder: Path) -> Runs:
             for row in path.read_text(encoding="utf-8").splitlines():
                 cells = row.split()  # time, value, step
                 if len(cells) >= 3:
-                    steps.setdefault(float(cells[2]), {})[metric] = number(cells[1])
+                    steps.setdefault(float(cells[2]), {})[metric] = printed_number(cells[1])
         if steps:
             label = "" if len(homes) == 1 else home.parent.name
             runs[label] = [LogLine({"step": step, **steps[step]}) for step in sorted(steps)]
@@ -135,10 +135,10 @@ def _wandb(folder: Path) -> Runs:
     runs: Runs = {}
     for home in homes:
         history, printed = home / "wandb-history.jsonl", home / "output.log"
-        lines = lines_of(read_lines(history)) if history.is_file() else []
+        lines = lines_of(read_log_lines(history)) if history.is_file() else []
         if not lines and printed.is_file():
-            lines = read_console(text_of(printed))
-        lines = lines or lines_of(read_lines(home / "wandb-summary.json"))
+            lines = read_console(read_log_text(printed))
+        lines = lines or lines_of(read_log_lines(home / "wandb-summary.json"))
         runs["" if len(homes) == 1 else home.parent.name] = lines
     if not runs and any(folder.rglob("*.wandb")):
         raise DataError(

@@ -61,7 +61,7 @@ def _exact() -> dict[str, tuple[str, int]]:
     return found
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A logged name as the table writes names."""
     return re.sub(r"[_\-.\s]+", " ", name.strip().lower().replace("\\", "/"))
 
@@ -69,7 +69,7 @@ def plain(name: str) -> str:
 @cache
 def meaning(name: str) -> tuple[str, int] | None:
     """Our name for a logged one and how telling that name is (0 is best); None where it means nothing to us."""
-    cleaned = plain(name)
+    cleaned = plain_name(name)
     bare = _TRAINING.sub("", cleaned)
     for tried in (cleaned, bare):
         found = _look_up(tried)
@@ -107,8 +107,8 @@ def user_names(text: str | None) -> dict[str, str]:
 
 
 def _ours(name: str) -> str:
-    known = {plain(own.replace("/", " ")): own for own in (*table(), *HELD_OUT.values()) if own != "test_reward"}
-    found = known.get(plain(name.replace("/", " ")))
+    known = {plain_name(own.replace("/", " ")): own for own in (*table(), *HELD_OUT.values()) if own != "test_reward"}
+    found = known.get(plain_name(name.replace("/", " ")))
     meant = meaning(name) if found is None else None
     if found is None and meant is None:
         usual = "reward, kl, loss, val_loss, val_reward, accuracy, val_accuracy, entropy, lr, grad_norm, length, step"

@@ -21,7 +21,7 @@ from leverplus.embedders.base import Vectors
 from leverplus.errors import TrainingError
 from leverplus.maths.schedules import learning_rate
 from leverplus.metrics import Metric, normalise_answer
-from leverplus.pools.build import picture_of
+from leverplus.pools.build import picture_name
 from leverplus.training.seeds import derive_seed
 from leverplus.types import Item, ItemId, Score
 
@@ -107,7 +107,7 @@ def _inputs(vectors: Vectors) -> Tensor:
 
 def _folds(items: Sequence[Item], seed: int) -> np.typing.NDArray[np.int64]:
     """A fold for every item (N,); all questions on a picture are in one."""
-    pictures = [picture_of(item) or f"of its own {place}" for place, item in enumerate(items)]
+    pictures = [picture_name(item) or f"of its own {place}" for place, item in enumerate(items)]
     names = sorted(set(pictures))
     if len(names) < FOLDS:
         raise TrainingError(

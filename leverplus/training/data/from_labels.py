@@ -18,7 +18,7 @@ from leverplus.errors import TrainingError
 from leverplus.metrics import Metric
 from leverplus.policies.base import Policy
 from leverplus.policies.items import ItemTable
-from leverplus.pools.build import picture_of
+from leverplus.pools.build import picture_name
 from leverplus.recipe.training import LabelPretrainingConfig
 from leverplus.training.data.rows import Row
 from leverplus.training.seeds import derive_seed
@@ -56,7 +56,7 @@ class LabelRows:
         # items in blocks of one answer each; block `a` ends before ends[a]
         self.by_answer = np.argsort(self.own, kind="stable")
         self.ends = np.cumsum(np.bincount(self.own, minlength=len(self.shown)))
-        pictures = [picture_of(item) for item in items]
+        pictures = [picture_name(item) for item in items]
         numbers = {picture: number for number, picture in enumerate(dict.fromkeys(pictures))}
         # an item without a picture has a negative number of its own, so that it equals itself only
         self.pictures = np.array([-1 - n if p is None else numbers[p] for n, p in enumerate(pictures)])

@@ -17,7 +17,7 @@ from leverplus.maths.rewards import Evidence, Weights
 from leverplus.policies.base import PAD, STOP, may_stop
 from leverplus.policies.items import ItemTable
 from leverplus.recipe.training import RewardConfig
-from leverplus.scoring.search import top_members
+from leverplus.scoring.search import best_of_each_length
 from leverplus.training.data.rows import Row
 from leverplus.types import Demos, Group, Member, Score
 
@@ -38,7 +38,7 @@ class RowMaker:
 
     def __call__(self, groups: Sequence[Group], imitate: int = 0) -> list[Row]:
         """Rows of all lists of every group, or only of the `imitate` best of every length."""
-        chosen = top_members(groups, imitate) if imitate else groups
+        chosen = best_of_each_length(groups, imitate) if imitate else groups
         return rows_from_groups(
             chosen,
             self.table,
