@@ -25,7 +25,7 @@ from leverplus.report.build import build_report
 from leverplus.report.data import read_run_files
 from leverplus.report.examples import fates
 from leverplus.report.verdict import headline
-from leverplus.view.app import create_app
+from leverplus.view.app import create_view
 
 WIDTH, SCALE, COLOURS = 1000, 1.5, 128
 
@@ -52,7 +52,7 @@ def served(folder: Path) -> Iterator[str]:
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(create_app(folder), log_level="warning", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(create_view(folder), log_level="warning", ws="none"))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -30,7 +30,7 @@ from leverplus.evaluation.conditions import items_hash
 from leverplus.experiment.opening import open_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.tasks.world import WorldTask, draw_items
-from leverplus.view.app import create_app
+from leverplus.view.app import create_view
 
 ARMS = ("random", "nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr", "learned", "oracle")
 SHOTS = (1, 2, 3, 4)
@@ -90,7 +90,7 @@ def measure(rows: int) -> dict[str, Any]:
         total = make_run(Path(place) / "big", rows)
         make_run(Path(place) / "other", rows, ["sft.lr=0.01"])
         draw_items.cache_clear()  # making the run has drawn the items already; a page that was just started has not
-        client = TestClient(create_app(Path(place)), base_url="http://127.0.0.1")
+        client = TestClient(create_view(Path(place)), base_url="http://127.0.0.1")
         base = "/run/big/queries?arm=learned&baseline=nearest_both&shots=2"
         filters = {
             "next page": "&page=2",

@@ -27,7 +27,7 @@ from leverplus.world.encoder import DualEncoder
 from leverplus.world.facts import known_facts
 from leverplus.world.model import ITEM_TOKENS, MAX_DEMOS, PROMPT_TOKENS, ModelConfig, TinyLVLM, normalise_pictures
 from leverplus.world.questions import CUES
-from leverplus.world.scenes import SIZE, Scenes, draw_nuisance, render
+from leverplus.world.scenes import SIZE, Scenes, draw_nuisance, render_scenes
 from leverplus.world.words import (
     ANSWER_START,
     BACKGROUNDS,
@@ -88,7 +88,7 @@ def draw_bank(settings: Pretraining, device: str) -> Tensor:
         m = settings.pictures_per_look
         scenes = Scenes(np.full(m, shape), np.full(m, colour), np.full(m, background), *draw_nuisance(rng, m))
         noise = torch.randn(m, 3, SIZE, SIZE, generator=generator, device=device)
-        bank.append(render(scenes, noise, device))
+        bank.append(render_scenes(scenes, noise, device))
     return torch.cat(bank)
 
 

@@ -12,7 +12,7 @@ from leverplus.world.encoder import DualEncoder
 from leverplus.world.model import TinyLVLM, normalise_pictures
 from leverplus.world.questions import NONE, Questions, draw_questions
 from leverplus.world.reader import PromptItems, read_prompts
-from leverplus.world.scenes import SIZE, render
+from leverplus.world.scenes import SIZE, render_scenes
 from leverplus.world.words import END, PARAPHRASES, question_tokens
 
 POOL = 64
@@ -95,7 +95,7 @@ def _read(model: TinyLVLM, encoder: DualEncoder, questions: Questions, device: s
     for start in range(0, len(questions.scenes), 500):
         rows = np.arange(start, min(start + 500, len(questions.scenes)))
         noise = torch.from_numpy(rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)).to(device)
-        pictures = normalise_pictures(render(questions.scenes.take(rows), noise, device))
+        pictures = normalise_pictures(render_scenes(questions.scenes.take(rows), noise, device))
         seen.append(model.see(pictures))
         vectors.append(encoder.embed_pictures(pictures))
     image = torch.as_tensor(questions.image, device=device)

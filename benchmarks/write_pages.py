@@ -20,7 +20,7 @@ from write_readme import readme
 from write_reference import commands_page, recipe_page
 
 from leverplus.doctor.examine import handbook
-from leverplus.lab.plans import markdown
+from leverplus.lab.plans import plans_markdown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -30,7 +30,7 @@ def documents() -> str:
 
 
 def plans() -> str:
-    measured = markdown(json.loads((DOCS / "plans.json").read_text(encoding="utf-8")))
+    measured = plans_markdown(json.loads((DOCS / "plans.json").read_text(encoding="utf-8")))
     table = f"<!-- measured -->\n{measured}<!-- /measured -->"
     page = (DOCS / "plans.md").read_text(encoding="utf-8")
     return re.sub(r"<!-- measured -->.*<!-- /measured -->", lambda _: table, page, flags=re.S)

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from leverplus.lab.plans import DOCUMENTS, PLANS, markdown, sentence
+from leverplus.lab.plans import DOCUMENTS, PLANS, plan_sentence, plans_markdown
 from leverplus.recipe.recipe import find_recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,11 +41,11 @@ def main() -> int:
         return 1
     for name, row in rows.items():
         path = find_recipe(name)
-        line = f"expected = {json.dumps(sentence(row, found))}"
+        line = f"expected = {json.dumps(plan_sentence(row, found))}"
         path.write_text(re.sub(r"^expected = .*$", lambda _, line=line: line, path.read_text(), count=1, flags=re.M))
     (DOCS / "plans.json").write_text(json.dumps(found, indent=1) + "\n")
     page = DOCS / "plans.md"
-    table = f"<!-- measured -->\n{markdown(found)}<!-- /measured -->"
+    table = f"<!-- measured -->\n{plans_markdown(found)}<!-- /measured -->"
     page.write_text(re.sub(r"<!-- measured -->.*<!-- /measured -->", lambda _: table, page.read_text(), flags=re.S))
     print(f"{len(rows)} recipes, docs/plans.json and docs/plans.md were written")
     return 0
@@ -58,7 +58,7 @@ def write_forms(found: dict[str, Any]) -> int:
         return 1
     (DOCS / "plans_documents.json").write_text(json.dumps(found, indent=1) + "\n")
     page = DOCS / "plans.md"
-    table = f"<!-- forms -->\n{markdown(found)}<!-- /forms -->"
+    table = f"<!-- forms -->\n{plans_markdown(found)}<!-- /forms -->"
     page.write_text(re.sub(r"<!-- forms -->.*<!-- /forms -->", lambda _: table, page.read_text(), flags=re.S))
     print(f"{len(found['recipes'])} rows, docs/plans_documents.json and docs/plans.md were written")
     return 0

@@ -42,13 +42,19 @@ ADVANTAGES: Table = {
     "centred": "leverplus.maths.advantages:centred",
     "leave_one_out": "leverplus.maths.advantages:leave_one_out",
 }
-LOSSES: Table = {
+LISTWISE_LOSSES: Table = {
+    "listwise": "leverplus.maths.losses:listwise",
+}
+"""What `listwise.loss` may name: losses of tables of next picks, all called alike."""
+STAGE_LOSSES: Table = {
     "cross_entropy": "leverplus.maths.losses:cross_entropy",
     "rce": "leverplus.maths.losses:rce",
     "ppo_clip": "leverplus.maths.losses:ppo_clip",
-    "listwise": "leverplus.maths.losses:listwise",
     "pairwise": "leverplus.maths.losses:pairwise",
 }
+"""The formulas of the other stages. Each is called by its own stage with what that stage has; no recipe names one."""
+LOSSES: Table = {**STAGE_LOSSES, **LISTWISE_LOSSES}
+"""Every loss by name, for whoever lists them."""
 SAMPLERS: Table = {
     "random": "leverplus.pools.samplers:random",
     "nearest_text": "leverplus.pools.samplers:nearest_text",
@@ -113,14 +119,14 @@ METRICS: Table = {
     "edit_similarity": "leverplus.metrics.text:edit_similarity",
 }
 EMBEDDERS: Table = {
-    "world": "leverplus.embedders.world:WorldEmbedder",
+    "world": "leverplus.embedders.world:world_embedder",
     "sentence": "leverplus.embedders.sentence:SentenceEncoder",
     "clip": "leverplus.embedders.dual:clip",
     "siglip": "leverplus.embedders.dual:siglip",
     "stored": "leverplus.embedders.stored:StoredVectors",
 }
 BACKENDS: Table = {
-    "world": "leverplus.backends.world:WorldBackend",
+    "world": "leverplus.backends.world:world_backend",
     "openai": "leverplus.backends.api.backend:OpenAIBackend",
     "hf": "leverplus.backends.hf.backend:HfBackend",
     "table": "leverplus.backends.table.backend:TableBackend",
@@ -131,7 +137,7 @@ TINY_MODELS: Table = {
 }
 """Models with random weights, `model.name = "tiny:NAME"`: they prove the wiring, no answer need be right."""
 TASKS: Table = {
-    "world": "leverplus.tasks.world:WorldTask",
+    "world": "leverplus.tasks.world:world_task",
     "okvqa": "leverplus.tasks.vqa:okvqa",
     "vqav2": "leverplus.tasks.vqa:vqav2",
     "okvqa_captions": "leverplus.tasks.okvqa_captions:okvqa_captions",
@@ -258,7 +264,7 @@ LEGACY: Table = {
 KINDS: tuple[tuple[str, Table], ...] = (
     ("reward", REWARDS),
     ("advantage", ADVANTAGES),
-    ("loss", LOSSES),
+    ("loss", LISTWISE_LOSSES),
     ("pool", SAMPLERS),
     ("head", HEADS),
     ("embedder", EMBEDDERS),

@@ -25,7 +25,7 @@ from leverplus.evaluation.predictions import read_predictions, write_predictions
 from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
 from leverplus.rundir import replaced, write_json
-from leverplus.scoring.group_file import write_json as write_groups
+from leverplus.scoring.group_file import write_json_value as write_groups
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint, save_state
 from leverplus.training.runlog import RunLog
 

@@ -1,4 +1,4 @@
-"""One word for one thing: every class name stands once in the package."""
+"""One word for one thing: every class name and every public function name stands once in the package."""
 
 from __future__ import annotations
 
@@ -16,6 +16,29 @@ def test_every_class_name_stands_once_in_the_package() -> None:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+PARALLEL = {
+    "lever_demos": "each framework's own entry, called by that name in its configuration",
+    "rank": "a reward and an advantage, both called so in recipes",
+    "spoil_pools": "training asks, the room for the earlier code does",
+    "spoil_groups": "likewise",
+    "spoil_rows": "likewise",
+    "convert_checkpoint": "likewise",
+}
+"""Functions that may stand twice, and why. Commands are left out: each has a `run` and `add_arguments`."""
+
+
+def test_every_public_function_stands_once_in_the_package() -> None:
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        if "cli" not in path.relative_to(PACKAGE).parts:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: places for name, places in twice.items() if name not in PARALLEL} == {}
+    assert set(PARALLEL) <= set(twice)
 
 
 FORMER = {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leverplus.backends.base import Reply, Request
 from leverplus.errors import ScoringError
+from leverplus.recipe.model import ModelSection
 from leverplus.tasks.world import WorldTask
 from leverplus.types import Item, ItemId
 from leverplus.world.model import MAX_DEMOS, normalise_pictures
@@ -20,6 +21,11 @@ from leverplus.world.words import answer_text, answer_tokens, question_tokens
 
 BATCH = {"cpu": 256, "cuda": 8192}
 """Prompts read together: as many as keep the activations within a core's cache, or as fill a GPU."""
+
+
+def world_backend(task: WorldTask, _model: ModelSection) -> WorldBackend:
+    """The backend `world` of a recipe; it brings its own model and reads no setting."""
+    return WorldBackend(task)
 
 
 class WorldBackend:

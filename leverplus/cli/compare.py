@@ -111,7 +111,7 @@ def _print(args: argparse.Namespace, title: str, header: Sequence[str], rows: Se
 
 
 def _published(args: argparse.Namespace) -> int:
-    from leverplus.evaluation.published import compare_published, read_published, sentence
+    from leverplus.evaluation.published import compare_published, read_published, row_in_words
 
     report = compare_published(read_published(args.from_summary), args.baseline)
     if args.json:
@@ -124,7 +124,7 @@ def _published(args: argparse.Namespace) -> int:
         "each by a full point. `Settle` means: found 80 % of the time at p < 0.05.\n"
     )
     for row in report["comparisons"]:
-        print(("- " if args.markdown else "") + sentence(row, report["n"]))
+        print(("- " if args.markdown else "") + row_in_words(row, report["n"]))
     noise = [row for row in report["comparisons"] if all(end["within_noise"] for end in row["assuming"])]
     total = len(report["comparisons"])
     print(f"\n{len(noise)} of {total} differences are within noise over the whole range.")

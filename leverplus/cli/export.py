@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def _groups(args: argparse.Namespace) -> str:
     from leverplus.legacy.beam import write_beam
     from leverplus.legacy.rl import write_rl
-    from leverplus.scoring.group_file import FILE, read_group_file, rename_items, write_json
+    from leverplus.scoring.group_file import FILE, read_group_file, rename_items, write_json_value
 
     imported = (args.source / FILE).is_file()
     file = read_group_file(args.source) if imported else _from_run(args)
@@ -55,7 +55,7 @@ def _groups(args: argparse.Namespace) -> str:
     if file.kind != args.format:
         raise DataError(f"{args.source} holds {file.kind} data, which has not all that {args.format} data need")
     write = write_rl if file.kind == "rl" else write_beam
-    write_json(args.out, write(file))
+    write_json_value(args.out, write(file))
     return f"{len(file.entries):,} queries, {sum(len(entry.candidates) for entry in file.entries):,} sequences"
 
 
@@ -88,7 +88,7 @@ def _from_run(args: argparse.Namespace) -> GroupFile:
 def _metrics(args: argparse.Namespace) -> str:
     from leverplus.legacy.imports import METRICS_FILE, read_metrics_folder
     from leverplus.legacy.metrics import metrics_from_report, write_metrics
-    from leverplus.scoring.group_file import read_json, write_json
+    from leverplus.scoring.group_file import read_json_value, write_json_value
 
     report = args.source / rundir.EVAL
     found: list[Measurement]
@@ -96,10 +96,10 @@ def _metrics(args: argparse.Namespace) -> str:
         found = read_metrics_folder(args.source)
     elif report.is_file():
         when = datetime.fromtimestamp(report.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        found = metrics_from_report(read_json(report), when)
+        found = metrics_from_report(read_json_value(report), when)
     else:
         raise MissingFile(f"{args.source} has no eval.json; type `lever eval {args.source}`")
-    write_json(args.out, write_metrics(found))
+    write_json_value(args.out, write_metrics(found))
     return f"{len(found)} evaluations"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
-from leverplus.experiment.grid import configurations, read_grid, search_grid, shown
+from leverplus.experiment.grid import configurations, read_grid, search_grid, settings_text
 from leverplus.experiment.workshop import Workshop, seed_count
 from leverplus.recipe.recipe import load_recipe
 from leverplus.rundir import held, make_private_folder
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print_table(dev_table(record))
     chosen, test = record["chosen"], record["test"]
-    print(f"chosen on dev out of {record['configurations']} configurations: {shown(chosen['set'])}")
+    print(f"chosen on dev out of {record['configurations']} configurations: {settings_text(chosen['set'])}")
     mean = next(row for row in test["comparisons"] if row["shots"] == "mean")
     low, high = (100 * bound for bound in mean["ci95"])
     print(
@@ -68,5 +68,5 @@ def dev_table(record: Mapping[str, Any]) -> Any:
     rows = [row for row in record["tried"] if "mean" in row]
     for row in sorted(rows, key=lambda row: -row["mean"]):
         spread = "one seed" if row["spread"] is None else f"{row['spread']:.3f}"
-        table.add_row(shown(row["set"]), f"{row['mean']:.3f}", spread)
+        table.add_row(settings_text(row["set"]), f"{row['mean']:.3f}", spread)
     return table

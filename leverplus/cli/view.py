@@ -24,11 +24,11 @@ def run(args: argparse.Namespace) -> int:
         import uvicorn
     except ImportError as error:
         raise LeverError("the page needs a web server; type `pip install 'leverplus[serve]'`") from error
-    from leverplus.view.app import create_app
+    from leverplus.view.app import create_view
     from leverplus.view.connections import KEEP_ALIVE_SECONDS, PatientProtocol, listen
     from leverplus.view.guard import LOOPBACK
 
-    app = create_app(args.folder, args.host)
+    app = create_view(args.folder, args.host)
     config = uvicorn.Config(
         app,
         host=args.host,

@@ -148,7 +148,7 @@ def _differences(published: Published, *, means: bool) -> list[_Printed]:
         else:
             values = [(str(s), arm.accuracy[s], rivals[0].accuracy[s]) for s in shared]
         for shots, own, other in values:
-            row = _Printed(shown(arm.name), shots, arm.n, own - other, _p_values(arm.n, own, other))
+            row = _Printed(short_name(arm.name), shots, arm.n, own - other, _p_values(arm.n, own, other))
             # the same row printed in two tables is one difference, whatever it is called
             key = (shots, *sorted(arm.accuracy.items()), *sorted(rivals[0].accuracy.items()))
             found.setdefault(key, row)
@@ -237,7 +237,7 @@ def identical_rows(record: Record) -> list[Finding]:
             names = identity(left.name), identity(right.name)
             if all(names) and names[0] != names[1] and left.accuracy == right.accuracy and not left.baseline:
                 count = len(left.accuracy)
-                title = text.say("seen", right=shown(right.name), left=shown(left.name), count=count)
+                title = text.say("seen", right=short_name(right.name), left=short_name(left.name), count=count)
                 evidence = {"values": count, "first": left.accuracy[min(left.accuracy)]}
                 return text.found(title, evidence)
     return []
@@ -256,7 +256,7 @@ def identity(name: str) -> str:
     return " ".join(parts + ([f"phase {phase.group(1)}"] if phase else []))
 
 
-def shown(name: str) -> str:
+def short_name(name: str) -> str:
     """A name as findings print it: the number of the plan and the epoch where it has them."""
     plan, epoch = identity(name), re.search(r"epoch\s*(\d+)", name, re.IGNORECASE)
     if not plan:

@@ -16,7 +16,7 @@ from leverplus.maths.signal import FLAT, is_right
 from leverplus.recipe.recipe import apply_override
 from leverplus.recipe.schema import read_section
 from leverplus.recipe.training import RewardConfig
-from leverplus.scoring.group_file import FORMAT, load_groups, read_json
+from leverplus.scoring.group_file import FORMAT, load_groups, read_json_value
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART
 from leverplus.store.records import unseal
@@ -45,7 +45,7 @@ def groups_of(path: Path) -> Iterable[Group]:
         return load_groups(path)
     if _starts_like_a_store(path):
         return _of_store(path)
-    value = read_json(path)
+    value = read_json_value(path)
     if isinstance(value, Mapping) and value.get("format") == FORMAT:
         return load_groups(path)
     found: list[Group] | None = load(LEGACY, "groups", "reader")(value, str(path))

@@ -34,7 +34,7 @@ def open_embedder(
 ) -> Embedder:
     """The embedder of an `[embed]` section; `folder` is where vectors are kept."""
     factory = catalog.load(catalog.EMBEDDERS, section.name, "embedder")
-    made: Any = factory() if section.name == "world" else factory(section)
+    made: Any = factory(section)
     if hasattr(made, "embed"):  # an embedder itself; the others are encoders, which are wrapped with a cache
         embedder: Embedder = made
         return embedder

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
+from leverplus.recipe.sections import EmbedSection
 from leverplus.tasks.base import Task
 from leverplus.tasks.world import WorldTask, scaled
 from leverplus.types import Item
@@ -21,6 +22,11 @@ BATCH = 512  # pictures at a time, which bounds the memory of the activations
 
 _EMBEDDED: list[tuple[Sequence[Item], Vectors]] = []
 """The demonstrations of the world used last and their vectors: every run of a process reads the same 8,000."""
+
+
+def world_embedder(_section: EmbedSection) -> WorldEmbedder:
+    """The embedder `world` of a recipe; it brings its own weights and reads no setting."""
+    return WorldEmbedder()
 
 
 class WorldEmbedder:

@@ -30,7 +30,7 @@ class BackendFactory:
 def build_backend(
     name: str, task: Task, model: ModelSection, paid: Path | None = None, earlier: Mapping[str, float] | None = None
 ) -> Backend:
-    """The backend of that name; the world brings its own model, the others read the `[model]` section.
+    """The backend of that name, for a task and a `[model]` section.
 
     `paid` is where a backend that costs money keeps its account, `earlier` what was spent before that file existed.
     """
@@ -40,7 +40,7 @@ def build_backend(
 
         charged: Backend = factory(task, model, Account(paid, earlier))
         return charged
-    backend: Backend = factory(task) if name == "world" else factory(task, model)
+    backend: Backend = factory(task, model)
     return backend
 
 
@@ -57,7 +57,7 @@ def find_weights(backend: str, model: ModelSection, run: Path) -> ModelSection:
 def build_task(section: TaskSection) -> Task:
     """The task of a `[task]` section."""
     factory = catalog.load(catalog.TASKS, section.name, "task")
-    task: Task = factory(world_seed=section.world_seed) if section.name == "world" else factory(section)
+    task: Task = factory(section)
     return task
 
 

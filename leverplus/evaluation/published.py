@@ -166,7 +166,7 @@ def _assuming(table: PublishedTable, rows: Sequence[Mapping[str, Any]], end: flo
     return assumed
 
 
-def sentence(row: Mapping[str, Any], n: int) -> str:
+def row_in_words(row: Mapping[str, Any], n: int) -> str:
     """One row of a published table in words, for both ends of the assumed discordance."""
     where = "mean over shots" if row["shots"] == "mean" else shots_name(int(row["shots"]))
     parts = []

@@ -71,15 +71,14 @@ def configurations(name: str, sets: Sequence[str], grid: Grid) -> list[Configura
         settings = dict(zip(grid, values, strict=True))
         recipe = load_recipe(name, [*sets, *(f"{key}={value}" for key, value in settings.items())])
         if recipe.hash in found:
-            problem = (
-                f"{shown(settings)} and {shown(found[recipe.hash].settings)} are the same experiment; name it once"
-            )
+            one, other = settings_text(settings), settings_text(found[recipe.hash].settings)
+            problem = f"{one} and {other} are the same experiment; name it once"
             raise RecipeError("the grid", [problem])
         found[recipe.hash] = Configuration(settings, recipe)
     return list(found.values())
 
 
-def shown(settings: Mapping[str, str]) -> str:
+def settings_text(settings: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the recipe as it is"
 
 
@@ -89,7 +88,7 @@ def search_grid(name: str, sets: Sequence[str], grid: Grid, seeds: int, workshop
     state = _GridSearch(workshop, find_recipe(name), seeds, found[0].recipe.name)
     state.require_unseen_test(found)
     for number, configuration in enumerate(found, 1):
-        workshop.say(f"configuration {number} of {len(found)}: {shown(configuration.settings)}")
+        workshop.say(f"configuration {number} of {len(found)}: {settings_text(configuration.settings)}")
         state.measure_on_dev(configuration)
     state.choose(found, grid)
     if "test" not in state.record:
@@ -118,7 +117,7 @@ class _GridSearch:
         tried = {row["hash"] for row in self.record["tried"]}
         if tried != {c.recipe.hash for c in found} or self.record["seeds"] != self.seeds:
             raise EvaluationError(
-                f"{self.workshop.folder} has looked at test for {shown(self.record['chosen']['set'])} out of "
+                f"{self.workshop.folder} has looked at test for {settings_text(self.record['chosen']['set'])} out of "
                 f"{len(tried)} configurations with {self.record['seeds']} seeds; another choice would know test. "
                 "Repeat that sweep to see it, or start anew with --out DIR"
             )

@@ -177,7 +177,7 @@ ORDER: Sequence[tuple[str, int]] = (
 """Which come first when the time is short."""
 
 
-def rank(name: str, budget: int) -> int:
+def place_in_order(name: str, budget: int) -> int:
     """The place of a method at a budget in the order of work; what is not listed comes last."""
     return ORDER.index((name, budget)) if (name, budget) in ORDER else len(ORDER)
 

@@ -78,7 +78,7 @@ QUICK = (
 """Sizes of `--quick`, which proves that the benchmark runs and measures nothing."""
 
 
-def quick_settings(name: str) -> list[str]:
+def quick_plan_settings(name: str) -> list[str]:
     """The sizes of `--quick` for a recipe: one epoch of each of its stages."""
     return [*QUICK, *(f"{stage}.epochs=1" for stage in load_recipe(name).stages)]
 
@@ -93,7 +93,7 @@ def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bo
     wanted = list(dict.fromkeys([BASELINE, *names]))
     if len(wanted) < 2:
         raise EvaluationError(f"name a recipe beside {BASELINE}, which all are compared with (--recipes plan5,plan6)")
-    recipes = {name: load_recipe(name, quick_settings(name) if quick else ()) for name in wanted}
+    recipes = {name: load_recipe(name, quick_plan_settings(name) if quick else ()) for name in wanted}
     owners = first_of_each(recipes)
     done: dict[str, list[EvaluatedRun]] = {}
     failed: dict[str, str] = {}
@@ -107,9 +107,9 @@ def run_plans(names: Sequence[str], seeds: int, workshop: Workshop, *, quick: bo
             failed[name] = str(error)
             workshop.say(f"{name} failed: {error}")
     kept = {name: owner for name, owner in owners.items() if owner in done}
-    found = {**summarise(done, kept), "failed": failed, "quick": quick}
+    found = {**summarise_plans(done, kept), "failed": failed, "quick": quick}
     write_json(workshop.folder / "bench.json", found)
-    write_text(workshop.folder / "bench.md", markdown(found))
+    write_text(workshop.folder / "bench.md", plans_markdown(found))
     return found
 
 
@@ -131,7 +131,7 @@ def reference_of(name: str, measured: Collection[str]) -> str:
     return own if name.startswith(DOCUMENTS) and name != own and own in measured else BASELINE
 
 
-def summarise(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, str]) -> dict[str, Any]:
+def summarise_plans(done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, str]) -> dict[str, Any]:
     """One row a recipe: accuracies, and the difference from its baseline in the mean over shots, after Holm."""
     from leverplus.evaluation.conditions import require_same
     from leverplus.stats import holm
@@ -252,7 +252,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def plan_sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """What a recipe's `expected` says: its accuracy and its difference from the baseline, with n and seeds."""
     mean = f"{100 * row['accuracy']['mean']:.1f} % on the world in the mean over shots 1-4"
     size = f"{found['n']} test items, {found['seeds']} seeds"
@@ -275,7 +275,7 @@ def conclusion(found: Mapping[str, Any]) -> str:
     )
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def plans_markdown(found: Mapping[str, Any]) -> str:
     """The table as Markdown, with its n, its seeds and what it says."""
     title = f"Accuracy on {found['n']} test items, {found['seeds']} seeds a recipe; difference from {found['baseline']}"
     lines = [title + " in the mean over shots.", ""]

@@ -126,7 +126,7 @@ def read_file(path: Path) -> list[WayRecord]:
     return found
 
 
-def summarise(records: Sequence[WayRecord]) -> dict[str, Any]:
+def summarise_tables(records: Sequence[WayRecord]) -> dict[str, Any]:
     """Every table's arms, the comparisons of ours with the rivals, and how often ours are above, within and below."""
     tables: dict[tuple[str, str], list[WayRecord]] = {}
     for record in records:

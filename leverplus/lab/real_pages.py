@@ -26,7 +26,8 @@ NAMES = {
 }
 
 
-def name_of(arm: str) -> str:
+def way_name(arm: str) -> str:
+    """A way of choosing as the tables call it."""
     plain = arm.removesuffix("_calibrated")
     name = NAMES.get(plain, arm_name(plain))
     return name if plain == arm else f"{name}, calibrated"
@@ -40,7 +41,7 @@ def task_lines(found: Mapping[str, Any], task: str) -> Lines:
     arms.sort(key=lambda pair: list(KINDS).index(pair[0]))
     lines = []
     for kind, arm in arms:
-        cells = [name_of(arm), KINDS[kind]]
+        cells = [way_name(arm), KINDS[kind]]
         for model in models:
             own = {row["shots"]: row for row in rows if (row["arm"], row["model"]) == (arm, model)}
             cells += [_cell(own.get("1")), _cell(own.get("best"), with_shots=True)]

@@ -19,7 +19,7 @@ from typing import Any
 
 from leverplus.errors import LeverError
 from leverplus.lab.jobs import Job, Record
-from leverplus.lab.methods import rank
+from leverplus.lab.methods import place_in_order
 
 Work = Callable[[Job], dict[str, Record]]
 """What does a job; it is sent to the processes, so it is a function of a module or a `functools.partial` of one."""
@@ -31,7 +31,7 @@ MARGIN = 1.15
 
 def urgency(job: Job) -> int:
     """Smaller is earlier: arms without training, which every share of the gap needs, then by the order of methods."""
-    return -1 if job.method is None else rank(job.name, job.budget)
+    return -1 if job.method is None else place_in_order(job.name, job.budget)
 
 
 @dataclass

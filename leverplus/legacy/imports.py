@@ -12,7 +12,7 @@ from leverplus.legacy.beam import read_beam
 from leverplus.legacy.metrics import Measurement, is_metrics, published_tables, read_metrics
 from leverplus.legacy.rl import is_query, read_rl
 from leverplus.rundir import CHECKPOINTS
-from leverplus.scoring.group_file import GroupFile, read_json, rename_items, save_group_file, write_json
+from leverplus.scoring.group_file import GroupFile, read_json_value, rename_items, save_group_file, write_json_value
 from leverplus.types import Group, ItemId
 
 METRICS_FILE = "metrics.json"
@@ -36,7 +36,7 @@ def import_file(path: Path, into: Path | None = None, names: Mapping[ItemId, Ite
         raise MissingFile(f"{path} is a folder; give a file" if path.is_dir() else f"there is no file {path}")
     if path.suffix in WEIGHTS:
         return _checkpoint(path, into)
-    value = read_json(path)
+    value = read_json_value(path)
     try:
         return _import_value(value, path, into, names)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
@@ -114,9 +114,9 @@ def _metrics(measurements: list[Measurement], into: Path | None) -> Imported:
     tables = published_tables(measurements)
     if into is not None:
         value = {"format": METRICS_FORMAT, "measurements": [asdict(one) for one in measurements]}
-        out.written.append(str(write_json(into / METRICS_FILE, value)))
+        out.written.append(str(write_json_value(into / METRICS_FILE, value)))
         for name, table in tables.items():
-            path = write_json(into / f"table-{name}.json", table)
+            path = write_json_value(into / f"table-{name}.json", table)
             out.written.append(str(path))
             out.notes.append(f"see what its differences can show: lever compare --from-summary {path}")
     return out
@@ -124,7 +124,7 @@ def _metrics(measurements: list[Measurement], into: Path | None) -> Imported:
 
 def read_metrics_folder(folder: Path) -> list[Measurement]:
     """The measurements that an import wrote into a folder."""
-    value = read_json(folder / METRICS_FILE)
+    value = read_json_value(folder / METRICS_FILE)
     if not isinstance(value, Mapping) or value.get("format") != METRICS_FORMAT:
         raise DataError(f"{folder / METRICS_FILE} was not written by `lever import`")
     return [

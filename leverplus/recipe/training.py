@@ -20,6 +20,10 @@ def _advantages() -> tuple[str, ...]:
     return tuple(catalog.ADVANTAGES)
 
 
+def _listwise_losses() -> tuple[str, ...]:
+    return tuple(catalog.LISTWISE_LOSSES)
+
+
 @dataclass(frozen=True)
 class RewardConfig:
     """`[reward]`: how a score becomes a reward. Computed on read, so changing it never asks the model again."""
@@ -152,7 +156,7 @@ class ListwiseConfig(StageConfig):
     )
     min_children: int = setting(2, "a prefix takes part when so many next picks were measured", low=2)
     loss: str = setting(
-        "listwise", "the loss of the tables of next picks", choices=("listwise",), since="0.2", part="loss"
+        "listwise", "the loss of the tables of next picks", choices=_listwise_losses, since="0.2", part="loss"
     )
 
     def problems(self, prefix: str) -> list[str]:

@@ -51,7 +51,7 @@ class ReportedRun(Pooled, Protocol):
 
 def build_report(run: ReportedRun) -> Path:
     """Write report.html into the run folder, atomically; a sentence on the page names each file that is missing."""
-    page = render(run, read_run_files(run.folder))
+    page = render_report(run, read_run_files(run.folder))
     path = run.folder / rundir.REPORT
     with replaced(path) as part:
         # A text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark.
@@ -59,7 +59,7 @@ def build_report(run: ReportedRun) -> Path:
     return path
 
 
-def render(run: ReportedRun, files: RunFiles) -> str:
+def render_report(run: ReportedRun, files: RunFiles) -> str:
     """The page as text."""
     try:
         pictures = Thumbnails(run.task)

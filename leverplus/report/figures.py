@@ -250,7 +250,7 @@ def _forest_trace(
         x.append(100 * row["diff"])
         above.append(100 * (high - row["diff"]))
         below.append(100 * (row["diff"] - low))
-        texts.append(f"{chart_text(names[place])}<br>{difference(row)}")
+        texts.append(f"{chart_text(names[place])}<br>{difference_text(row)}")
     return {
         "name": name,
         "x": x,
@@ -289,7 +289,7 @@ def _forest_row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def difference(row: Mapping[str, Any]) -> str:
+def difference_text(row: Mapping[str, Any]) -> str:
     """A difference in points with its interval, n and p-value."""
     low, high = row["ci95"]
     return (

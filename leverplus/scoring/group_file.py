@@ -186,13 +186,13 @@ def save_group_file(file: GroupFile, folder: Path) -> Path:
         "numbers": dict(file.numbers),
         "entries": [_plain_entry(entry) for entry in file.entries],
     }
-    return write_json(folder / FILE, value)
+    return write_json_value(folder / FILE, value)
 
 
 def read_group_file(path: Path) -> GroupFile:
     """What `save_group_file` wrote."""
     path = path / FILE if path.is_dir() else path
-    value = read_json(path)
+    value = read_json_value(path)
     if not isinstance(value, Mapping) or value.get("format") != FORMAT or value.get("version") != VERSION:
         raise DataError(f"{path} is not an imported group file; type `lever import FILE --into {path.parent}`")
     entries = tuple(_entry(plain) for plain in value["entries"])
@@ -214,7 +214,7 @@ def _entry(plain: Mapping[str, Any]) -> GroupEntry:
     return GroupEntry(**{**plain, "pool": tuple(plain["pool"]), "candidates": candidates})
 
 
-def read_json(path: Path) -> Any:
+def read_json_value(path: Path) -> Any:
     """The value of a JSON file."""
     try:
         return parse_json(path.read_bytes())
@@ -224,7 +224,7 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} is not a JSON file ({error})") from error
 
 
-def write_json(path: Path, value: Any) -> Path:
+def write_json_value(path: Path, value: Any) -> Path:
     """Write JSON so that a reader sees the old file or the whole new one."""
     with disk_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)

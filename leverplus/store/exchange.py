@@ -16,7 +16,7 @@ from leverplus.store import tables
 from leverplus.store.db import ScoreStore
 from leverplus.store.keys import CONTEXT_PART, QUERY_PART, Context
 from leverplus.store.opening import is_damage
-from leverplus.store.records import StoredRow, decode, is_intact, name_of, problem_of, unseal
+from leverplus.store.records import StoredRow, decode, is_intact, key_name, problem_of, unseal
 from leverplus.store.salvage import Salvage
 from leverplus.store.tables import ScoreTableReader, ScoreTableWriter
 from leverplus.types import ItemId, Score
@@ -264,11 +264,11 @@ def _record_problems(store: ScoreStore, context: Context) -> Iterator[list[str]]
             yield [str(error)]
             continue
         problem = problem_of(score)
-        found = [f"record {name_of(row.key)}: {problem}"] if problem else []
+        found = [f"record {key_name(row.key)}: {problem}"] if problem else []
         # Rows come in key order, so the records of one query follow each other and share this part of the key.
         part = row.key[CONTEXT_PART : CONTEXT_PART + QUERY_PART]
         if part == previous_part and score.query != previous_query:
-            found.append(f"record {name_of(row.key)} of query '{score.query}' has the key of query '{previous_query}'")
+            found.append(f"record {key_name(row.key)} of query '{score.query}' has the key of query '{previous_query}'")
         previous_part, previous_query = part, score.query
         yield found
 

@@ -53,11 +53,11 @@ def seal(context_digest: bytes, key: bytes, score: Score) -> StoredRow:
 def unseal(context_digest: bytes, row: StoredRow) -> Score:
     """The score of a row; StoreError when the row was changed since it was written."""
     if not is_intact(context_digest, row):
-        raise StoreError(f"record {name_of(row.key)} was changed after it was written; run `lever store verify`")
+        raise StoreError(f"record {key_name(row.key)} was changed after it was written; run `lever store verify`")
     try:
         return decode(row)
     except (ValueError, TypeError, struct.error) as error:
-        raise StoreError(f"record {name_of(row.key)} cannot be read ({error}); run `lever store verify`") from error
+        raise StoreError(f"record {key_name(row.key)} cannot be read ({error}); run `lever store verify`") from error
 
 
 def is_intact(context_digest: bytes, row: StoredRow) -> bool:
@@ -72,7 +72,7 @@ def is_intact(context_digest: bytes, row: StoredRow) -> bool:
         return False
 
 
-def name_of(key: object) -> str:
+def key_name(key: object) -> str:
     """A key as an error message shows it; in a damaged file it may be of any type."""
     return key.hex() if isinstance(key, bytes) else repr(key)[:40]
 

@@ -14,7 +14,7 @@ from leverplus.metrics import CiderScores, cider
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts
-from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_task_json, records_under
 from leverplus.types import Item, ItemId
 
 QUESTION = "What does the picture show?"
@@ -59,7 +59,7 @@ def coco_captions(section: TaskSection) -> CaptionTask:
 
 
 def _read_karpathy(path: Path, section: TaskSection, problems: Problems) -> list[Draft]:
-    rows = records_under(read_json(path, problems), "images", path, problems)
+    rows = records_under(read_task_json(path, problems), "images", path, problems)
     problems.present.append(f"{path} ({len(rows):,} pictures)")
     drafts = []
     for row in rows:
@@ -106,7 +106,7 @@ def _read_official(section: TaskSection, places: tuple[Path, ...], problems: Pro
 
 def _read_official_split(path: Path, year: str, split: str, section: TaskSection, problems: Problems) -> list[Draft]:
     """The pictures of one file, by number; `year` is the folder of its pictures, such as train2014."""
-    value = read_json(path, problems)
+    value = read_task_json(path, problems)
     captions: dict[int, list[str]] = {}
     names: dict[int, str] = {}
     for place, row in enumerate(records_under(value, "images", path, problems)):

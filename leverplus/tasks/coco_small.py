@@ -11,7 +11,7 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts
-from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_task_json, records_under
 from leverplus.types import Item, ItemId
 
 NOTE = "soft labels stand for 4 annotators where they are 1 and for 2 where they are below, not for the official ten"
@@ -26,7 +26,7 @@ def coco_small(section: TaskSection) -> FileTask:
     if path is None:
         problems.add("questions.json", f"is not in task.folder = {folder}")
     else:
-        rows = records_under({"rows": read_json(path, problems)}, "rows", path, problems)
+        rows = records_under({"rows": read_task_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
         root: Path | None = Path(section.images).expanduser() if section.images else path.parent / "images"
         if section.images == "none":

@@ -41,7 +41,7 @@ def jsonl(section: TaskSection) -> FileTask:
     """The questions of the file task.file, judged by task.metric."""
     problems = Problems("jsonl", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
-    for place, row in read_records(section, problems):
+    for place, row in read_jsonl(section, problems):
         item = _item(row, place, section, problems)
         if item is not None:
             drafts.append(Draft(item, place))
@@ -114,7 +114,7 @@ def _with_enough_answers(draft: Draft) -> Draft:
     return replace(draft, item=replace(draft.item, answers=tuple(repeated)))
 
 
-def read_records(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
+def read_jsonl(section: TaskSection, problems: Problems) -> list[tuple[str, Mapping[str, Any]]]:
     """The records of task.file with their places; lines that are no record are problems."""
     if not section.file:
         problems.add("task.file", "is not set; add --set file=FILE")

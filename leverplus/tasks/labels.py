@@ -12,7 +12,7 @@ from leverplus.metrics import postprocess_named
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
-from leverplus.tasks.jsonl import read_records
+from leverplus.tasks.jsonl import read_jsonl
 from leverplus.tasks.reading import Problems, find_file, read_text
 from leverplus.tasks.splits import group_of
 from leverplus.types import Item, ItemId
@@ -58,7 +58,7 @@ def labels(section: TaskSection) -> FileTask:
     """Any texts with labels: lines `{"id", "text", "label", "split"}` in task.file."""
     problems = Problems("labels", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
-    for place, row in read_records(section, problems):
+    for place, row in read_jsonl(section, problems):
         text, label, split = row.get("text"), row.get("label"), row.get("split") or ""
         if not isinstance(text, str) or not isinstance(label, str):
             problems.add(place, "needs a text and a label, both texts")

@@ -13,7 +13,7 @@ from typing import Any
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts
 from leverplus.tasks.jsonl import UNREADABLE, json_record
-from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, read_text, records_under
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_task_json, read_text, records_under
 from leverplus.types import Item, ItemId
 
 NOTE = "answers and predictions are stemmed and captions stand for pictures: not comparable with published OK-VQA"
@@ -35,7 +35,7 @@ def okvqa_captions(section: TaskSection) -> FileTask:
     if path is None:
         problems.add(ANSWERS[0], f"is not in task.folder = {folder}")
     else:
-        rows = records_under({"rows": read_json(path, problems)}, "rows", path, problems)
+        rows = records_under({"rows": read_task_json(path, problems)}, "rows", path, problems)
         problems.present.append(f"{path} ({len(rows):,} questions)")
         for row in rows:
             draft = _draft(row, captions, path, problems)

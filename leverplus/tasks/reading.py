@@ -87,7 +87,7 @@ def _unpacked(path: Path) -> bytes:
     return content
 
 
-def read_json(path: Path, problems: Problems) -> Any:
+def read_task_json(path: Path, problems: Problems) -> Any:
     """The value of a JSON file, None when it cannot be read."""
     text = read_text(path, problems)
     if text is None:
@@ -103,7 +103,7 @@ def records_under(value: Any, key: str, path: Path, problems: Problems) -> list[
     """The list of records under a key of a JSON value; empty, with a problem reported, where there is none."""
     rows = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        if value is not None:  # None: `read_json` has reported the file already
+        if value is not None:  # None: `read_task_json` has reported the file already
             problems.add(str(path), f'must hold {{"{key}": [...]}}, a list of records')
         return []
     return rows

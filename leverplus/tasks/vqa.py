@@ -13,7 +13,7 @@ from typing import Any
 
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts
-from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_json, records_under
+from leverplus.tasks.reading import Problems, find_file, is_whole_number, read_task_json, records_under
 from leverplus.types import Item, ItemId
 
 WHERE = {
@@ -97,7 +97,7 @@ def _find_official(section: TaskSection, names: list[str], problems: Problems) -
 def _by_id(path: Path, key: str, problems: Problems) -> dict[int, Mapping[str, Any]]:
     """Records by question id; ids that are no number or occur twice are problems."""
     found: dict[int, Mapping[str, Any]] = {}
-    for place, row in enumerate(records_under(read_json(path, problems), key, path, problems)):
+    for place, row in enumerate(records_under(read_task_json(path, problems), key, path, problems)):
         number = row.get("question_id")
         if not is_whole_number(number):
             problems.add(f"{path.name}, {key}[{place}]", f"question_id must be a whole number; it is {number!r}")

@@ -13,18 +13,24 @@ from PIL import Image
 from torch import Tensor
 
 from leverplus.errors import DataError
+from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.pictures import PICTURE_ERRORS, as_rgb, picture_reason
 from leverplus.types import Item, ItemId
 from leverplus.world import questions as generator
 from leverplus.world.questions import NONE, Questions, draw_questions
-from leverplus.world.scenes import SIZE, render
+from leverplus.world.scenes import SIZE, render_scenes
 from leverplus.world.words import BACKGROUNDS, COLOURS, DEPENDS_ON, DIALECTS, PARAPHRASES, RELATIONS, SHAPES, VOCABULARY
 
 # A stream of random numbers per split for the noise of the pictures, so that no two splits share any.
 _NOISE_STREAMS = {"train": 21, "dev": 22, "test": 23}
 # Pictures rendered at a time. The noise is drawn chunk by chunk from one generator, so the size does not change it.
 _CHUNK = 500
+
+
+def world_task(section: TaskSection) -> WorldTask:
+    """The task `world` of a recipe."""
+    return WorldTask(section.world_seed)
 
 
 class WorldTask:
@@ -110,7 +116,7 @@ def draw_pictures(world_seed: int, split: str) -> Tensor:
     for start in range(0, len(scenes), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(scenes)))
         noise = rng.standard_normal((len(rows), 3, SIZE, SIZE), dtype=np.float32)  # (chunk, 3, 32, 32)
-        parts.append(render(scenes.take(rows), torch.from_numpy(noise)))
+        parts.append(render_scenes(scenes.take(rows), torch.from_numpy(noise)))
     return torch.cat(parts)  # (images, 3, 32, 32)
 
 

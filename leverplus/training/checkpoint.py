@@ -50,13 +50,13 @@ def save_checkpoint(
     """Write a policy to a folder, replacing what was there at once."""
     with staged_folder(folder) as place:
         (place / WEIGHTS).write_bytes(save(tensors_of(policy)))
-        write_json(place / CONFIG, describe_policy(policy, recipe_hash, extra or {}))
+        write_checkpoint_json(place / CONFIG, describe_policy(policy, recipe_hash, extra or {}))
     return folder
 
 
 def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
     """The policy of a folder, ready to use, and its `config.json`; any mismatch raises `CheckpointError`."""
-    description = read_json(folder / CONFIG)
+    description = read_checkpoint_json(folder / CONFIG)
     problems: list[str] = []
     config = read_section(PolicyConfig, description.get("config", {}), "config.", problems)
     if config is None or description.get("format") != FORMAT:
@@ -145,7 +145,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read ({error}); train it again") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_checkpoint_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
     try:
@@ -157,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_checkpoint_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
@@ -186,9 +186,9 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str
     """Everything needed to go on with a stage: tensors and a few numbers, replaced at once."""
     with staged_folder(folder) as place:
         (place / "state.safetensors").write_bytes(save(dict(tensors)))
-        write_json(place / "state.json", numbers)
+        write_checkpoint_json(place / "state.json", numbers)
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and numbers of `save_state`."""
-    return read_tensors(folder / "state.safetensors"), read_json(folder / "state.json")
+    return read_tensors(folder / "state.safetensors"), read_checkpoint_json(folder / "state.json")

@@ -183,7 +183,7 @@ class Listwise(Stage[ListwiseConfig | LabelPretrainingConfig]):
         index = steps[..., None, None].expand(-1, -1, 1, table.shape[-1])  # (B, N, 1, A)
         log_p = torch.gather(table, 2, index).squeeze(2)  # (B, N, A)
         named = self.config.loss if isinstance(self.config, ListwiseConfig) else "listwise"
-        loss = catalog.load(catalog.LOSSES, named, "loss")
+        loss = catalog.load(catalog.LISTWISE_LOSSES, named, "loss")
         result: LossParts = loss(log_p, targets, self.config.temperature, self.config.among)
         unmeasured = targets.isnan()  # (B, N, A)
         best = targets.masked_fill(unmeasured, -torch.inf).argmax(-1)  # (B, N)

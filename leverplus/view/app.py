@@ -28,7 +28,7 @@ from leverplus.view.attempt import attempt
 from leverplus.view.choice import ExplainedChoice, explain_pooled, step_figures
 from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
 from leverplus.view.loaded import Labels, LoadedRuns, ShownItem, webp
-from leverplus.view.pages import asset, render
+from leverplus.view.pages import asset, render_page
 from leverplus.view.queries import FATES, Indexes, QueryFilter, QueryIndex
 from leverplus.view.runs import RunsFolder, read_files
 
@@ -64,7 +64,7 @@ class View:
             return self._labels[index]
 
 
-def create_app(root: Path, host: str = "127.0.0.1") -> FastAPI:
+def create_view(root: Path, host: str = "127.0.0.1") -> FastAPI:
     """The page over a folder of runs, for a server that is bound to `host`."""
     # They take seconds to import: better before the page is open than while its first visitor waits.
     for name in ("torch", "pyarrow.dataset", "scipy.stats"):
@@ -89,7 +89,7 @@ def create_app(root: Path, host: str = "127.0.0.1") -> FastAPI:
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(render(template, **values), status_code=status)
+    return HTMLResponse(render_page(template, **values), status_code=status)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -42,11 +42,11 @@ def environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(lambda name: (OWN / name).read_text(encoding="utf-8"))
     made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     made.globals.update(arm_name=arm_name, shots_name=shots_name, figures=(), title="")
-    made.filters.update(points=points, percent=percent, mark=mark)
+    made.filters.update(points=points, percent=percent_or_dash, mark=mark)
     return made
 
 
-def render(template: str, **values: Any) -> bytes:
+def render_page(template: str, **values: Any) -> bytes:
     """A page as bytes; a text that is no valid Unicode is shown with question marks."""
     figures: Sequence[Figure] = values.get("figures", ())
     values["figure_json"] = script_json(figure_values(figures)) if figures else ""
@@ -54,7 +54,7 @@ def render(template: str, **values: Any) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
-def percent(value: float | None) -> str:
+def percent_or_dash(value: float | None) -> str:
     """An accuracy in percent; a dash where there is none."""
     return "–" if value is None else f"{100 * value:.1f}"
 

@@ -105,12 +105,12 @@ def _summary(name: str, folder: Path) -> Summary:
     """The summary of a run; that of a damaged one says why in place of its verdict."""
     try:
         with _damage_as_sentence(folder):
-            return summarise(name, read_files(folder))
+            return summarise_run(name, read_files(folder))
     except LeverError as error:
         return Summary(name, "", "", None, None, None, "", str(error), "", "damaged")
 
 
-def summarise(name: str, files: RunFiles) -> Summary:
+def summarise_run(name: str, files: RunFiles) -> Summary:
     """The summary of a run from its files, without its state, which `state_of` gives."""
     results, manifest = files.results, files.manifest
     row = headline(results) if results else None

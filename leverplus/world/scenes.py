@@ -60,7 +60,7 @@ def draw_scenes(rng: np.random.Generator, background: NDArray[np.int64]) -> Scen
     return Scenes(shape, colour, background, *draw_nuisance(rng, n))
 
 
-def render(scenes: Scenes, noise: Tensor, device: str = "cpu") -> Tensor:
+def render_scenes(scenes: Scenes, noise: Tensor, device: str = "cpu") -> Tensor:
     """Pictures (N, 3, 32, 32) uint8 of N scenes; `noise` (N, 3, 32, 32) is standard normal.
 
     Float64 on the CPU, so that rounding to bytes does not depend on the vector width of the processor.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leverplus.errors import LeverError
-from leverplus.evaluation.published import check_published, compare_published, read_published, sentence
+from leverplus.evaluation.published import check_published, compare_published, read_published, row_in_words
 from leverplus.stats import Changes, plan_n
 
 TABLE: dict[str, Any] = {
@@ -34,7 +34,7 @@ def test_a_small_gain_on_800_items_is_within_noise_at_both_ends_and_says_how_man
         plan_n(0.003775, Changes(0.05)),
         plan_n(0.003775, Changes(0.30)),
     ]
-    text = sentence(mean, 800)
+    text = row_in_words(mean, 800)
     assert "+0.38 points" in text
     assert "if 5 % of the items differ it is within noise" in text
     assert "if 30 % of the items differ it is within noise" in text

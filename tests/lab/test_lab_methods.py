@@ -19,8 +19,8 @@ from leverplus.lab.methods import (
     TrainingMethod,
     ablation,
     owner_of,
+    place_in_order,
     quick_settings,
-    rank,
 )
 from leverplus.recipe.recipe import load_recipe
 
@@ -85,8 +85,8 @@ def test_an_ablation_is_best_with_one_thing_changed() -> None:
 def test_every_method_of_the_table_has_a_training_and_a_place_in_the_order() -> None:
     assert {owner_of(name) for name in TITLES} == set(METHODS)
     assert set(ORDER) == {(name, budget) for name in METHODS for budget in BUDGETS}
-    assert rank("best", 128_000) == 0
-    assert rank("no_rounds", 128_000) == len(ORDER)
+    assert place_in_order("best", 128_000) == 0
+    assert place_in_order("no_rounds", 128_000) == len(ORDER)
     with pytest.raises(UnknownName, match="no method called 'magic'; known: sft, "):
         owner_of("magic")
 

@@ -21,11 +21,11 @@ from leverplus.lab.plans import (
     compare_by_seed,
     conclusion,
     first_of_each,
-    markdown,
     mean_gap,
+    plan_sentence,
+    plans_markdown,
     reference_of,
-    sentence,
-    summarise,
+    summarise_plans,
 )
 from leverplus.recipe.recipe import load_recipe, recipe_names
 from leverplus.stats import compare_seeds
@@ -95,7 +95,7 @@ MEASURED = json.loads((ROOT / "docs" / "plans.json").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("row", MEASURED["recipes"], ids=lambda row: row["recipe"])
 def test_every_plan_says_what_was_measured(row: dict[str, Any]) -> None:
-    assert load_recipe(row["recipe"]).expected == sentence(row, MEASURED)
+    assert load_recipe(row["recipe"]).expected == plan_sentence(row, MEASURED)
 
 
 def test_all_plans_were_measured_with_intervals_and_the_documentation_shows_that_table() -> None:
@@ -106,7 +106,9 @@ def test_all_plans_were_measured_with_intervals_and_the_documentation_shows_that
         assert (row["difference"] is None) == (name == BASELINE)
         low, high = row["difference"]["ci95"] if row["difference"] else (-1.0, 1.0)
         assert low <= (row["difference"] or {"diff": 0.0})["diff"] <= high
-    assert f"<!-- measured -->\n{markdown(MEASURED)}<!-- /measured -->" in (ROOT / "docs" / "plans.md").read_text()
+    assert (
+        f"<!-- measured -->\n{plans_markdown(MEASURED)}<!-- /measured -->" in (ROOT / "docs" / "plans.md").read_text()
+    )
 
 
 CONTEXT = Context.of(
@@ -146,7 +148,7 @@ def table() -> dict[str, Any]:
         name: [evaluated(name, seed, places < count + 5 * seed) for seed in range(3)] for name, count in counts.items()
     }
     owners = {**{name: name for name in counts}, "again": "a"}
-    return {**summarise(done, owners), "failed": {"d": "it could not run"}, "quick": False}
+    return {**summarise_plans(done, owners), "failed": {"d": "it could not run"}, "quick": False}
 
 
 def test_recipes_are_compared_by_item_and_seed_and_corrected_over_all_of_them(table: dict[str, Any]) -> None:
@@ -218,7 +220,7 @@ def test_the_table_says_above_below_or_within_noise(table: dict[str, Any]) -> No
         "again": "above (same as a)",
     }
     assert conclusion(table).startswith("2 of 3 recipes differ from baseline beyond noise")
-    text = markdown(table)
+    text = plans_markdown(table)
     assert "| a | 72.5 | 72.5 | +20.00 |" in text
     assert text.count("\n|") == 2 + 5
     assert text.endswith("d failed: it could not run\n")
@@ -226,7 +228,7 @@ def test_the_table_says_above_below_or_within_noise(table: dict[str, Any]) -> No
 
 
 def test_a_recipe_says_what_was_measured_with_n_seeds_and_interval(table: dict[str, Any]) -> None:
-    said = {row["recipe"]: sentence(row, table) for row in table["recipes"]}
+    said = {row["recipe"]: plan_sentence(row, table) for row in table["recipes"]}
     assert said[BASELINE] == "52.5 % on the world in the mean over shots 1-4 (200 test items, 3 seeds)"
     assert said["a"].startswith("72.5 % on the world in the mean over shots 1-4, +20.00 points from baseline (95 % ")
     assert said["a"].endswith("; 200 test items, 3 seeds): above")
@@ -246,7 +248,7 @@ def test_a_gap_nobody_measured_stays_unknown() -> None:
 
 def test_the_page_shows_both_forms_as_they_were_measured_or_says_that_they_were_not() -> None:
     kept = ROOT / "docs" / "plans_documents.json"
-    shown = markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else "Not measured yet.\n"
+    shown = plans_markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else "Not measured yet.\n"
     assert f"<!-- forms -->\n{shown}<!-- /forms -->" in (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
 
 
@@ -265,7 +267,7 @@ def test_a_plan_in_the_form_of_the_documents_is_compared_with_their_own_baseline
     counts = {BASELINE: 100, "documents/baseline_documents": 90, "documents/plan5_documents": 80}
     places = np.arange(200)
     done = {name: [evaluated(name, 0, places < count)] for name, count in counts.items()}
-    rows = {row["recipe"]: row for row in summarise(done, {name: name for name in counts})["recipes"]}
+    rows = {row["recipe"]: row for row in summarise_plans(done, {name: name for name in counts})["recipes"]}
     own = rows["documents/plan5_documents"]
     assert own["from"] == "documents/baseline_documents"
     assert own["difference"]["diff"] == pytest.approx(-10 / 200)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leverplus.errors import DataError, MissingFile
-from leverplus.lab.real import WayRecord, read_records, recommended, summarise, write_records
+from leverplus.lab.real import WayRecord, read_records, recommended, summarise_tables, write_records
 from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
 from leverplus.rundir import shipped
 
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_ours_is_compared_with_the_rival_that_dev_finds_best_on_common_items() -> None:
-    found = summarise(made())
+    found = summarise_tables(made())
     best = {(row["against"], row["shots"]): row for row in found["comparisons"] if row["arm"] == "effects"}
     assert best["free", "best"]["rival"] == "nearest"
     assert best["free", "best"]["n"] == 350
@@ -64,13 +64,13 @@ def test_ours_is_compared_with_the_rival_that_dev_finds_best_on_common_items() -
 
 
 def test_p_is_corrected_over_all_tables() -> None:
-    alone = summarise(made())["comparisons"][-1]
+    alone = summarise_tables(made())["comparisons"][-1]
     many = []
     for number in range(8):
         many += [WayRecord(**{**vars(r), "task": f"task{number}"}) for r in made(number)]
     row = next(
         r
-        for r in summarise(many)["comparisons"]
+        for r in summarise_tables(many)["comparisons"]
         if r["task"] == "task0" and r["shots"] == alone["shots"] and r["against"] == alone["against"]
     )
     assert row["p_value"] == alone["p_value"]
@@ -79,12 +79,12 @@ def test_p_is_corrected_over_all_tables() -> None:
 
 def test_the_arm_to_use_is_the_best_on_dev_and_never_one_that_looks() -> None:
     assert recommended(made()).arm == "effects"
-    assert [row["arm"] for row in summarise(made())["arms"] if row["recommended"]] == ["effects"]
+    assert [row["arm"] for row in summarise_tables(made())["arms"] if row["recommended"]] == ["effects"]
 
 
 def test_the_page_says_what_the_shipped_records_of_all_fifteen_tables_come_to() -> None:
     records = read_records(shipped("tables:real"))
-    found = summarise(records)
+    found = summarise_tables(records)
     assert len({(record.task, record.model) for record in records}) == 15
     page = (Path(__file__).parents[2] / "docs" / "recorded.md").read_text(encoding="utf-8")
     for sentence in share_sentences(found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leverplus.doctor.evaluation import identity, settled_differences, shown
+from leverplus.doctor.evaluation import identity, settled_differences, short_name
 from leverplus.doctor.examine import examine
 from leverplus.doctor.read import read_target
 from leverplus.doctor.tables import overview
@@ -51,7 +51,7 @@ def test_names_are_reduced_to_the_plan_they_name():
     assert identity("Plan 5+8 Epoch 50") == "plan 5+8"
     assert identity("方案九 Phase1") == "plan 9 phase 1"
     assert identity("GRPO") == ""
-    assert shown("方案 7.1 Epoch 5") == "plan 7.1 epoch 5"
+    assert short_name("方案 7.1 Epoch 5") == "plan 7.1 epoch 5"
 
 
 def test_blocks_know_the_headings_they_stand_under():

@@ -24,7 +24,7 @@ from leverplus.evaluation.runs import compare_runs, read_evaluated
 from leverplus.experiment.opening import load_run, open_run
 from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
-from leverplus.view.app import create_app
+from leverplus.view.app import create_view
 
 pytestmark = pytest.mark.browser
 
@@ -189,7 +189,7 @@ def served(root: Path) -> Iterator[str]:
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(create_app(root), log_level="warning", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(create_view(root), log_level="warning", ws="none"))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

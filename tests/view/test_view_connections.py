@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from leverplus.view.app import create_app
+from leverplus.view.app import create_view
 from leverplus.view.connections import PatientProtocol, listen
 
 
@@ -24,7 +24,7 @@ class HastyProtocol(PatientProtocol):
 @pytest.fixture
 def port(runs: Path) -> Iterator[int]:
     listening = listen("127.0.0.1", 0)
-    config = uvicorn.Config(create_app(runs), http=HastyProtocol, log_level="warning", ws="none", lifespan="off")
+    config = uvicorn.Config(create_view(runs), http=HastyProtocol, log_level="warning", ws="none", lifespan="off")
     server = uvicorn.Server(config)
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     serving.start()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from leverplus.view.pages import ASSETS, asset, environment, mark, percent
+from leverplus.view.pages import ASSETS, asset, environment, mark, percent_or_dash
 
 
 def luminance(colour: str) -> float:
@@ -47,5 +47,5 @@ def test_what_the_templates_ask_for_is_shipped() -> None:
 
 
 def test_numbers_are_said_as_they_are() -> None:
-    assert (percent(0.1234), percent(None), percent(0.0)) == ("12.3", "–", "0.0")
+    assert (percent_or_dash(0.1234), percent_or_dash(None), percent_or_dash(0.0)) == ("12.3", "–", "0.0")
     assert [mark(score) for score in (1.0, 0.3, 0.0)] == ["right", "partly", "wrong"]

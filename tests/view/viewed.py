@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from leverplus.view.app import create_app
+from leverplus.view.app import create_view
 
 ADDRESS = "http://127.0.0.1:8765"
 
 
 def client_of(root: Path, host: str = "127.0.0.1") -> TestClient:
-    return TestClient(create_app(root, host), base_url=ADDRESS, raise_server_exceptions=False)
+    return TestClient(create_view(root, host), base_url=ADDRESS, raise_server_exceptions=False)
 
 
 def sentence(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from leverplus.world.scenes import RGB, SIZE, Scenes, draw_nuisance, draw_scenes, render
+from leverplus.world.scenes import RGB, SIZE, Scenes, draw_nuisance, draw_scenes, render_scenes
 from leverplus.world.words import BACKGROUNDS, COLOURS, SHAPES
 
 
@@ -20,12 +20,12 @@ def plain(**changes: int) -> Scenes:
 
 def still(scenes: Scenes) -> torch.Tensor:
     """Pictures without noise."""
-    return render(scenes, torch.zeros(len(scenes), 3, SIZE, SIZE))
+    return render_scenes(scenes, torch.zeros(len(scenes), 3, SIZE, SIZE))
 
 
 def test_a_picture_is_three_planes_of_bytes() -> None:
     scenes = draw_scenes(np.random.default_rng(0), np.arange(6))
-    pictures = render(scenes, torch.randn(6, 3, SIZE, SIZE))
+    pictures = render_scenes(scenes, torch.randn(6, 3, SIZE, SIZE))
     assert pictures.shape == (6, 3, 32, 32)
     assert pictures.dtype == torch.uint8
 
@@ -48,7 +48,7 @@ def test_every_shape_and_every_background_looks_different() -> None:
 
 def test_noise_changes_a_picture_by_its_own_size() -> None:
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE)))
-    changed = render(plain(background=3), noise).double() - still(plain(background=3)).double()
+    changed = render_scenes(plain(background=3), noise).double() - still(plain(background=3)).double()
     inside = (still(plain(background=3)) > 30) & (still(plain(background=3)) < 225)
     assert 9 < float(changed[inside].std()) < 11
 
