@@ -69,7 +69,7 @@ class HfBackend:
         return found
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        prompts = [self._prompt(request) for request in requests]
+        prompts = self._prompts(requests)
         replies: dict[int, Reply] = {}
         for choose in (False, True):  # where a label is chosen, nothing needs to be written
             places = [place for place, request in enumerate(requests) if request.choose == choose]
@@ -95,12 +95,22 @@ class HfBackend:
             raw = self.prompts.written(reading.written)
         return Reply(raw, reading.logprobs, math.ceil(reading.tokens))
 
-    def _prompt(self, request: Request) -> Prompt:
+    def _prompts(self, requests: Sequence[Request]) -> list[Prompt]:
+        """The prompts of some requests: their texts made into tokens together, their pictures decoded together."""
+        shown = [[item for item in (*request.demos, request.query) if item.image is not None] for request in requests]
+        if self.sight is not None:
+            self.sight.prepare(item for items in shown for item in items)
+        texts = [self.prompts.text(request) for request in requests]
+        prompts = []
+        for request, text, ids, items in zip(requests, texts, self.prompts.tokens_of(texts), shown, strict=True):
+            prompts.append(self._prompt(request, text, np.array(ids, dtype=np.int64), items))
+        return prompts
+
+    def _prompt(self, request: Request, text: str, ids: Codes, shown: Sequence[Item]) -> Prompt:
+        """The prompt of a request; `ids` (tokens of its text,) have one token for each of the pictures `shown`."""
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
-        text = self.prompts.text(request)
-        with_pictures = [item for item in (*request.demos, request.query) if item.image is not None]
-        codes, positions = self._codes(text, with_pictures)  # (L,), (P, L)
+        codes, positions = self._codes(ids, shown)  # (L,), (P, L)
         longest = getattr(self.language.config, "max_position_embeddings", None)
         if longest is not None and int(positions.max()) >= longest:
             raise ScoringError(
@@ -110,9 +120,8 @@ class HfBackend:
         answers = tuple(self.prompts.answer(text, reference) for reference in request.references)
         return Prompt(codes, positions, answers)
 
-    def _codes(self, text: str, shown: Sequence[Item]) -> tuple[Codes, Codes]:
+    def _codes(self, ids: Codes, shown: Sequence[Item]) -> tuple[Codes, Codes]:
         """A prompt's codes (L,) and rotary positions (P, L); `shown` are the items with pictures, in their order."""
-        ids = np.array(self.prompts.tokens(text), dtype=np.int64)
         if self.sight is None:
             if shown:
                 raise ScoringError(

@@ -24,20 +24,22 @@ PAD = -1  # the branch of a place that holds nothing
 @dataclass(frozen=True)
 class Kept:
     """What later rows attend to: keys and values (rows, heads, T, head_dim) of every layer, which of the T columns
-    hold a token of the prompt (rows, T), and how far each stands from the start (rows, T)."""
+    hold a token of the prompt (rows, T), how far each stands from the start (rows, T), and whether all of them do."""
 
     layers: KeysValues
     seen: Tensor
     places: Tensor
+    whole: bool
 
     def rows(self, index: Tensor) -> Kept:
         """The rows of these numbers (B,), in this order; a row may be taken several times."""
         layers = [(keys[index], values[index]) for keys, values in self.layers]
-        return Kept(layers, self.seen[index], self.places[index])
+        return Kept(layers, self.seen[index], self.places[index], self.whole)
 
-    def joined(self, layers: KeysValues, seen: Tensor, places: Tensor) -> Kept:
-        """The same rows with L further columns; `layers` hold the old ones too."""
-        return Kept(layers, torch.cat([self.seen, seen], 1), torch.cat([self.places, places], 1))  # (rows, T + L)
+    def joined(self, layers: KeysValues, seen: Tensor, places: Tensor, *, whole: bool) -> Kept:
+        """The same rows with L further columns; `layers` hold the old ones too, `whole` is about the new ones."""
+        seen, places = torch.cat([self.seen, seen], 1), torch.cat([self.places, places], 1)  # (rows, T + L) each
+        return Kept(layers, seen, places, self.whole and whole)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ class Sheet:
     def is_plain(self) -> bool:
         """Whether a causal mask is enough: with at most one answer and padding at the end, nothing else is hidden."""
         return int(self.branches.max()) <= 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every place holds a token of a prompt: neither answers nor padding."""
+        return not self.branches.any()
 
 
 def visible(branch: Tensor, past: Kept | None) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leverplus.backends.hf.quick import quick_attention
 from leverplus.backends.hf.tree import Codes
 from leverplus.errors import ScoringError
 
@@ -77,32 +78,33 @@ class Language:
             cache.update(keys, values, number)
         if positions.shape[0] == 1:
             positions = positions[0]  # (B, L), as models without three dimensions take them
-        out = self.decoder(
-            inputs_embeds=embedded[0],
-            attention_mask=self._masks(mask, distance, embedded[0]),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            **embedded[1],
-        )
+        with quick_attention(self.decoder):
+            out = self.decoder(
+                inputs_embeds=embedded[0],
+                attention_mask=self._masks(mask, distance),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                **embedded[1],
+            )
         return out.last_hidden_state, [(layer.keys, layer.values) for layer in cache.layers]
 
-    def _masks(self, mask: Tensor | None, distance: Tensor | None, embedded: Tensor) -> Any:
+    def _masks(self, mask: Tensor | None, distance: Tensor | None) -> Any:
         """What the decoder takes as `attention_mask`: one mask, or one per kind of layer."""
         if self.window is None or distance is None:
             return self._as_model_takes(mask)
         if mask is None:
-            length = embedded.shape[1]
-            mask = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()[None, None]
-            mask = mask.expand(embedded.shape[0], 1, length, length)  # (B, 1, L, L)
+            new, before = distance.shape[2], distance.shape[3] - distance.shape[2]  # L and T
+            mask = torch.ones(new, before + new, dtype=torch.bool, device=self.device).tril(before)[None, None]
+            mask = mask.expand_as(distance)  # (B, 1, L, T + L)
         near = mask & (distance < self.window)
         if not self.mixed:
             return self._as_model_takes(near)
         return {"full_attention": self._as_model_takes(mask), "sliding_attention": self._as_model_takes(near)}
 
     def _as_model_takes(self, mask: Tensor | None) -> Tensor | None:
-        """A mask of booleans for "sdpa"; of numbers to add to the attention weights for "eager"."""
-        if mask is None or self.decoder.config._attn_implementation == "sdpa":
+        """A mask of booleans for torch's attention; of numbers to add to the attention weights for "eager"."""
+        if mask is None or self.decoder.config._attn_implementation != "eager":
             return mask
         dtype = self.output.weight.dtype
         added = torch.zeros(mask.shape, dtype=dtype, device=self.device)

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from leverplus.backends.hf.files import first_line
+from leverplus.backends.hf.quick import quicken
 from leverplus.errors import LeverError, MissingFile
 from leverplus.parsing import parse_json
 from leverplus.recipe.model import ModelSection
@@ -66,7 +67,9 @@ def _load(folder: Path, device: str, dtype: str) -> LoadedModel:
             raise
         model = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager", **NO_CODE)
     tokenizer, processor = load_words(folder)
-    return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, processor, dtype)
+    model = model.to(device).eval().requires_grad_(False)
+    quicken(model)
+    return LoadedModel(model, tokenizer, processor, dtype)
 
 
 def sees_pictures(folder: Path) -> bool:

@@ -22,8 +22,8 @@ from leverplus.errors import ScoringError
 Inputs = Mapping[str, Tensor]
 """What a processor makes of one picture: pixel_values and whatever else the model's vision side takes."""
 
-PICTURES_PER_PASS = 16
-"""Pictures encoded in one pass: enough to fill a GPU, few enough for its memory."""
+PICTURES_PER_PASS = {"cuda": 64, "cpu": 16}
+"""Pictures encoded in one pass: enough to fill the device. Halved where its memory is too small."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PictureFeatures:
 class PictureTable:
     """The pictures of one model. `image_token` is the token whose embeddings are replaced by features.
 
-    `encode` takes the inputs of several pictures of one shape, stacked, and returns their features. `capacity` is the
+    `encode` takes the inputs of several pictures, stacked, and returns their features. `capacity` is the
     number of pictures whose features are kept; with `turning` rotary positions have three dimensions.
     """
 
@@ -65,6 +65,7 @@ class PictureTable:
         self.capacity = capacity
         self.device = device
         self.turning = turning
+        self.per_pass = PICTURES_PER_PASS.get(device.type, 16)
         self.encoded = 0  # how many were encoded so far; one that was dropped and came back counts twice
         self._slots: dict[str, int] = {}  # by content digest
         # By slot:
@@ -77,17 +78,23 @@ class PictureTable:
     def slot(self, name: str, unfold: Callable[[], Unfolded]) -> int:
         """The slot of the picture of that name (a content digest); `unfold` is called when it has to be encoded."""
         if name not in self._slots:
-            picture = unfold()
-            slot = len(self._slots)
-            self._slots[name] = slot
-            ids = np.array(picture.ids, dtype=np.int64)
-            seen = ids == self.image_token  # the others frame the picture
-            ids[seen] = picture_codes(slot, int(seen.sum()))
-            self._unfold.append(unfold)
-            self._ids.append(ids)
-            self._grids.append(picture.grid)
-            self._waiting[slot] = picture.inputs
+            self.add(name, unfold(), unfold)
         return self._slots[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._slots
+
+    def add(self, name: str, picture: Unfolded, unfold: Callable[[], Unfolded]) -> None:
+        """Give a new picture a slot; `unfold` makes it again when its features had to go."""
+        slot = len(self._slots)
+        self._slots[name] = slot
+        ids = np.array(picture.ids, dtype=np.int64)
+        seen = ids == self.image_token  # the others frame the picture
+        ids[seen] = picture_codes(slot, int(seen.sum()))
+        self._unfold.append(unfold)
+        self._ids.append(ids)
+        self._grids.append(picture.grid)
+        self._waiting[slot] = picture.inputs
 
     def codes(self, ids: Codes, slots: Iterable[int]) -> Codes:
         """A prompt's codes: every image token of `ids` replaced by the picture of the next slot."""
@@ -157,17 +164,15 @@ class PictureTable:
         return embedded, {"visual_pos_masks": where, "deepstack_visual_embeds": deeper}
 
     def features(self, slots: list[int]) -> list[PictureFeatures]:
-        """The features of some slots; those not kept are computed, in stacks of equal shape."""
+        """The features of some slots; those not kept are computed, many in a pass."""
         missing = [slot for slot in slots if slot not in self._features]
-        stacks: dict[tuple[Any, ...], list[int]] = {}
         for slot in missing:
-            inputs = self._waiting.get(slot) or self._unfold[slot]().inputs
-            self._waiting[slot] = inputs
-            shape = tuple((key, tuple(value.shape)) for key, value in sorted(inputs.items()))
-            stacks.setdefault(shape, []).append(slot)
-        for members in stacks.values():
-            for start in range(0, len(members), PICTURES_PER_PASS):
-                self._encode_slots(members[start : start + PICTURES_PER_PASS])
+            if slot not in self._waiting:
+                self._waiting[slot] = self._unfold[slot]().inputs
+        for members in self._stacks(missing):
+            start = 0
+            while start < len(members):
+                start += self._encode_some(members[start : start + self.per_pass])
         found = [self._features[slot] for slot in slots]
         for slot in slots:
             self._features.move_to_end(slot)  # used last, dropped last
@@ -175,16 +180,71 @@ class PictureTable:
             self._features.popitem(last=False)
         return found
 
+    def encode_full_stacks(self) -> None:
+        """Encode the waiting pictures that fill a pass, if all pictures so far can be kept.
+
+        A GPU works at them while further pictures are read from their files.
+        """
+        if len(self._features) + len(self._waiting) > self.capacity:
+            return
+        for members in self._stacks(list(self._waiting)):
+            start = 0
+            while len(members) - start >= self.per_pass:
+                start += self._encode_some(members[start : start + self.per_pass])
+
+    def _stacks(self, slots: list[int]) -> list[list[int]]:
+        """Waiting slots that can be encoded together: of one shape, or of any where patches are packed."""
+        stacks: dict[tuple[Any, ...], list[int]] = {}
+        for slot in slots:
+            inputs = self._waiting[slot]
+            # Packed: patches of all pictures stand in one row of them, and the grid says where each one ends.
+            first = 1 if "image_grid_thw" in inputs else 0
+            shape = tuple((key, tuple(value.shape[first:])) for key, value in sorted(inputs.items()))
+            stacks.setdefault(shape, []).append(slot)
+        return list(stacks.values())
+
+    def _encode_some(self, slots: list[int]) -> int:
+        """Encode the first of some slots of one stack, all of them if the memory allows; returns how many."""
+        while True:
+            try:
+                self._encode_slots(slots)
+            except RuntimeError as error:  # OutOfMemoryError is one
+                if len(slots) == 1 or not out_of_memory(error):
+                    raise
+            else:
+                return len(slots)
+            # Only here, after the `except` block: the error holds the tensors of the pass until it ends.
+            self.per_pass = len(slots) // 2
+            slots = slots[: self.per_pass]
+            torch.cuda.empty_cache()
+
     def _encode_slots(self, slots: list[int]) -> None:
-        own = [self._waiting.pop(slot) for slot in slots]
         stacked = {}
-        for key in own[0]:
-            stacked[key] = torch.cat([inputs[key] for inputs in own]).to(self.device)
+        for key in self._waiting[slots[0]]:
+            parts = [self._waiting[slot][key] for slot in slots]
+            stacked[key] = to_device(parts, self.device)
         seen = self.encode(stacked)
         if len(seen) != len(slots):
             raise ScoringError(f"the model saw {len(seen)} pictures where {len(slots)} were shown; it is not supported")
         self._features.update(zip(slots, seen, strict=True))
+        for slot in slots:
+            del self._waiting[slot]
         self.encoded += len(slots)
+
+
+def to_device(parts: list[Tensor], device: torch.device) -> Tensor:
+    """Tensors joined along their first dimension, on a device; a GPU fetches them while the program goes on."""
+    if device.type != "cuda":
+        return torch.cat(parts)
+    shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+    pinned = torch.empty(shape, dtype=parts[0].dtype, pin_memory=True)
+    torch.cat(parts, out=pinned)
+    return pinned.to(device, non_blocking=True)
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device's memory is too small: PyTorch says so itself, or cuBLAS finds no room for its workspace."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
 
 
 def runs(codes: Codes) -> list[tuple[int, int, int | None]]:

@@ -107,8 +107,14 @@ class ModelPrompts:
     # -- tokens
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a whole prompt; a chat template writes special tokens itself."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=not self.chat)["input_ids"]
+        """The tokens of a whole prompt."""
+        return self.tokens_of([text])[0]
+
+    def tokens_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of whole prompts, found together; a chat template writes special tokens itself."""
+        if not texts:
+            return []
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=not self.chat)["input_ids"]
         return ids
 
     def _bare(self, text: str) -> list[int]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from leverplus.backends.hf.batch import BatchRow, Kept, Sheet, batch_rows, batches, distances, visible
 from leverplus.backends.hf.beams import Beams, beam_search
 from leverplus.backends.hf.language import Language
+from leverplus.backends.hf.pictures import out_of_memory
 from leverplus.backends.hf.tree import Node, Prompt, grow
 from leverplus.errors import ScoringError
 
@@ -66,11 +67,6 @@ class _Ends:
                 ends.rows.append(place)
                 ends.last.append(row.node.length - 1)
         return ends
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether the device's memory is too small: PyTorch says so itself, or cuBLAS finds no room for its workspace."""
-    return isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error)
 
 
 class Reader:
@@ -140,16 +136,17 @@ class Reader:
     def _pass(self, sheet: Sheet, past: Kept | None) -> tuple[Tensor, Kept]:
         """Hidden states (B, L, D) of a sheet, and what is kept with it."""
         branch, places = self._tensor(sheet.branches), self._tensor(sheet.places)  # (B, L) each
-        # Without a mask attention takes its fast causal path.
-        mask = None if past is None and sheet.is_plain else visible(branch, past)
+        # Without a mask attention takes its fast causal path; what is kept may then hide nothing.
+        hidden_before = past is not None and not past.whole
+        mask = visible(branch, past) if hidden_before or not sheet.is_plain else None
         distance = distances(places, past) if self.language.window else None
         layers = None if past is None else past.layers
         embedded = self.language.embed(sheet.codes)
         hidden, layers = self.language.run(embedded, self._tensor(sheet.positions), mask, distance, layers)
         seen = branch == 0  # later rows attend to the prompt, not to its answers or padding
         if past is None:
-            return hidden, Kept(layers, seen, places)
-        return hidden, past.joined(layers, seen, places)
+            return hidden, Kept(layers, seen, places, sheet.is_whole)
+        return hidden, past.joined(layers, seen, places, whole=sheet.is_whole)
 
     def _weigh(self, ends: _Ends, hidden: Tensor, job: _Job) -> None:
         """Find the log-probability of every answer of the prompts that end in a batch; `hidden` (B, L, D)."""
@@ -246,8 +243,9 @@ class Reader:
         distance = distances(places, kept) if self.language.window else None
         rotary = after[None, :, :1].expand(dims, -1, -1)  # (P, rows, 1)
         embedded = self.language.embed_tokens(tokens[:, None])
-        hidden, layers = self.language.run(embedded, rotary, visible(branch, kept), distance, kept.layers)
-        return self.language.head(hidden[:, 0]), kept.joined(layers, branch == 0, places)
+        mask = None if kept.whole else visible(branch, kept)
+        hidden, layers = self.language.run(embedded, rotary, mask, distance, kept.layers)
+        return self.language.head(hidden[:, 0]), kept.joined(layers, branch == 0, places, whole=True)
 
     def _index(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.language.device)

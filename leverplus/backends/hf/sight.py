@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,6 +22,9 @@ from leverplus.types import Item
 
 # What a processor returns for the text; everything else is for the vision side.
 TEXT_INPUTS = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
+
+DECODERS = min(8, os.cpu_count() or 1)
+"""Threads that decode pictures; Pillow lets others run while it does."""
 
 
 class Sight:
@@ -38,9 +44,25 @@ class Sight:
         )
         self.language.insert = self.pictures.insert
 
+    def prepare(self, items: Iterable[Item]) -> None:
+        """Give new pictures their slots: files are decoded by several threads, and full stacks encoded meanwhile."""
+        new: dict[str, Item] = {}
+        for item in items:
+            digest = self.task.image_digest(item)
+            if digest not in self.pictures:
+                new.setdefault(digest, item)
+        if len(new) < 2:  # nothing to gain; `slot` will do it
+            return
+        with ThreadPoolExecutor(DECODERS) as pool:
+            shown = pool.map(self._show, new.values())
+            for number, ((digest, item), unfolded) in enumerate(zip(new.items(), shown, strict=True), start=1):
+                self.pictures.add(digest, unfolded, partial(self._show, item))
+                if number % self.pictures.per_pass == 0:
+                    self.pictures.encode_full_stacks()
+
     def slot(self, item: Item) -> int:
         """The slot of an item's picture."""
-        return self.pictures.slot(self.task.image_digest(item), lambda: self._show(item))
+        return self.pictures.slot(self.task.image_digest(item), partial(self._show, item))
 
     def _show(self, item: Item) -> Unfolded:
         picture = self.task.image(item)

@@ -45,7 +45,7 @@ REQUESTS = [request_of(0, 1, 2), request_of(1, 1, 2), request_of(2, 1, 3), reque
 def test_the_tokens_are_those_of_the_models_own_processor(backend: HfBackend) -> None:
     assert backend.sight is not None
     for request in REQUESTS:
-        codes = backend._prompt(request).codes
+        codes = backend._prompts([request])[0].codes
         ids = np.where(codes < 0, backend.sight.token_id, codes)
         assert ids.tolist() == own_inputs(backend, request)["input_ids"][0].tolist()
 
@@ -133,7 +133,7 @@ def test_plain_prompts_put_the_picture_before_its_question(tmp_path: Any) -> Non
     assert self_test(TASK, backend, trained=False).batch_gap < 1e-4
     smaller = HfBackend(TASK, replace(section, image_pixels=28 * 28))
     assert smaller.fingerprint() != backend.fingerprint()
-    assert len(smaller._prompt(request_of(0)).codes) < len(backend._prompt(request_of(0)).codes)
+    assert len(smaller._prompts([request_of(0)])[0].codes) < len(backend._prompts([request_of(0)])[0].codes)
 
 
 def test_large_pictures_are_shrunk_in_proportion() -> None:

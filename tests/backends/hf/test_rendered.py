@@ -25,13 +25,13 @@ def test_what_is_rendered_is_what_the_model_reads(
     section = ModelSection(name=str(folder), device="cpu", prompt=prompt, instruction="Name it.", untrained=True)
     backend = HfBackend(task, section)
     read: list[str] = []
-    tokens = backend.prompts.tokens
+    tokens_of = backend.prompts.tokens_of
 
-    def noting(text: str) -> Any:
-        read.append(text)
-        return tokens(text)
+    def noting(texts: list[str]) -> Any:
+        read.extend(texts)
+        return tokens_of(texts)
 
-    monkeypatch.setattr(backend.prompts, "tokens", noting)
+    monkeypatch.setattr(backend.prompts, "tokens_of", noting)
     query, demos = task.items("dev")[0], tuple(task.items("train")[:2])
     backend.answer([Request(query, demos, ("red",))])
     assert read == [render_prompt("hf", section, task, query, demos)]

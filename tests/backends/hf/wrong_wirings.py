@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,13 @@ def no_cue(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
 
 
 def shuffled_prompt(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
-    tokens = model.prompts.tokens
-    patch.setattr(
-        model.prompts, "tokens", lambda text: list(np.random.default_rng(len(text)).permutation(tokens(text)))
-    )
+    tokens_of = model.prompts.tokens_of
+
+    def shuffled(texts: Sequence[str]) -> list[list[int]]:
+        found = zip(texts, tokens_of(texts), strict=True)
+        return [list(np.random.default_rng(len(text)).permutation(ids)) for text, ids in found]
+
+    patch.setattr(model.prompts, "tokens_of", shuffled)
 
 
 def query_first(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
