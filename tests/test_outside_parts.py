@@ -20,6 +20,7 @@ MINE = """
 from leverplus.backends.world import WorldBackend
 from leverplus.doctor.findings import Finding
 from leverplus.embedders.world import WorldEmbedder
+from leverplus.maths.advantages import centred
 from leverplus.maths.losses import listwise
 from leverplus.metrics import vqa_accuracy
 from leverplus.policies.heads import Cosine
@@ -34,6 +35,9 @@ def reward(evidence, weights):
 def loss(log_p, targets, temperature, among):
     USED.add("loss")
     return listwise(log_p, targets, temperature, among)
+
+def advantage(rewards, mask, floor):
+    return centred(rewards, mask, floor)
 
 def pool(search, section):
     USED.add("pool")
@@ -146,6 +150,13 @@ def test_a_part_that_is_not_there_is_told_in_one_sentence(
 def test_reading_a_recipe_runs_no_code_of_others(here: Path) -> None:
     (here / "trap.py").write_text("raise SystemExit('executed')\n", encoding="utf-8")
     assert load_recipe("world", ["reward.mode=trap:reward"]).reward.mode == "trap:reward"
+
+
+@pytest.mark.usefixtures("here")
+def test_an_advantage_in_a_file_of_the_user_passes_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train.stages=['sft','grpo']", "grpo.advantage=mine:advantage"]
+    assert main(["check", "world", "--set", *words]) == 0
+    assert "no problems" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("here")
