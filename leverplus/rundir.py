@@ -218,7 +218,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """One process at a time works on a run folder; another one is told by which. A killed one leaves nothing behind:
     the lock is the system's, and the file only says whose it is.
     """

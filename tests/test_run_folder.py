@@ -20,10 +20,13 @@ from leverplus.experiment.opening import load_run, open_run, require_same_task
 from leverplus.experiment.train import train_run
 from leverplus.recipe.recipe import find_recipe, load_recipe
 from leverplus.report.data import read_run_files
-from leverplus.rundir import held, read_json, read_log
+from leverplus.rundir import lock_folder, read_json, read_log
 from leverplus.training.runlog import RunLog
 
-HOLD = "import sys, time; from pathlib import Path; from leverplus.rundir import held\nwith held(Path(sys.argv[1])):\n"
+HOLD = (
+    "import sys, time; from pathlib import Path; from leverplus.rundir import lock_folder\n"
+    "with lock_folder(Path(sys.argv[1])):\n"
+)
 
 
 def test_a_second_process_is_told_the_pid_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
@@ -31,10 +34,10 @@ def test_a_second_process_is_told_the_pid_and_a_killed_one_leaves_no_lock(tmp_pa
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
-        with pytest.raises(LeverError, match=rf"another process \(pid {first.pid}\)"), held(tmp_path):
+        with pytest.raises(LeverError, match=rf"another process \(pid {first.pid}\)"), lock_folder(tmp_path):
             pass
         first.kill()
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         assert (tmp_path / "run.lock").read_text() == str(os.getpid())
 
 
@@ -116,7 +119,7 @@ def test_what_killed_processes_left_is_cleared_and_what_is_at_work_stays(tmp_pat
     (tmp_path / f"state/.grpo.{pid}.new").mkdir()
     (tmp_path / f"state/.grpo.{pid}.new/state.json").write_text("{}")
     (tmp_path / ".hidden").write_text("somebody's own")
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         pass
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("**/*")}
     assert found == {
@@ -164,5 +167,5 @@ def test_a_strict_run_ends_with_its_first_error_and_says_no_finding_twice(tiny_r
     others = [replace(finding, code=code, title=f"the {code}") for code in ("second", "third")]
     monitor = Monitor(replace(run, strict=True))
     with pytest.raises(LeverError, match=r"preflight first: the first. cure \(2 more errors stand above\)"):
-        monitor.tell([finding, *others], "before training")
+        monitor.report([finding, *others], "before training")
     assert said == ["error before training: the second [second]", "error before training: the third [third]"]

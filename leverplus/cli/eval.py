@@ -19,7 +19,7 @@ from leverplus.cli.console import (
     results_table,
     whole_number,
 )
-from leverplus.rundir import held
+from leverplus.rundir import lock_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     named = None
     if args.checkpoint is not None and not elsewhere:  # a name that is not there is refused before the model is asked
         named = checkpoint_folder(made.folder / rundir.CHECKPOINTS, args.checkpoint, made.recipe.stages)
-    with held(made.folder):
+    with lock_folder(made.folder):
         require_same_task(made, force=args.force)
         if elsewhere:
             policy = given_policy(made, args.checkpoint)
@@ -85,7 +85,7 @@ def _sweep(args: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     from leverplus.experiment.checkpoints import evaluate_checkpoints
 
     made = open_from_folder(args.run, args.store, bars)
-    with held(made.folder):
+    with lock_folder(made.folder):
         return evaluate_checkpoints(made, args.split, args.items, args.force)
 
 

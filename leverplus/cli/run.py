@@ -16,7 +16,7 @@ from leverplus.cli.console import (
     results_table,
     say_forecast,
 )
-from leverplus.rundir import held
+from leverplus.rundir import lock_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         for note in getattr(made.task, "notes", ()):
             bars.say(f"{made.task.name}: {note}")
         say_forecast(made, bars)
-        with held(made.folder):
+        with lock_folder(made.folder):
             report = run_all(made)
     if args.json:
         print(json.dumps(report))

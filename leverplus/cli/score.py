@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from leverplus.cli.console import Bars, add_store_option, open_from_folder, say_forecast
-from leverplus.rundir import held
+from leverplus.rundir import lock_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     with Bars() as bars:
         made = open_from_folder(args.run, args.store, bars)
         say_forecast(made, bars, SEARCH)
-        with held(made.folder):
+        with lock_folder(made.folder):
             groups = search_groups(made)
     meter = made.scorer.meter
     facts = {"queries": len(groups), "calls": made.calls(), "fresh": meter.fresh, "seconds": round(meter.seconds, 1)}

@@ -12,7 +12,7 @@ from leverplus.cli.console import Bars, add_store_option, print_table, safe_name
 from leverplus.experiment.grid import configurations, read_grid, search_grid, settings_text
 from leverplus.experiment.workshop import Workshop, seed_count
 from leverplus.recipe.recipe import load_recipe
-from leverplus.rundir import held, make_private_folder
+from leverplus.rundir import lock_folder, make_private_folder
 from leverplus.store.location import default_store_path
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     with Bars() as bars:
         workshop = Workshop(folder, args.store or default_store_path(), bars.say, bars.show)
         make_private_folder(folder)
-        with held(folder):
+        with lock_folder(folder):
             record = search_grid(args.recipe, args.set, grid, args.seeds, workshop)
     if args.json:
         print(json.dumps(record))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leverplus import rundir
 from leverplus.cli.console import Bars, add_ignore_option, add_log_option, add_store_option, open_from_folder
-from leverplus.rundir import held
+from leverplus.rundir import lock_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     with Bars() as bars:
         made = open_from_folder(args.run, args.store, bars, strict=not args.ignore_findings, log_to=args.log_to)
-        with held(made.folder):
+        with lock_folder(made.folder):
             train_run(made)
     checkpoint = made.folder / rundir.CHECKPOINTS / list(made.recipe.stages)[-1]
     facts = {"checkpoint": str(checkpoint), "model_calls": made.calls()}

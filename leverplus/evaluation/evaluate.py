@@ -25,12 +25,12 @@ def run_arms(
     context: EvaluationContext,
     section: EvalSection,
     policy: Policy | None,
-    share: float,
+    text_share: float,
     mmr_lambda: float,
     *,
     fixed: Mapping[int, Demos] | None = None,
 ) -> Results:
-    """Every arm of an evaluation; `share` is the weight of the question in nearest_both, mmr and label_vote.
+    """Every arm of an evaluation; `text_share` is the weight of the question in nearest_both, mmr and label_vote.
 
     `fixed` is the list that everybody is shown, by its length.
     """
@@ -43,15 +43,15 @@ def run_arms(
     run_arm(results, context, "nearest_text", retrieved)
     if context.similarities.image is not None:
         run_arm(results, context, "nearest_image", arms.nearest_arm(context, 0.0, shots))
-        retrieved = arms.nearest_arm(context, share, shots)
+        retrieved = arms.nearest_arm(context, text_share, shots)
         run_arm(results, context, "nearest_both", retrieved)
         run_arm(results, context, "two_stage", arms.two_stage_arm(context, shots))
-    run_arm(results, context, "mmr", arms.mmr_arm(context, share, mmr_lambda, shots))
+    run_arm(results, context, "mmr", arms.mmr_arm(context, text_share, mmr_lambda, shots))
     if fixed:
         run_arm(results, context, "fixed", {n: [fixed[n] for _ in context.pools] for n in shots if n in fixed})
     for n in shots:
         results.add("majority", n, arms.majority_arm(context.task, context.queries, retrieved[n]))
-    results.add("label_vote", 0, arms.label_vote_arm(context, share, section.vote_neighbours))
+    results.add("label_vote", 0, arms.label_vote_arm(context, text_share, section.vote_neighbours))
     if policy is not None:
         run_learned(results, context, policy, shots)
     if section.oracle:

@@ -58,11 +58,11 @@ def evaluate_run(
     context = evaluation_context(run, run.chosen_items(split, section.items if items is None else items))
     if split != "train":  # items of the training split are asked with pools that leave out their own picture
         require_unseen(context.queries, run.demonstrations)
-    share = choose_text_share(run)
+    text_share = choose_text_share(run)
     fixed = fixed_lists(run) if split != "train" else None  # lists hold items of train, which cannot show themselves
-    results = run_arms(context, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed)
+    results = run_arms(context, section, policy, text_share, run.recipe.pool.mmr_lambda, fixed=fixed)
     found = first_record(context, results, split=split)
-    found["nearest_both_text_share"] = share
+    found["nearest_both_text_share"] = text_share
     found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
     found["chosen_on_test"] = chosen_on_test
     if run.recipe.score.pilot:
@@ -75,14 +75,14 @@ def evaluate_run(
     fill(found, makers(context, results, policy, section, record=found, trained=trained), run.say)
     found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
     if advise and section.advice and split == "test":
-        fill(found, {"advice": lambda: advice_of(run, policy, share, results)}, run.say)
+        fill(found, {"advice": lambda: advice_of(run, policy, text_share, results)}, run.say)
         found["dev_calls"] = run.scorer.meter.calls(ADVICE)
     try_or_note(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)
     return found
 
 
-def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> dict[str, Any]:
+def advice_of(run: Run, policy: Policy | None, text_share: float, test: Results) -> dict[str, Any]:
     """Which arm to use at which number of shots, by the accuracy of every arm that can be deployed on dev."""
     from leverplus.evaluation.advice import advise
     from leverplus.evaluation.evaluate import run_arms
@@ -91,7 +91,7 @@ def advice_of(run: Run, policy: Policy | None, share: float, test: Results) -> d
     run.scorer.meter.asked[ADVICE].clear()
     section = replace(run.recipe.eval, oracle=False, random_draws=1)
     context = replace(evaluation_context(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
-    own = run_arms(context, section, policy, share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
+    own = run_arms(context, section, policy, text_share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
     return advise(own, test)
 
 

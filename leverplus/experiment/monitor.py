@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from leverplus.policies.items import ItemTable
     from leverplus.training.data.from_search import RowMaker
     from leverplus.training.data.rows import Row
+    from leverplus.training.loop import Judge
     from leverplus.types import Group
 
 JUDGED_GROUPS, ASKED_AGAIN, HELD_OUT = 200, 32, 64
@@ -43,7 +44,7 @@ class Monitor:
             probe = merged(probe, known)
         write_json(self.run.folder / rundir.PROBE, probe_json(probe, stats))
         note_findings(self.run)
-        self.tell(preflight(self.run.recipe.values(), probe, stats), "before training")
+        self.report(preflight(self.run.recipe.values(), probe, stats), "before training")
 
     def check_handover(self, policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable) -> None:
         """Check that the checkpoint a stage wrote answers as the policy that it trained."""
@@ -59,11 +60,9 @@ class Monitor:
         write_json(self.run.folder / rundir.PROBE, probe_json(probe, stats))
         note_findings(self.run)
         found = [finding for finding in preflight({}, probe) if finding.code == "checkpoint_not_whole"]
-        self.tell(found, f"after {folder.name}")
+        self.report(found, f"after {folder.name}")
 
-    def watched(
-        self, judge: Callable[[Policy], Mapping[str, float]], stage: str, epochs: int
-    ) -> Callable[[Policy], Mapping[str, float]]:
+    def watched(self, judge: Judge, stage: str, epochs: int) -> Judge:
         """A judge that also shows how far the stage is, says what the doctor finds in the log so far, and keeps
         findings.json up to date.
         """
@@ -78,12 +77,12 @@ class Monitor:
                 self._say_once(finding, f"after epoch {lines[-1]['epoch']}")
             note_findings(run)
             own = sum(line["stage"] == stage for line in lines)
-            run.tell(f"training, {stage}", min(own + 1, epochs), epochs)
+            run.show_progress(f"training, {stage}", min(own + 1, epochs), epochs)
             return judge(policy)
 
         return watch
 
-    def tell(self, findings: Sequence[Finding], when: str) -> None:
+    def report(self, findings: Sequence[Finding], when: str) -> None:
         """Say every finding once, and whether training goes on; a strict run stops on the first error, unless its
         model knows nothing by intention.
         """

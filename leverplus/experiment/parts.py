@@ -35,7 +35,7 @@ class Parts:
     folder: Path
     store_path: Path
     say: Say
-    tell: Progress
+    progress: Progress
     at_work: bool
 
     def fits(self, recipe: Recipe) -> bool:
@@ -67,7 +67,7 @@ class Parts:
         from leverplus.embedders.cached import open_embedder
 
         section = replace(self.recipe.embed, **moved_paths(self.folder, self.recipe.embed, ("model",)))
-        return open_embedder(section, self.store_path.parent / "vectors", self.tell)
+        return open_embedder(section, self.store_path.parent / "vectors", self.progress)
 
     @cached_property
     def demonstrations(self) -> Sequence[Item]:

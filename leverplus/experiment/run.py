@@ -56,7 +56,9 @@ class Run:
     def parts(self) -> Parts:
         if self.shared is not None and self.shared.fits(self.recipe):
             return self.shared
-        return Parts(self.recipe, self.folder, self.store_path, say=self.say, tell=self.tell, at_work=self.at_work)
+        return Parts(
+            self.recipe, self.folder, self.store_path, say=self.say, progress=self.show_progress, at_work=self.at_work
+        )
 
     @property
     def task(self) -> Task:
@@ -94,7 +96,7 @@ class Run:
         """Asks the store, else the model, which is tested before it is believed."""
         from leverplus.experiment.scoring import Voice, open_scorer
 
-        voice = Voice(self.say, self.tell, self.remember)
+        voice = Voice(self.say, self.show_progress, self.remember)
         return open_scorer(self.recipe, self.parts, self.store_path, self.kept_calls, voice)
 
     def require_model(self) -> None:
@@ -165,7 +167,7 @@ class Run:
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(self.folder)
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def show_progress(self, what: str, done: int, total: int) -> None:
         """Show how far something is, and keep the run alive for those who follow its folder."""
         self.progress(what, done, total)
         if self.at_work:

@@ -20,7 +20,7 @@ class Voice:
     """How a run speaks: lines for people, progress, and facts for its run.json."""
 
     say: Say
-    tell: Progress
+    progress: Progress
     remember: Callable[[Mapping[str, Any]], None]
 
 
@@ -64,7 +64,7 @@ class ScoringWatch:
 
     def scored(self, what: str, done: int, total: int) -> None:
         meter = self.meter
-        self.voice.tell(what, done, total)
+        self.voice.progress(what, done, total)
         if hasattr(self.backend, "usage"):
             self.voice.remember({"spent": self.backend.usage()})
         if done >= total and meter.unlabelled > self.said_unlabelled:

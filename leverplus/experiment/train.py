@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from leverplus.training.data.expected_accuracy import ExpectedAccuracy
     from leverplus.training.data.from_search import RowMaker
     from leverplus.training.data.rows import RowSource
+    from leverplus.training.loop import Judge
     from leverplus.types import Group
-
-Judge = Callable[["Policy"], Mapping[str, float]]
 
 
 def train_run(run: Run) -> Policy:
@@ -97,6 +96,7 @@ def begin_training(run: Run) -> Training:
 def _prepared(run: Run, start: Policy | None, expected: ExpectedAccuracy | None) -> Training:
     """A training before its first stage: a selector, a judge of it, and what makes rows of scored groups."""
     queries = run.training_queries()
+    # the table holds every demonstration, whichever query it is made for; only planted mistakes may add queries to it
     _, table = run.pools(queries if run.recipe.mistakes.any else queries[:1])
     training = Training(run, first_policy(run, table, start), dev_judge(run), row_maker(run, table, expected))
     if start is not None:
@@ -163,7 +163,7 @@ class Training:
 
     def train(self, plan: StagePlan) -> None:
         """Train one stage and go on with what it wrote."""
-        from leverplus.training.loop import StageRun, run_stage
+        from leverplus.training.loop import StageInputs, run_stage
         from leverplus.training.mistakes import convert_checkpoint
 
         run, name = self.run, plan.name
@@ -172,7 +172,7 @@ class Training:
         if plan.preflight and not run.imitates_beams:  # lists without accuracies say nothing of their quality
             self.monitor.preflight(self.policy, rows, self.groups, self.make_rows)
         watch = self.monitor.watched(self.judge, name, plan.config.epochs)
-        settings = StageRun(
+        inputs = StageInputs(
             name,
             plan.config,
             self.table,
@@ -184,7 +184,7 @@ class Training:
             run.calls,
             self.sinks.write,
         )
-        result = run_stage(self.policy, source, settings)
+        result = run_stage(self.policy, source, inputs)
         convert_checkpoint(run.recipe.mistakes, _checkpoint(run, name))
         self.monitor.check_handover(self.policy, _checkpoint(run, name), rows, self.table)
         value = "not judged" if result.best_value is None else f"dev accuracy {result.best_value:.3f}"

@@ -19,7 +19,7 @@ from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
 from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
-from leverplus.rundir import disk_sentence, held, make_private_folder, read_json, shipped, write_json, write_text
+from leverplus.rundir import disk_sentence, lock_folder, make_private_folder, read_json, shipped, write_json, write_text
 
 if TYPE_CHECKING:
     from leverplus.experiment.run import Run
@@ -104,7 +104,7 @@ def fit(
     if (done := _done_before(run, folder)) is not None:
         say(f"{folder} is finished; nothing was asked")
         return Fit(folder, recipe, planned, done)
-    with held(run.folder):
+    with lock_folder(run.folder):
         report = _carry_out(run, folder)
     return Fit(folder, recipe, planned, report)
 

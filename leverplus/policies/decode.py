@@ -1,8 +1,8 @@
 """Decoding: greedy, sampling, beam search and sampling without replacement, batched over queries.
 
-Every function returns `Picks`: positions (B, G, S) with STOP and PAD as in training, and log-probabilities under the
-policy at temperature 1. Noise comes from one seed per query and is drawn for the query's own pool, so that the picks of
-a query do not depend on the batch it is in.
+Every function returns `DecodedPicks`: positions (B, G, S) with STOP and PAD as in training, and log-probabilities
+under the policy at temperature 1. Noise comes from one seed per query and is drawn for the query's own pool, so that
+the picks of a query do not depend on the batch it is in.
 
 B queries, G members of a query, S steps, K candidates, A actions (K, or K + 1 with STOP last).
 """

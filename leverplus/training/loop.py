@@ -38,7 +38,9 @@ from leverplus.training.seeds import derive_seed
 from leverplus.training.stages import Stage, frozen_copy
 from leverplus.training.steps import Steps
 
-Evaluate = Callable[[Policy], Mapping[str, float]]
+Judge = Callable[[Policy], Mapping[str, float]]
+"""Held-out numbers of a policy by name, such as its reward on dev."""
+
 PROBES = 64
 """Queries on which an epoch's change of picks and the gradients of the terms are measured."""
 
@@ -47,11 +49,11 @@ JUDGED = 256
 
 
 @dataclass(frozen=True)
-class StageRun:
+class StageInputs:
     """What a stage needs beside the policy: its name and settings, where items and earlier policies are found,
     the run's seed, and where to write (None: nothing is written and nothing resumed).
 
-    `evaluate` gives held-out numbers after every epoch; `also_log` is given every line of the log.
+    `judge` gives held-out numbers after every epoch; `also_log` is given every line of the log.
     """
 
     name: str
@@ -60,7 +62,7 @@ class StageRun:
     seed: int = 0
     folder: Path | None = None
     anchors: Mapping[str, Policy] = field(default_factory=dict)
-    evaluate: Evaluate | None = None
+    judge: Judge | None = None
     recipe_hash: str = ""
     calls: Callable[[], int] | None = None
     also_log: Callable[[Mapping[str, Any]], None] | None = None
@@ -76,16 +78,16 @@ class StageResult:
     history: tuple[Mapping[str, float], ...]
 
 
-def run_stage(policy: Policy, source: RowSource, run: StageRun) -> StageResult:
-    """Train a policy in place; it ends with the weights of its best epoch, or of its last (`keep`, or no `evaluate`).
+def run_stage(policy: Policy, source: RowSource, inputs: StageInputs) -> StageResult:
+    """Train a policy in place; it ends with the weights of its best epoch, or of its last (`keep`, or no `judge`).
 
     The source is asked for rows at the start of every round (`inner_epochs` epochs, one where a stage has no such
     setting), and once more where a stopped stage goes on: for the rows of the round that it was stopped in.
     Checkpoints are `checkpoints/<stage>-epoch001`, ... and `checkpoints/<stage>`, what the stage hands on.
     """
-    trainer = _Trainer(policy, run)
+    trainer = _Trainer(policy, inputs)
     trainer.resume()
-    round_length = getattr(run.config, "inner_epochs", 1)
+    round_length = getattr(inputs.config, "inner_epochs", 1)
     rows: Sequence[Row] | None = None
     while not trainer.finished():
         into_round = trainer.epoch % round_length
@@ -93,22 +95,24 @@ def run_stage(policy: Policy, source: RowSource, run: StageRun) -> StageResult:
             rows = source.rows(policy, trainer.epoch - into_round)
         trainer.run_epoch(rows)
     trainer.restore_best()
-    if run.folder is not None:
-        extra = {"stage": run.name, "epoch": trainer.best_epoch}
-        folder = rundir.stage_folder(run.folder / rundir.CHECKPOINTS, run.name)
-        checkpoint.save_checkpoint(folder, policy, run.recipe_hash, extra)
+    if inputs.folder is not None:
+        extra = {"stage": inputs.name, "epoch": trainer.best_epoch}
+        folder = rundir.stage_folder(inputs.folder / rundir.CHECKPOINTS, inputs.name)
+        checkpoint.save_checkpoint(folder, policy, inputs.recipe_hash, extra)
     return StageResult(trainer.epoch, trainer.best_epoch, trainer.best_value, tuple(trainer.history))
 
 
 class _Trainer:
     """One stage under way; `epoch` counts finished epochs."""
 
-    def __init__(self, policy: Policy, run: StageRun) -> None:
-        self.policy, self.run, self.config = policy, run, run.config
-        freeze(policy, frozen_parts(policy, run.config))
-        self.stage: Stage[Any] = catalog.load(catalog.STAGES, run.name, "stage")(run.config, policy, run.anchors)
-        self.steps = Steps(policy, self.stage, run.table, name=run.name, seed=run.seed)
-        self.log = RunLog(run.folder / rundir.LOG if run.folder is not None else None, run.also_log)
+    def __init__(self, policy: Policy, inputs: StageInputs) -> None:
+        self.policy, self.inputs, self.config = policy, inputs, inputs.config
+        freeze(policy, frozen_parts(policy, inputs.config))
+        self.stage: Stage[Any] = catalog.load(catalog.STAGES, inputs.name, "stage")(
+            inputs.config, policy, inputs.anchors
+        )
+        self.steps = Steps(policy, self.stage, inputs.table, name=inputs.name, seed=inputs.seed)
+        self.log = RunLog(inputs.folder / rundir.LOG if inputs.folder is not None else None, inputs.also_log)
         self.epoch, self.best_epoch = 0, 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}
@@ -125,7 +129,7 @@ class _Trainer:
 
     def run_epoch(self, rows: Sequence[Row]) -> None:
         """Learn from the rows once, measure what that did, judge, log and save."""
-        config, name = self.config, self.run.name
+        config, name = self.config, self.inputs.name
         rows, self.kept_out = split_rows(rows, config.held_out)
         kept = rows_of_epoch(rows, config, self.epoch)
         if not kept:
@@ -139,22 +143,22 @@ class _Trainer:
         if self.epoch == 0 and self.best_value is None:
             self._judge_start()
         self.stage.begin_epoch(self.policy, self.epoch)
-        probe = collate(kept[:PROBES], self.run.table)
+        probe = collate(kept[:PROBES], self.inputs.table)
         before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
-        order = shuffled(kept, derive_seed(self.run.seed, name, self.epoch, "order"))
-        if self.epoch == 0 and self.run.folder is not None:  # what the stage has to learn from, for the report
-            advantages = first_advantages(self.stage, order, self.run.table, config.batch_size)
+        order = shuffled(kept, derive_seed(self.inputs.seed, name, self.epoch, "order"))
+        if self.epoch == 0 and self.inputs.folder is not None:  # what the stage has to learn from, for the report
+            advantages = first_advantages(self.stage, order, self.inputs.table, config.batch_size)
             counts = describe_rows(order, advantages)
             # rows of such a stage hold how far labels agree, and no answer of the model
-            effects = None if name in LABEL_ONLY else demonstration_effects(order, self.run.table)
-            write_distributions(self.run.folder, name, counts if effects is None else counts | {"effects": effects})
+            effects = None if name in LABEL_ONLY else demonstration_effects(order, self.inputs.table)
+            write_distributions(self.inputs.folder, name, counts if effects is None else counts | {"effects": effects})
         metrics = self.steps.pass_over(order, self.epoch)
         metrics |= term_gradients(self.stage, self.policy, probe, self.steps.progress(self.epoch))
         self.stage.end_epoch(metrics)
         metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
         metrics |= compare_picks(picks, self._picks(probe), probe)
         if self.kept_out:  # the same numbers on some of what is learnt from: the gap between both is overfitting
-            judged = judge_rows(self.policy, kept[:JUDGED], self.run.table)
+            judged = judge_rows(self.policy, kept[:JUDGED], self.inputs.table)
             metrics |= {f"fit/{measure}": value for measure, value in judged.items()}
         self.epoch += 1
         self._close_epoch(metrics)
@@ -164,15 +168,15 @@ class _Trainer:
         checkpoint.load_weights(self.policy, self.easy_weights, "the best easy epoch")
         self._refer_to_easy(self.easy_weights)
         taken = self.steps.taken
-        self.steps = Steps(self.policy, self.stage, self.run.table, name=self.run.name, seed=self.run.seed)
+        self.steps = Steps(self.policy, self.stage, self.inputs.table, name=self.inputs.name, seed=self.inputs.seed)
         self.steps.taken = taken
 
     def _refer_to_easy(self, weights: Mapping[str, Tensor]) -> None:
         """Make the stage again, as if it had been given these weights and they came from imitation."""
         anchor = frozen_copy(self.policy)
         checkpoint.load_weights(anchor, weights, "the best easy epoch")
-        made = catalog.load(catalog.STAGES, self.run.name, "stage")
-        self.stage = made(self.config, anchor, {**self.run.anchors, "sft": anchor})
+        made = catalog.load(catalog.STAGES, self.inputs.name, "stage")
+        self.stage = made(self.config, anchor, {**self.inputs.anchors, "sft": anchor})
 
     def _picks(self, probe: GroupBatch) -> Tensor:
         """The first picks of the probe queries (B, up to 2), without dropout."""
@@ -190,18 +194,18 @@ class _Trainer:
 
     @property
     def _judges(self) -> bool:
-        return self.run.evaluate is not None or bool(self.kept_out)
+        return self.inputs.judge is not None or bool(self.kept_out)
 
     def _judge(self) -> dict[str, float]:
         """Held-out numbers: what the run measures on dev, and the groups that were kept out of training."""
-        measured = {} if self.run.evaluate is None else dict(self.run.evaluate(self.policy.eval()))
-        return measured | judge_rows(self.policy, self.kept_out, self.run.table)
+        measured = {} if self.inputs.judge is None else dict(self.inputs.judge(self.policy.eval()))
+        return measured | judge_rows(self.policy, self.kept_out, self.inputs.table)
 
     def _value(self, held_out: Mapping[str, float]) -> float:
         """The held-out number that decides, higher is better."""
         if self.config.monitor not in held_out:
             raise TrainingError(
-                f'{self.run.name}.monitor = "{self.config.monitor}" is not measured; known: {", ".join(held_out)}'
+                f'{self.inputs.name}.monitor = "{self.config.monitor}" is not measured; known: {", ".join(held_out)}'
             )
         value = held_out[self.config.monitor]
         return -value if self.config.monitor == "loss" else value
@@ -219,9 +223,9 @@ class _Trainer:
         else:
             self.best_epoch = self.epoch
             self._keep_easy(float(self.epoch))  # nothing is judged: the last easy epoch
-        context: dict[str, object] = {"stage": self.run.name, "epoch": self.epoch, "step": self.steps.taken}
-        if self.run.calls is not None:
-            context["lvlm_calls"] = self.run.calls()
+        context: dict[str, object] = {"stage": self.inputs.name, "epoch": self.epoch, "step": self.steps.taken}
+        if self.inputs.calls is not None:
+            context["lvlm_calls"] = self.inputs.calls()
         self.history.append({**metrics, **{f"val/{name}": value for name, value in held_out.items()}})
         self.log.write(context, metrics, held_out)
         self.save()
@@ -233,12 +237,12 @@ class _Trainer:
 
     def save(self) -> None:
         """The epoch's checkpoint, and everything needed to go on from here."""
-        if self.run.folder is None:
+        if self.inputs.folder is None:
             return
-        name = f"{self.run.name}-epoch{self.epoch:03d}"
-        extra = {"stage": self.run.name, "epoch": self.epoch}
-        folder = rundir.stage_folder(self.run.folder / rundir.CHECKPOINTS, name)
-        checkpoint.save_checkpoint(folder, self.policy, self.run.recipe_hash, extra)
+        name = f"{self.inputs.name}-epoch{self.epoch:03d}"
+        extra = {"stage": self.inputs.name, "epoch": self.epoch}
+        folder = rundir.stage_folder(self.inputs.folder / rundir.CHECKPOINTS, name)
+        checkpoint.save_checkpoint(folder, self.policy, self.inputs.recipe_hash, extra)
         tensors = {f"model.{key}": value for key, value in checkpoint.tensors_of(self.policy).items()}
         tensors |= {f"best.{key}": value for key, value in self.best_weights.items()}
         tensors |= {f"easy.{key}": value for key, value in self.easy_weights.items()}
@@ -255,21 +259,23 @@ class _Trainer:
             "easy_value": self.easy_value if self.easy_weights else None,
             "identity": self.identity(),
         }
-        checkpoint.save_state(rundir.stage_folder(self.run.folder / rundir.STATE, self.run.name), tensors, numbers)
+        checkpoint.save_state(
+            rundir.stage_folder(self.inputs.folder / rundir.STATE, self.inputs.name), tensors, numbers
+        )
 
     def identity(self) -> str:
         """What must be equal for a state to be continued: settings other than the number of epochs, and the seed."""
         counted = hashed_settings(self.config).keys() - {"epochs", "patience"}
         settings = {key: value for key, value in vars(self.config).items() if key in counted}
-        return str(derive_seed(sorted(settings.items()), self.run.seed, self.run.recipe_hash, self.policy.config))
+        return str(derive_seed(sorted(settings.items()), self.inputs.seed, self.inputs.recipe_hash, self.policy.config))
 
     def resume(self) -> None:
         """Go on from the saved state of this stage, if there is one."""
         folder = None
-        if self.run.folder is not None:
-            folder = rundir.stage_folder(self.run.folder / rundir.STATE, self.run.name)
+        if self.inputs.folder is not None:
+            folder = rundir.stage_folder(self.inputs.folder / rundir.STATE, self.inputs.name)
         if folder is None or not folder.is_dir():
-            self.log.rewind(self.run.name, 0)
+            self.log.rewind(self.inputs.name, 0)
             return
         tensors, numbers = checkpoint.load_state(folder)
         if numbers["identity"] != self.identity():
@@ -291,7 +297,7 @@ class _Trainer:
         self.best_epoch, self.best_value = int(numbers["best_epoch"]), numbers["best_value"]
         self.stage.numbers = dict(numbers["numbers"])
         self.history = list(numbers["history"])
-        self.log.rewind(self.run.name, self.epoch)
+        self.log.rewind(self.inputs.name, self.epoch)
 
     def restore_best(self) -> None:
         if self.best_weights:

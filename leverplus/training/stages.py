@@ -61,9 +61,15 @@ def fixed_logprobs(policy: Policy, batch: GroupBatch) -> StepLogprobs:
 
 
 class Stage(Generic[ConfigT]):
-    """A stage with nothing to remember; `anchors` are earlier policies by name (`sft`)."""
+    """What a stage minimises, and what it remembers from epoch to epoch.
+
+    `anchors` are the selectors of earlier stages by their names (`sft`). `copies` are policies that the stage itself
+    has frozen (a reference, the one that clipping refers to) and `numbers` what else it needs to go on (a weight that
+    follows the KL): both are saved with the state of the training. `enough` ends the pass over the rows early.
+    """
 
     dropout = True
+    """Whether the loss is computed with dropout; ratios between two passes need it off."""
 
     def __init__(self, config: ConfigT, policy: Policy, anchors: Mapping[str, Policy]) -> None:
         self.config = config

@@ -18,7 +18,7 @@ from leverplus.recipe.recipe import Recipe, build_recipe
 from leverplus.recipe.training import SECTIONS
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.training.stages import frozen_copy
 from leverplus.types import Group, ItemId, Member, Pool, Reference, Score
 
@@ -91,7 +91,9 @@ class Planted:
         policy, anchors = self.policy(), {}
         for name, config in self.recipe.stages.items():
             run_stage(
-                policy, FixedRows(self.rows()), StageRun(name, config, self.table, folder=folder, anchors=dict(anchors))
+                policy,
+                FixedRows(self.rows()),
+                StageInputs(name, config, self.table, folder=folder, anchors=dict(anchors)),
             )
             anchors[name] = frozen_copy(policy)
         return folder

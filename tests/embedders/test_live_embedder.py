@@ -23,7 +23,7 @@ from leverplus.recipe.training import SftConfig
 from leverplus.tasks.files import FileTask
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint
 from leverplus.training.data.rows import FixedRows, Row
-from leverplus.training.loop import StageRun, frozen_parts, run_stage
+from leverplus.training.loop import StageInputs, frozen_parts, run_stage
 from leverplus.types import Item, ItemId
 
 pytest.importorskip("transformers", reason="the extra `embed` is not installed")
@@ -154,7 +154,9 @@ def test_training_changes_the_adapters_and_not_the_network_and_the_loss_falls(em
     frozen = {name: value.clone() for name, value in embedder.encoder.network.state_dict().items()}
     before = {name: value.clone() for name, value in policy.adapters.state_dict().items()}
     config = SftConfig(epochs=6, lr=5e-3, batch_size=10, lora_rank=4, schedule="constant", warmup=0.0)
-    result = run_stage(policy, FixedRows(same_colour_rows()), StageRun("sft", config, table, folder=tmp_path / "run"))
+    result = run_stage(
+        policy, FixedRows(same_colour_rows()), StageInputs("sft", config, table, folder=tmp_path / "run")
+    )
     losses = [epoch["loss/total"] for epoch in result.history]
     assert losses[-1] < 0.7 * losses[0]
     assert all(torch.equal(value, frozen[name]) for name, value in embedder.encoder.network.state_dict().items())
@@ -178,7 +180,7 @@ def test_adapters_alone_learn_while_the_selector_is_held_still(embedder, task) -
     policy.adapters = adapters_of(embedder)
     parts = tuple(name for name in policy.named_groups() if name != "adapters")
     config = SftConfig(epochs=5, lr=5e-3, batch_size=10, lora_rank=4, schedule="constant", warmup=0.0, freeze=parts)
-    result = run_stage(policy, FixedRows(same_colour_rows()), StageRun("sft", config, table))
+    result = run_stage(policy, FixedRows(same_colour_rows()), StageInputs("sft", config, table))
     losses = [epoch["loss/total"] for epoch in result.history]
     assert losses[-1] < 0.9 * losses[0]
 

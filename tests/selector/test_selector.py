@@ -217,7 +217,7 @@ def test_a_saved_selector_is_a_bundle_that_chooses_the_same(
 def test_serving_is_no_work_on_the_run(selector: Selector) -> None:
     pulse = selector.run.folder / PROGRESS
     before = pulse.stat().st_mtime_ns
-    selector.run.tell("embedding", 1, 2)
+    selector.run.show_progress("embedding", 1, 2)
     assert pulse.stat().st_mtime_ns == before
 
 

@@ -13,7 +13,7 @@ import torch
 from leverplus.recipe.training import SECTIONS, RewardConfig, StageConfig
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.training.stages import frozen_copy
 
 # what must be set beside a choice of grpo for it to matter
@@ -68,7 +68,7 @@ def test_every_choice_of_a_setting_ends_with_other_weights(stage: str, key: str,
         config = SECTIONS[stage](epochs=3, batch_size=2, lr=0.01, grad_clip=0.0, **{**beside, key: choice})
         if stage == "grpo":
             config = replace(config, trust_kl=0.0)
-        run_stage(policy, FixedRows(rows), StageRun(stage, config, planted.table, anchors=anchors))
+        run_stage(policy, FixedRows(rows), StageInputs(stage, config, planted.table, anchors=anchors))
         ends[choice] = torch.cat([value.flatten() for value in policy.state_dict().values()])
     assert len(ends) >= 2
     alike = [pair for pair in itertools.combinations(ends, 2) if torch.equal(ends[pair[0]], ends[pair[1]])]

@@ -17,7 +17,7 @@ from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row
 from leverplus.training.distributions import demonstration_effects, describe_rows, first_advantages, histogram
 from leverplus.training.grpo import Grpo
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.types import ItemId
 
 
@@ -79,7 +79,7 @@ def test_values_outside_the_unit_interval_have_bins_of_their_own() -> None:
 def test_a_stage_leaves_its_counts_in_the_run_folder_and_they_agree_with_its_log(planted: Any, tmp_path: Path) -> None:
     rows = rows_from_groups(planted.groups(6), planted.table, RewardConfig())
     config = GrpoConfig(epochs=1, batch_size=len(rows))
-    run_stage(planted.policy(), FixedRows(rows), StageRun("grpo", config, planted.table, 0, tmp_path))
+    run_stage(planted.policy(), FixedRows(rows), StageInputs("grpo", config, planted.table, 0, tmp_path))
     found = json.loads((tmp_path / "groups-grpo.json").read_text())
     logged = json.loads((tmp_path / "log.jsonl").read_text())
     assert found["groups"] == len(rows) == logged["train/rows"]

@@ -16,7 +16,7 @@ from leverplus.policies.items import ItemTable
 from leverplus.recipe.selection import PolicyConfig
 from leverplus.recipe.training import LabelPretrainingConfig
 from leverplus.training.data.from_labels import LabelRows
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.types import Item, ItemId
 
 
@@ -153,6 +153,6 @@ def test_a_selector_learns_the_rule_behind_the_answers_without_a_single_call() -
         return float(np.mean(found))
 
     before = hit_rate()
-    run_stage(policy, source, StageRun("label_pretraining", config, table))
+    run_stage(policy, source, StageInputs("label_pretraining", config, table))
     assert before < 0.3
     assert hit_rate() > 0.8

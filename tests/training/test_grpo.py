@@ -17,7 +17,7 @@ from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows
 from leverplus.training.grpo import Grpo
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.training.stages import Progress, fixed_logprobs, frozen_copy, policy_logprobs
 
 START = Progress(0, 0, 10)
@@ -200,7 +200,7 @@ def test_the_weight_of_a_kl_term_that_is_left_out_changes_nothing(planted: Any) 
     for beta in (0.0, 0.01, 0.05):
         policy = planted.policy()
         config = GrpoConfig(epochs=2, batch_size=1, clip_only=True, kl_beta=beta, kl="k3_inverted")
-        run_stage(policy, FixedRows(rows), StageRun("grpo", config, planted.table))
+        run_stage(policy, FixedRows(rows), StageInputs("grpo", config, planted.table))
         ends.append(torch.cat([value.flatten() for value in policy.state_dict().values()]))
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], ends[2])

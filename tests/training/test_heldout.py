@@ -18,7 +18,7 @@ from leverplus.training.data.batch import collate
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row, rows_of_epoch, without_wrong
 from leverplus.training.heldout import judge_rows, split_rows
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 
 
 def rows_of(planted: Any, count: int = 20) -> list[Row]:
@@ -57,7 +57,7 @@ def test_loss_and_reward_of_held_out_groups_are_those_of_the_formulas(planted: A
 def test_a_stage_logs_held_out_loss_and_can_choose_its_epoch_by_it(planted: Any, name: str) -> None:
     config_type = {"rce": RceConfig, "grpo": GrpoConfig}[name]
     config = config_type(epochs=4, lr=5e-3, batch_size=10, held_out=0.3, monitor="loss")
-    result = run_stage(planted.policy(), FixedRows(rows_of(planted)), StageRun(name, config, planted.table))
+    result = run_stage(planted.policy(), FixedRows(rows_of(planted)), StageInputs(name, config, planted.table))
     held = [line["val/loss"] for line in result.history]
     assert len(held) == 4
     assert all({"val/group_reward", "fit/loss", "fit/group_reward"} <= set(line) for line in result.history)

@@ -19,7 +19,7 @@ from leverplus.training.checkpoint import load_checkpoint, load_state, tensors_o
 from leverplus.training.data.batch import collate
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row, rows_of_epoch
-from leverplus.training.loop import StageRun, run_stage, under
+from leverplus.training.loop import StageInputs, run_stage, under
 from leverplus.training.stages import Progress, Rce, frozen_copy
 
 STAGES = sorted(catalog.STAGES)
@@ -49,7 +49,7 @@ def test_every_stage_learns_the_planted_rule_for_queries_it_never_saw(name: str,
     groups = planted.groups(8, (2,)) if name not in ONE_SHOT else one_shot_tables(planted)
     rows = rows_from_groups(groups, planted.table, RewardConfig())
     start = planted.evaluate(policy)["reward"]
-    run = StageRun(name, config_of(name, epochs=15), planted.table, evaluate=planted.evaluate)
+    run = StageInputs(name, config_of(name, epochs=15), planted.table, judge=planted.evaluate)
     result = run_stage(policy, FixedRows(rows), run)
     assert planted.evaluate(policy)["reward"] == result.best_value
     assert result.best_value is not None
@@ -74,7 +74,7 @@ def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, p
     for folder, pieces in ((tmp_path / "whole", [4]), (tmp_path / "cut", [1, 4])):
         for epochs in pieces:
             policy = planted.policy(seed=1, dropout=0.2, state="gru")
-            run = StageRun(name, replace(config, epochs=epochs), planted.table, 7, folder, evaluate=planted.evaluate)
+            run = StageInputs(name, replace(config, epochs=epochs), planted.table, 7, folder, judge=planted.evaluate)
             torch.manual_seed(epochs)
             if name == "rce":
                 run = replace(run, config=replace(run.config, temperature_start=0.2, temperature_end=0.2))
@@ -90,11 +90,11 @@ def test_a_stopped_run_resumes_to_the_same_weights_and_the_same_log(name: str, p
 def test_other_settings_do_not_continue_a_state(planted: Any, tmp_path: Path) -> None:
     rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
     run_stage(
-        planted.policy(), FixedRows(rows), StageRun("sft", config_of("sft", epochs=1), planted.table, 0, tmp_path)
+        planted.policy(), FixedRows(rows), StageInputs("sft", config_of("sft", epochs=1), planted.table, 0, tmp_path)
     )
     with pytest.raises(TrainingError, match="other settings"):
         run_stage(
-            planted.policy(), FixedRows(rows), StageRun("sft", config_of("sft", lr=0.1), planted.table, 0, tmp_path)
+            planted.policy(), FixedRows(rows), StageInputs("sft", config_of("sft", lr=0.1), planted.table, 0, tmp_path)
         )
 
 
@@ -103,7 +103,7 @@ def test_training_changes_exactly_the_unfrozen_groups(frozen: tuple[str, ...], p
     policy = planted.policy(state="gru", step_embedding=True, mmr="max", learn_temperature=True)
     before, groups = weights(policy), policy.named_groups()
     rows = rows_from_groups(planted.groups(4, (3,)), planted.table, RewardConfig())
-    run_stage(policy, FixedRows(rows), StageRun("grpo", config_of("grpo", epochs=2, freeze=frozen), planted.table))
+    run_stage(policy, FixedRows(rows), StageInputs("grpo", config_of("grpo", epochs=2, freeze=frozen), planted.table))
     after = policy.state_dict()
     for group, names in groups.items():
         changed = any(not torch.equal(before[name], after[name]) for name in names)
@@ -114,11 +114,13 @@ def test_training_changes_exactly_the_unfrozen_groups(frozen: tuple[str, ...], p
 def test_freezing_an_unknown_part_or_everything_is_refused(planted: Any) -> None:
     with pytest.raises(TrainingError, match="projections"):
         run_stage(
-            planted.policy(), FixedRows([]), StageRun("sft", config_of("sft", freeze=("backbone",)), planted.table)
+            planted.policy(), FixedRows([]), StageInputs("sft", config_of("sft", freeze=("backbone",)), planted.table)
         )
     with pytest.raises(TrainingError, match="nothing to train"):
         run_stage(
-            planted.policy(), [], StageRun("sft", config_of("sft", freeze=("projections", "attention")), planted.table)
+            planted.policy(),
+            [],
+            StageInputs("sft", config_of("sft", freeze=("projections", "attention")), planted.table),
         )
 
 
@@ -132,7 +134,7 @@ def test_early_stopping_keeps_the_best_epoch_and_the_start_counts(planted: Any, 
         return {"reward": next(values)}
 
     policy = planted.policy()
-    run = StageRun("sft", config_of("sft", epochs=9, patience=2), planted.table, 0, tmp_path, evaluate=evaluate)
+    run = StageInputs("sft", config_of("sft", epochs=9, patience=2), planted.table, 0, tmp_path, judge=evaluate)
     result = run_stage(policy, FixedRows(rows), run)
     assert (result.epochs, result.best_epoch, result.best_value) == (4, 2, 0.7)
     assert all(torch.equal(policy.state_dict()[key], seen[2][key]) for key in seen[2])
@@ -147,7 +149,7 @@ def test_a_stage_that_only_harms_hands_back_what_it_was_given(planted: Any) -> N
     rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
     policy = planted.policy()
     before, values = weights(policy), iter([0.5, 0.4, 0.3, 0.2])
-    run = StageRun("sft", config_of("sft"), planted.table, evaluate=lambda _: {"reward": next(values)})
+    run = StageInputs("sft", config_of("sft"), planted.table, judge=lambda _: {"reward": next(values)})
     assert run_stage(policy, FixedRows(rows), run).best_epoch == 0
     assert all(torch.equal(policy.state_dict()[key], before[key]) for key in before)
 
@@ -158,7 +160,7 @@ def test_accumulated_batches_give_the_step_of_one_large_batch(planted: Any) -> N
     for size, together in ((40, 1), (10, 4)):
         policy = planted.policy()
         config = config_of("sft", epochs=1, batch_size=size, accumulate=together, grad_clip=0.0)
-        run_stage(policy, FixedRows(rows), StageRun("sft", config, planted.table))
+        run_stage(policy, FixedRows(rows), StageInputs("sft", config, planted.table))
         ends.append(policy.state_dict())
     assert all(torch.allclose(ends[0][key], ends[1][key], atol=1e-5) for key in ends[0])
 
@@ -171,7 +173,7 @@ def test_a_row_counts_alike_however_live_rows_fall_into_accumulated_batches(name
     norms = []
     for size, together in ((31, 1), (4, 8), (1, 31)):
         config = config_of(name, epochs=1, batch_size=size, accumulate=together, grad_clip=0.0, **unscaled)
-        run = StageRun(name, config, planted.table)
+        run = StageInputs(name, config, planted.table)
         norms.append(run_stage(planted.policy(), FixedRows([*rows, *flat]), run).history[0]["grad_norm"])
     assert norms[0] > 0
     assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
@@ -180,16 +182,16 @@ def test_a_row_counts_alike_however_live_rows_fall_into_accumulated_batches(name
 def test_curriculum_and_filters_choose_the_rows_and_an_empty_choice_says_so(planted: Any) -> None:
     rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
     config = config_of("sft", epochs=2, easy_epochs=1, easy_gap=0.5, positive_threshold=0.5, easy_count=2)
-    history = run_stage(planted.policy(), FixedRows(rows), StageRun("sft", config, planted.table)).history
+    history = run_stage(planted.policy(), FixedRows(rows), StageInputs("sft", config, planted.table)).history
     assert 0 < history[0]["rows"] < history[1]["rows"] == len(rows)
     filtered = config_of("sft", epochs=1, min_positive_ratio=0.5, positive_threshold=0.5)
-    kept = run_stage(planted.policy(), FixedRows(rows), StageRun("sft", filtered, planted.table)).history[0]["rows"]
+    kept = run_stage(planted.policy(), FixedRows(rows), StageInputs("sft", filtered, planted.table)).history[0]["rows"]
     assert 0 < kept < len(rows)
     with pytest.raises(TrainingError, match="easy_gap"):
         run_stage(
             planted.policy(),
             FixedRows(rows),
-            StageRun("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table),
+            StageInputs("sft", config_of("sft", easy_epochs=1, easy_gap=9.0), planted.table),
         )
 
 
@@ -245,7 +247,7 @@ class FreshRows:
 def test_a_source_is_asked_for_rows_at_the_start_of_every_round(planted: Any) -> None:
     source = FreshRows(planted.groups(4), planted.table)
     config = config_of("grpo", epochs=4, inner_epochs=2)
-    run_stage(planted.policy(), source, StageRun("grpo", config, planted.table))
+    run_stage(planted.policy(), source, StageInputs("grpo", config, planted.table))
     assert source.asked == [0, 2]
 
 
@@ -255,7 +257,7 @@ def test_a_stage_stopped_inside_a_round_goes_on_with_the_rows_of_that_round(plan
     for folder, pieces in (("whole", [3]), ("broken", [1, 3])):
         for epochs in pieces:
             source = FreshRows(groups, planted.table)
-            run = StageRun("grpo", replace(config, epochs=epochs), planted.table, 0, tmp_path / folder)
+            run = StageInputs("grpo", replace(config, epochs=epochs), planted.table, 0, tmp_path / folder)
             run_stage(planted.policy(), source, run)
     assert source.asked == [0, 2], "epoch 1 belongs to the round that began with epoch 0"
     logs = [(tmp_path / folder / "log.jsonl").read_text() for folder in ("whole", "broken")]
@@ -267,7 +269,7 @@ def test_every_line_of_the_log_names_its_place_and_the_same_seed_gives_the_same_
 ) -> None:
     rows = rows_from_groups(planted.groups(4), planted.table, RewardConfig())
     for name in ("a", "b"):
-        run = StageRun("grpo", config_of("grpo", epochs=2), planted.table, 3, tmp_path / name, calls=lambda: 320)
+        run = StageInputs("grpo", config_of("grpo", epochs=2), planted.table, 3, tmp_path / name, calls=lambda: 320)
         run_stage(planted.policy(), FixedRows(rows), run)
     text = (tmp_path / "a" / "log.jsonl").read_text()
     assert text == (tmp_path / "b" / "log.jsonl").read_text()
@@ -376,8 +378,8 @@ def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None
 
     def ended(keep: str) -> int:
         falling = iter((3.0, 2.0, 1.0, 0.0))
-        stage = StageRun(
-            "sft", SftConfig(epochs=2, keep=keep), planted.table, evaluate=lambda _: {"reward": next(falling)}
+        stage = StageInputs(
+            "sft", SftConfig(epochs=2, keep=keep), planted.table, judge=lambda _: {"reward": next(falling)}
         )
         return run_stage(planted.policy(seed=3), FixedRows(rows), stage).best_epoch
 
@@ -387,7 +389,7 @@ def test_a_stage_ends_with_its_best_epoch_or_with_its_last(planted: Any) -> None
 def training_of(name: str, config: StageConfig, planted: Any, rows: list[Any]) -> torch.Tensor:
     policy = planted.policy(seed=3, state="gru", dropout=0.3)
     anchors = {"sft": frozen_copy(planted.policy(seed=4, state="gru"))}
-    run_stage(policy, FixedRows(rows), StageRun(name, config, planted.table, anchors=anchors))
+    run_stage(policy, FixedRows(rows), StageInputs(name, config, planted.table, anchors=anchors))
     return torch.cat([value.flatten() for value in policy.state_dict().values()])
 
 
@@ -444,7 +446,7 @@ def test_after_the_easy_epochs_a_stage_begins_anew_from_the_best_of_them(
         reference="sft", lr=1e-3,
     )  # fmt: skip
     rows = rows_from_groups(planted.groups(8), planted.table, RewardConfig())
-    run = StageRun("grpo", config, planted.table, 0, tmp_path, {"sft": planted.policy()}, evaluate)
+    run = StageInputs("grpo", config, planted.table, 0, tmp_path, {"sft": planted.policy()}, evaluate)
     if stopped:
         run_stage(planted.policy(), FixedRows(rows), replace(run, config=replace(config, epochs=4)))
         (tmp_path / "checkpoints" / "grpo").rename(tmp_path / "checkpoints" / "shorter")

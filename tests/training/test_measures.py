@@ -16,7 +16,7 @@ from leverplus.training.data.batch import GroupBatch, collate
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows
 from leverplus.training.grpo import Grpo
-from leverplus.training.loop import StageRun, run_stage
+from leverplus.training.loop import StageInputs, run_stage
 from leverplus.training.measures import by_position, term_gradients
 from leverplus.training.runlog import METRICS
 from leverplus.training.stages import Progress, frozen_copy, policy_logprobs
@@ -148,7 +148,7 @@ def test_the_terms_add_up_to_the_loss_and_measuring_leaves_the_stage_as_it_was(n
 def test_every_epoch_logs_the_gradients_of_its_terms_and_the_places(planted: Any) -> None:
     rows = rows_from_groups(planted.groups(4, (2,)), planted.table, RewardConfig())
     config = GrpoConfig(epochs=2, batch_size=10, freeze=("attention",))
-    history = run_stage(planted.policy(), FixedRows(rows), StageRun("grpo", config, planted.table)).history
+    history = run_stage(planted.policy(), FixedRows(rows), StageInputs("grpo", config, planted.table)).history
     for line in history:
         assert line["grad/policy"] > 0.0
         assert line["grad/kl"] > 0.0
