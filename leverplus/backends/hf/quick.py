@@ -158,7 +158,7 @@ def see(
 
 def attend_in_parts(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scale: float) -> Tensor:
     """Attention (S, heads, D) where each place sees its own part only; all parts at once, or all of one length."""
-    parts = parts_of(bounds)
+    parts = packed_parts(bounds)
     if len(parts.by_length) > 1 and query.is_cuda and query.dtype != torch.float32:
         from torch.nn.attention.varlen import varlen_attn
 
@@ -178,18 +178,18 @@ def attend_in_parts(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, s
 
 
 @dataclass(frozen=True)
-class Parts:
+class PackedParts:
     """How packed places are cut: (length, places) for every length of part; a slice where it is all of them."""
 
     bounds: Tensor
     by_length: list[tuple[int, Any]]
 
 
-_LAST_PARTS: list[Parts] = []
-"""What `parts_of` found last: all layers of a pass are given the same tensors, and asking a GPU for one takes time."""
+_LAST_PARTS: list[PackedParts] = []
+"""What `packed_parts` found last: all layers of a pass get the same tensors, and asking a GPU for one takes time."""
 
 
-def parts_of(bounds: Tensor) -> Parts:
+def packed_parts(bounds: Tensor) -> PackedParts:
     """The parts whose beginnings and last end are `bounds` (parts + 1,)."""
     for known in _LAST_PARTS:
         if known.bounds is bounds:
@@ -205,7 +205,7 @@ def parts_of(bounds: Tensor) -> Parts:
         else:
             places = torch.tensor(begins)[:, None] + torch.arange(length)  # (parts, length)
             by_length.append((length, places.flatten().to(bounds.device)))
-    found = Parts(bounds, by_length)
+    found = PackedParts(bounds, by_length)
     _LAST_PARTS.append(found)
     del _LAST_PARTS[:-2]  # one for whole pictures, one for windows
     return found
