@@ -14,7 +14,7 @@ from leverplus.backends.hf.beams import Beams
 from leverplus.backends.hf.files import find_model
 from leverplus.backends.hf.language import Language
 from leverplus.backends.hf.load import load_model
-from leverplus.backends.hf.reader import PromptReading, Reader
+from leverplus.backends.hf.reader import PromptReading, Reader, tokens_that_fit
 from leverplus.backends.hf.sight import Sight, prompts_for
 from leverplus.backends.hf.tree import Codes, Prompt
 from leverplus.errors import ScoringError
@@ -42,9 +42,9 @@ class HfBackend:
         self.sight = Sight(task, processor, model, section) if processor is not None else None
         self.language = self.sight.language if self.sight else Language(model)
         self.prompts = prompts_for(self.loaded.tokenizer, processor, section)
-        default = 65536 if self.language.device.type == "cuda" else 2048  # tokens of a batch
         beams = Beams(section.beams, section.length_penalty)
-        self.reader = Reader(self.language, batch_tokens=section.batch_tokens or default, beams=beams)
+        tokens = section.batch_tokens or tokens_that_fit(self.language)
+        self.reader = Reader(self.language, batch_tokens=tokens, beams=beams)
         self.stops = self.prompts.stops(self.loaded.model)
         self.tolerance = ROUNDING[self.loaded.dtype]
         self._verify()

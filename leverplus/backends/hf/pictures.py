@@ -16,11 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leverplus.backends.hf.quick import packed_parts
 from leverplus.backends.hf.tree import Codes, picture_codes, picture_places
 from leverplus.errors import ScoringError
 
 Inputs = Mapping[str, Tensor]
 """What a processor makes of one picture: pixel_values and whatever else the model's vision side takes."""
+
+PACKED_TOWERS = ("Qwen2_5_VisionTransformerPretrainedModel", "Qwen3VLVisionModel", "Qwen3VLMoeVisionModel")
+"""Vision towers for which `PackedTower` knows the layout."""
 
 PICTURES_PER_PASS = {"cuda": 64, "cpu": 16}
 """Pictures encoded in one pass: enough to fill the device. Halved where its memory is too small."""
@@ -222,7 +226,8 @@ class PictureTable:
         stacked = {}
         for key in self._waiting[slots[0]]:
             parts = [self._waiting[slot][key] for slot in slots]
-            stacked[key] = to_device(parts, self.device)
+            # Grids and the like stay on the host: vision_encoder moves them where a model wants them there.
+            stacked[key] = to_device(parts, self.device) if parts[0].is_floating_point() else torch.cat(parts)
         seen = self.encode(stacked)
         if len(seen) != len(slots):
             raise ScoringError(f"the model saw {len(seen)} pictures where {len(slots)} were shown; it is not supported")
@@ -263,20 +268,91 @@ def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
 
 def vision_encoder(model: Any) -> Callable[[Inputs], list[PictureFeatures]]:
     """The vision side of a transformers model: inputs of several pictures -> their features."""
-    dtype = next(model.parameters()).dtype
+    first = next(model.parameters())
+    dtype, device = first.dtype, first.device
+    tower = PackedTower.of(model)
 
     @torch.inference_mode()
     def encode(inputs: Inputs) -> list[PictureFeatures]:
-        cast = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
-        out = model.model.get_image_features(**cast, return_dict=True)
+        if tower is not None:
+            return tower.see(inputs["pixel_values"].to(device, dtype), inputs["image_grid_thw"])
+        moved = {}
+        for key, value in inputs.items():
+            moved[key] = value.to(device, dtype if value.is_floating_point() else None)
+        out = model.model.get_image_features(**moved, return_dict=True)
         deeper = getattr(out, "deepstack_features", None) or ()
         features = []
         for number, part in enumerate(out.pooler_output):
-            first = part.reshape(-1, part.shape[-1])  # (places, D)
-            features.append(PictureFeatures(first, tuple(layer[number] for layer in deeper)))
+            places = part.reshape(-1, part.shape[-1])  # (places, D)
+            features.append(PictureFeatures(places, tuple(layer[number] for layer in deeper)))
         return features
 
     return encode
+
+
+class PackedTower:
+    """A vision tower that takes the patches of all pictures in one row, its layout worked out on the host.
+
+    transformers works it out from grids on the device and reads results back in between, so that the program waits for
+    the device in every pass; from the host it can go on to the next one.
+    """
+
+    def __init__(self, tower: Any) -> None:
+        self.tower = tower
+        self.device: torch.device = next(tower.parameters()).device
+        self._layouts: OrderedDict[tuple[Any, ...], dict[str, Tensor]] = OrderedDict()  # of the last passes
+
+    @classmethod
+    def of(cls, model: Any) -> PackedTower | None:
+        """The tower of a model, None where it is of another kind."""
+        tower = getattr(model.model, "visual", None)
+        return cls(tower) if type(tower).__name__ in PACKED_TOWERS else None
+
+    def see(self, pixels: Tensor, grid: Tensor) -> list[PictureFeatures]:
+        """Features of pictures: `pixels` (patches of all, pixels of one), `grid` (pictures, 3) on the host."""
+        grids = tuple(tuple(row) for row in grid.tolist())
+        out = self.tower(pixels, grid_thw=grid, **self._layout(grids), return_dict=True)
+        merged = self.tower.spatial_merge_size**2  # patches that become one place
+        places = [time * height * width // merged for time, height, width in grids]
+        first = out.pooler_output.split(places)
+        deeper = [layer.split(places) for layer in getattr(out, "deepstack_features", None) or ()]
+        return [PictureFeatures(part, tuple(layer[number] for layer in deeper)) for number, part in enumerate(first)]
+
+    def _layout(self, grids: tuple[tuple[int, ...], ...]) -> dict[str, Tensor]:
+        """What the tower works out from grids (time, height, width): positions, windows, where pictures end."""
+        if grids in self._layouts:
+            return self._layouts[grids]
+        on_host = self._layout_on_host(torch.tensor(grids))
+        found = {name: value.to(self.device, non_blocking=True) for name, value in on_host.items()}
+        for name in ("cu_seqlens", "cu_window_seqlens"):
+            if name in found:
+                packed_parts(found[name], on_host[name].tolist())  # so that nobody has to ask the device
+        self._layouts[grids] = found
+        if len(self._layouts) > 2:
+            self._layouts.popitem(last=False)
+        return found
+
+    def _layout_on_host(self, grid: Tensor) -> dict[str, Tensor]:
+        from transformers import vision_utils
+
+        tower, merge = self.tower, self.tower.spatial_merge_size
+        found = {
+            "position_ids": vision_utils.get_vision_position_ids(grid, merge),
+            "cu_seqlens": vision_utils.get_vision_cu_seqlens(grid),
+        }
+        if hasattr(tower, "window_size"):  # Qwen2.5-VL
+            index, bounds = vision_utils.get_vision_window_index(grid, merge, tower.window_size, tower.patch_size)
+            found |= {"window_index": index, "cu_window_seqlens": bounds}
+        if hasattr(tower, "num_grid_per_side"):  # Qwen3-VL
+            taps, weights = vision_utils.get_vision_interpolation_indices_and_weights(
+                grid,
+                num_grid_per_side=tower.num_grid_per_side,
+                mode=tower.interpolation_mode,
+                align_corners=tower.interpolation_align_corners,
+                spatial_merge_size=merge,
+            )
+            found |= {"interp_indices": taps, "interp_weights": weights}
+        return found
 
 
 def counts_in_three(config: Any) -> bool:

@@ -3,7 +3,8 @@
 - Vision attention reads all windows or pictures of one length in one call; transformers loops over them.
 - Attention behind kept keys and values needs no mask where every kept place is seen, so the fast kernels take it.
 - The cut of a picture into patches is one matrix product; as a convolution in three dimensions it is slow in bfloat16.
-- On a GPU: widths that tensor cores cannot take are filled up with zeros, norms are one kernel.
+- On a GPU: widths that tensor cores cannot take are filled up with zeros; norms, and on the vision side rotary
+  positions and gates, are one kernel each; cuDNN's attention, which plans anew for every size of batch, is left out.
 
 Each part is compared with the model's own on a few numbers before it takes its place; one that differs is left out.
 """
@@ -21,9 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ATTENTION = "leverplus"
 """The name under which `attend` is registered with transformers."""
+
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Without cuDNN's, which takes 60 ms to plan for a size it has not seen: every step of writing is one."""
 
 FEW_PLACES = 8
 """New places up to which query heads that share keys are read as further places instead of copying the keys."""
@@ -37,6 +42,9 @@ WINDOWED = ("Qwen2_5_VLVisionAttention", "Qwen3VLVisionAttention", "Qwen3VLMoeVi
 PATCHES = ("Qwen2_5_VisionPatchEmbed", "Qwen3VLVisionPatchEmbed", "Qwen3VLMoeVisionPatchEmbed")
 """Modules that apply a convolution to patches that are cut out already."""
 
+GATES = ("Qwen2_5_VLMLP",)
+"""Gated networks of vision sides."""
+
 NORMS = ("Qwen2RMSNorm", "Qwen2_5_VLRMSNorm", "Qwen3RMSNorm", "Qwen3VLTextRMSNorm", "LlamaRMSNorm", "MistralRMSNorm")
 
 
@@ -49,7 +57,7 @@ def quicken(model: Any) -> list[str]:
     ]
     on_gpu = next(model.parameters()).device.type == "cuda"
     if on_gpu:
-        replacements.append((NORMS, norm, _norms_alike))
+        replacements += [(NORMS, norm, _norms_alike), (GATES, gate, _gates_alike)]
     for names, forward, alike in replacements:
         done += _replace(model, names, forward, alike)
     if on_gpu and widen(model, WIDTH):
@@ -104,7 +112,8 @@ def quick_attention(decoder: Any) -> Iterator[None]:
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     config._attn_implementation_internal = ATTENTION
     try:
-        yield
+        with sdpa_kernel(KERNELS):
+            yield
     finally:
         config._attn_implementation_internal = before
 
@@ -150,7 +159,8 @@ def see(
     assert position_embeddings is not None
     states = self.qkv(hidden_states).reshape(len(hidden_states), 3, self.num_heads, -1)  # (S, 3, heads, D)
     cos, sin = position_embeddings  # (S, D) each
-    turned = rotator(states.device.type)(states[:, :2], cos[:, None, None], sin[:, None, None])  # (S, 2, heads, D)
+    turn = fused(rotate, states.device.type)
+    turned = turn(states[:, :2], cos[:, None, None], sin[:, None, None])  # (S, 2, heads, D)
     out = attend_in_parts(turned[:, 0], turned[:, 1], states[:, 2], cu_seqlens, self.scaling)
     mixed: Tensor = self.proj(out.reshape(len(hidden_states), -1))
     return mixed
@@ -189,13 +199,13 @@ _LAST_PARTS: list[PackedParts] = []
 """What `packed_parts` found last: all layers of a pass get the same tensors, and asking a GPU for one takes time."""
 
 
-def packed_parts(bounds: Tensor) -> PackedParts:
-    """The parts whose beginnings and last end are `bounds` (parts + 1,)."""
+def packed_parts(bounds: Tensor, ends: list[int] | None = None) -> PackedParts:
+    """The parts whose beginnings and last end are `bounds` (parts + 1,); `ends` are the same numbers on the host."""
     for known in _LAST_PARTS:
         if known.bounds is bounds:
             return known
     starts: dict[int, list[int]] = {}
-    for start, stop in pairwise(bounds.tolist()):
+    for start, stop in pairwise(bounds.tolist() if ends is None else ends):
         if stop > start:
             starts.setdefault(stop - start, []).append(start)
     by_length: list[tuple[int, Any]] = []
@@ -207,7 +217,7 @@ def packed_parts(bounds: Tensor) -> PackedParts:
             by_length.append((length, places.flatten().to(bounds.device)))
     found = PackedParts(bounds, by_length)
     _LAST_PARTS.append(found)
-    del _LAST_PARTS[:-2]  # one for whole pictures, one for windows
+    del _LAST_PARTS[:-4]  # whole pictures and windows, of this pass and the one before
     return found
 
 
@@ -219,18 +229,32 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([x * cos_x - y * sin_x, y * cos_y + x * sin_y], -1).to(states.dtype)
 
 
-@lru_cache(maxsize=2)
-def rotator(device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """`rotate`, as one kernel where it can be compiled for a GPU: it moves much memory and computes little."""
+def open_gate(gate: Tensor, states: Tensor) -> Tensor:
+    """What goes through a gate: silu(gate) * states."""
+    return F.silu(gate) * states
+
+
+Elementwise = Callable[..., Tensor]
+
+
+@lru_cache(maxsize=8)
+def fused(function: Elementwise, device: str) -> Elementwise:
+    """A function as one kernel where it can be compiled for a GPU: such a one moves much memory and computes little."""
     if device != "cuda":
-        return rotate
-    quick: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compile(rotate, dynamic=True)
+        return function
+    quick: Elementwise = torch.compile(function, dynamic=True)
     try:
-        states, turn = torch.ones(4, 2, 2, 16, device="cuda"), torch.ones(4, 1, 1, 16, device="cuda")
-        quick(states, turn, turn)
+        quick(*[torch.ones(4, 2, 2, 16, device="cuda")] * function.__code__.co_argcount)
     except Exception:  # no compiler on this machine, whatever it calls that; the plain way gives the same numbers
-        return rotate
+        return function
     return quick
+
+
+def gate(self: Any, hidden_state: Tensor) -> Tensor:
+    """A gated network whose gate is one kernel."""
+    opened = fused(open_gate, hidden_state.device.type)(self.gate_proj(hidden_state), self.up_proj(hidden_state))
+    closed: Tensor = self.down_proj(opened)
+    return closed
 
 
 def cut(self: Any, hidden_states: Tensor) -> Tensor:
@@ -287,6 +311,13 @@ def _cuts_alike(module: Any, quick: Callable[..., Tensor]) -> bool:
     weight = module.proj.weight
     patches = torch.randn(3, weight[0].numel(), generator=torch.Generator().manual_seed(0)).to(weight)
     return _close(module.forward(patches), quick(patches))
+
+
+@torch.inference_mode()
+def _gates_alike(module: Any, quick: Callable[..., Tensor]) -> bool:
+    weight = module.gate_proj.weight
+    states = torch.randn(3, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+    return _close(module.forward(states), quick(states))
 
 
 @torch.inference_mode()

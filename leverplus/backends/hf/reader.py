@@ -24,6 +24,9 @@ from leverplus.errors import ScoringError
 HEAD_ROWS = 4096
 """Places whose next-token distribution is computed together: logits over a large vocabulary take much memory."""
 
+MOST_TOKENS = 1 << 17
+"""The largest batch: beyond it nothing gets faster."""
+
 FEWEST_TOKENS = 1024
 """The smallest batch that is tried when the memory of the device is too small for more."""
 
@@ -67,6 +70,23 @@ class _Ends:
                 ends.rows.append(place)
                 ends.last.append(row.node.length - 1)
         return ends
+
+
+def tokens_that_fit(language: Language) -> int:
+    """How many tokens to read at once: by the free memory of a GPU, and few on a CPU, where more are not faster."""
+    if language.device.type != "cuda":
+        return 2048
+    config = language.config
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    # Numbers for one token: keys and values of all layers, of the batch and of what it attends to; and of one layer
+    # the states on both sides of the wide part and beside it.
+    kept = 4 * 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * width
+    passing = 3 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 12 * config.hidden_size
+    free, _ = torch.cuda.mem_get_info(language.device)
+    fit = 0.4 * free / ((kept + passing) * language.output.weight.element_size())
+    power = 1 << max(0, int(fit).bit_length() - 1)  # the largest power of two that is not above it
+    return min(MOST_TOKENS, max(FEWEST_TOKENS, power))
 
 
 class Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from leverplus.backends.hf import quick
 from leverplus.backends.hf.pictures import PictureTable, Unfolded, vision_encoder
+from leverplus.backends.hf.reader import tokens_that_fit
 
 GRIDS = [(8, 8), (8, 8), (12, 6), (4, 10), (8, 8)]
 """In patches: windows of 4 x 4 fit the first, the others have rests."""
@@ -157,3 +159,17 @@ def test_full_stacks_are_encoded_before_anybody_asks(tmp_path: Path) -> None:
     before, backend.sight.pictures.per_pass = backend.sight.pictures.encoded, 2
     backend.sight.prepare(task.items("train")[:5])
     assert backend.sight.pictures.encoded - before in {4, 5}
+
+
+@pytest.mark.parametrize(("free", "tokens"), [(120e9, 1 << 17), (10e9, 1 << 13), (1e6, 1024)])
+def test_batches_are_as_large_as_the_free_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, free: float, tokens: int
+) -> None:
+    """By hand, for Qwen2.5-VL-3B: 4 * 2 * 36 * 2 * 128 + 3 * 11008 + 12 * 2048 numbers of 2 bytes are 262,656 bytes; 0.4
+    of 10 GB hold 15,229 of them, and 8,192 is the power of two below."""
+    shape = {"num_attention_heads": 16, "num_key_value_heads": 2, "hidden_size": 2048, "num_hidden_layers": 36}
+    config = SimpleNamespace(**shape, intermediate_size=11008)
+    weight = torch.zeros(1, dtype=torch.bfloat16)
+    language: Any = SimpleNamespace(device=torch.device("cuda"), config=config, output=SimpleNamespace(weight=weight))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free), int(140e9)))
+    assert tokens_that_fit(language) == tokens
