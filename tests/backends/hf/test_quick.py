@@ -165,8 +165,10 @@ def test_full_stacks_are_encoded_before_anybody_asks(tmp_path: Path) -> None:
 def test_batches_are_as_large_as_the_free_memory_allows(
     monkeypatch: pytest.MonkeyPatch, free: float, tokens: int
 ) -> None:
-    """By hand, for Qwen2.5-VL-3B: 4 * 2 * 36 * 2 * 128 + 3 * 11008 + 12 * 2048 numbers of 2 bytes are 262,656 bytes; 0.4
-    of 10 GB hold 15,229 of them, and 8,192 is the power of two below."""
+    """By hand, for Qwen2.5-VL-3B: 4 * 2 * 36 * 2 * 128 + 3 * 11008 + 12 * 2048 numbers of 2 bytes are 262,656 bytes.
+
+    0.4 of 10 GB hold 15,229 of them, and 8,192 is the power of two below.
+    """
     shape = {"num_attention_heads": 16, "num_key_value_heads": 2, "hidden_size": 2048, "num_hidden_layers": 36}
     config = SimpleNamespace(**shape, intermediate_size=11008)
     weight = torch.zeros(1, dtype=torch.bfloat16)
