@@ -117,12 +117,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file at once."""
-    with replaced(path) as part:
+    with write_atomically(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """A file beside `path` to write into, which takes its place whole; what fails leaves nothing and is a sentence."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -175,7 +175,7 @@ def disk_sentence(path: Path) -> Iterator[None]:
 
 
 _LEFT_OVER = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)(?P<end>|\.new|\.old)")
-"""How `replaced`, `staged_folder` and their like name what is not finished."""
+"""How `write_atomically`, `staged_folder` and their like name what is not finished."""
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -296,7 +296,7 @@ SHIPPED = "tables:"
 """What the name of a file begins with that travels in the package."""
 
 
-def shipped(name: str) -> Path:
+def shipped_file(name: str) -> Path:
     """The path of a file; `tables:NAME` is one that travels in the package."""
     if name.startswith(SHIPPED):
         return Path(__file__).parent / "tables" / name.removeprefix(SHIPPED)

@@ -24,7 +24,7 @@ from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions, write_predictions
 from leverplus.experiment.opening import load_run
 from leverplus.report.build import build_report
-from leverplus.rundir import replaced, write_json
+from leverplus.rundir import write_atomically, write_json
 from leverplus.scoring.group_file import write_json_value as write_groups
 from leverplus.training.checkpoint import load_checkpoint, save_checkpoint, save_state
 from leverplus.training.runlog import RunLog
@@ -99,10 +99,10 @@ def test_what_raises_while_writing_leaves_the_old_file_and_no_part(tmp_path: Pat
     """The same without a disk of our own."""
     path = tmp_path / "eval.json"
     write_json(path, {"a": 1})
-    with pytest.raises(LeverError, match=SENTENCE), replaced(path) as part:  # noqa: PT012
+    with pytest.raises(LeverError, match=SENTENCE), write_atomically(path) as part:  # noqa: PT012
         part.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(KeyboardInterrupt), replaced(path) as part:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), write_atomically(path) as part:  # noqa: PT012
         part.write_text("half")
         raise KeyboardInterrupt
     assert path.read_text() == '{\n "a": 1\n}\n'

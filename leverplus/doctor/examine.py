@@ -21,11 +21,11 @@ def examine(record: Record, own: Sequence[str] = ()) -> list[Finding]:
     found: list[Finding] = []
     for code in (*catalog.CHECKS, *(record.setting("train.checks") or ()), *own):
         check: Check = catalog.load(catalog.CHECKS, code, "check")
-        found += [replace(f, evidence={**f.evidence, **fired(check, record)}) for f in check(record)]
+        found += [replace(f, evidence={**f.evidence, **first_fired_at(check, record)}) for f in check(record)]
     return root_causes_first(found)
 
 
-def fired(check: Check, record: Record) -> dict[str, Number]:
+def first_fired_at(check: Check, record: Record) -> dict[str, Number]:
     """The stage and epoch after which a check first speaks; nothing where it needs no training, or a printed one."""
     if not all(series.exact for series in record.series) or check(replace(record, series=())):
         return {}

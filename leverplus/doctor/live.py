@@ -8,7 +8,7 @@ from typing import Any
 from leverplus.doctor.examine import examine
 from leverplus.doctor.findings import ERROR, Finding
 from leverplus.doctor.records import GroupStats, Probe, Record
-from leverplus.doctor.runfolder import flat, series_of
+from leverplus.doctor.runfolder import flat_settings, series_of
 from leverplus.errors import TrainingError
 
 LATE = {"difference_inside_noise", "worse_than_random", "below_training_free", "missing_anchors", "seed_missing"}
@@ -17,12 +17,12 @@ LATE = {"difference_inside_noise", "worse_than_random", "below_training_free", "
 
 def preflight(values: Mapping[str, Any], probe: Probe | None = None, groups: GroupStats | None = None) -> list[Finding]:
     """Findings before the first step, from a recipe's values (`Recipe.values()`), a probe and the groups."""
-    return examine(Record(source="preflight", settings=flat(values), probe=probe, groups=groups))
+    return examine(Record(source="preflight", settings=flat_settings(values), probe=probe, groups=groups))
 
 
 def epoch_findings(lines: Iterable[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Finding]:
     """Findings on the log lines so far, with the recipe's values."""
-    settings = flat(values)
+    settings = flat_settings(values)
     found = examine(Record(source="log", settings=settings, series=series_of(lines, settings)))
     return [finding for finding in found if finding.code not in LATE]
 

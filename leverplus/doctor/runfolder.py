@@ -24,7 +24,7 @@ def read_run(folder: Path) -> Record:
     resolved, log = folder / rundir.RESOLVED, folder / rundir.LOG
     if not resolved.is_file() and not log.is_file():
         raise MissingFile(f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one")
-    settings = flat(values_today(parse_toml(resolved.read_bytes()), [], [])) if resolved.is_file() else {}
+    settings = flat_settings(values_today(parse_toml(resolved.read_bytes()), [], [])) if resolved.is_file() else {}
     manifest = _json(folder / rundir.MANIFEST)
     probe, groups = read_probe(folder)
     return Record(
@@ -78,7 +78,7 @@ def read_probe(folder: Path) -> tuple[Probe | None, GroupStats | None]:
         raise DataError(f"{path} is not of a form this version knows ({error}); delete it") from error
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def flat_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as `section.key`."""
     found = {}
     for section, table in values.items():

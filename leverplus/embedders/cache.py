@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from leverplus.embedders.base import Array
-from leverplus.rundir import disk_sentence, replaced
+from leverplus.rundir import disk_sentence, write_atomically
 
 KEY_SIZE = 16  # bytes; part of the file format
 
@@ -58,8 +58,8 @@ class VectorCache:
         table = np.frombuffer(joined, dtype=np.uint8).reshape(len(keys), KEY_SIZE)  # (N, 16)
         with disk_sentence(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as part:
+        with write_atomically(path) as part:
             try:
                 save_file({"keys": table, "vectors": np.ascontiguousarray(vectors)}, part)
-            except SafetensorError as error:  # raised for a full disk too, which `replaced` explains as an OSError
+            except SafetensorError as error:  # for a full disk too, which `write_atomically` explains as an OSError
                 raise OSError(str(error)) from error

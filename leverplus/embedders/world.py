@@ -12,7 +12,7 @@ from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
 from leverplus.recipe.sections import EmbedSection
 from leverplus.tasks.base import Task
-from leverplus.tasks.world import WorldTask, scaled
+from leverplus.tasks.world import WorldTask, picture_tensor
 from leverplus.types import Item
 from leverplus.world.model import normalise_pictures
 from leverplus.world.weights import ENCODER, digest, load_encoder
@@ -72,5 +72,5 @@ def scaled_pictures(items: Sequence[Item], task: Task) -> Tensor:
         picture = task.image(item)
         if picture is None:
             raise DataError(f"item {item.id} has no picture, and the world's model needs one; pass --image FILE")
-        pictures.append(scaled(picture))  # (3, 32, 32)
+        pictures.append(picture_tensor(picture))  # (3, 32, 32)
     return torch.stack(pictures)

@@ -42,7 +42,7 @@ def items_hash(items: Sequence[ItemId]) -> str:
     return hashlib.sha256("\n".join(sorted(items)).encode()).hexdigest()[:12]
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def differing_conditions(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """What differs between two results' conditions, one phrase each."""
     found = []
     for name, meaning in MEANINGS.items():
@@ -55,7 +55,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) -> None:
     """Refuse results that were measured under different conditions, saying what differs."""
     for name, own in zip(names[1:], conditions[1:], strict=True):
-        found = differing(conditions[0], own)
+        found = differing_conditions(conditions[0], own)
         if found:
             raise EvaluationError(
                 f"{names[0]} and {name} cannot be compared, because they differ in {'; in '.join(found)}. "

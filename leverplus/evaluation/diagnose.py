@@ -102,7 +102,7 @@ def regret_table(
     """The mean regret of the selector at every number of shots, where an oracle was run."""
     if "oracle" not in results.draws:
         return {}
-    ceilings = {place: ceiling(context, context.queries[place]) for place in places}
+    ceilings = {place: best_reference_accuracy(context, context.queries[place]) for place in places}
     table: dict[str, Any] = {}
     for arm in ("learned", "learned_auto"):
         if arm not in results.draws:
@@ -117,7 +117,7 @@ def regret_table(
     return table
 
 
-def ceiling(context: EvaluationContext, query: Item) -> float:
+def best_reference_accuracy(context: EvaluationContext, query: Item) -> float:
     """The accuracy of the best reference answer, the most that a perfect model could get."""
     metric = metric_named(context.task.metric)
     return max(metric(answer, query.answers) for answer in dict.fromkeys(query.answers))

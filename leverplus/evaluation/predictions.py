@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.errors import DataError, EvaluationError, MissingFile, NotMeasured
-from leverplus.rundir import replaced
+from leverplus.rundir import write_atomically
 from leverplus.types import Demos, Item, ItemId, Score
 
 COLUMNS = ("item", "image", "arm", "shots", "draw", "demos", "answer", "score", "tokens", "seconds")
@@ -114,7 +114,7 @@ def write_predictions(results: Results, path: Path) -> None:
     words, name = pa.string(), pa.dictionary(pa.int8(), pa.string())  # few arms, many rows: each name is stored once
     types = (words, words, name, pa.int8(), pa.int8(), pa.list_(words), words, pa.float64(), pa.int32(), pa.float32())
     table = pa.table(columns, schema=pa.schema(list(zip(COLUMNS, types, strict=True))))
-    with replaced(path) as part:
+    with write_atomically(path) as part:
         pq.write_table(table, part)
 
 

@@ -56,7 +56,7 @@ def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[str, f
 
 
 def first_record(context: EvaluationContext, results: Results, *, split: str) -> dict[str, Any]:
-    """A whole eval.json from the answers alone; `makers` fills in its comparisons and diagnostics later."""
+    """A whole eval.json from the answers alone; `entry_makers` fills in its comparisons and diagnostics later."""
     scorer, table = context.scorer, accuracies(results)
     return {
         "task": context.task.name,
@@ -73,7 +73,7 @@ def first_record(context: EvaluationContext, results: Results, *, split: str) ->
     }
 
 
-def makers(
+def entry_makers(
     context: EvaluationContext,
     results: Results,
     policy: Policy | None,
@@ -109,7 +109,7 @@ def _training_accuracy(
     return training_accuracy(trained(), policy, section.shots)
 
 
-def fill(record: dict[str, Any], entries: Makers, say: Callable[[str], None]) -> None:
+def fill_entries(record: dict[str, Any], entries: Makers, say: Callable[[str], None]) -> None:
     """Computes entries into a record; one that fails stays as it is, and a note says so.
 
     Whatever goes wrong in one of them, even a mistake in this program, must not cost the answers that were paid for.
@@ -126,7 +126,7 @@ def try_or_note(record: dict[str, Any], what: str, work: Callable[[], Any], say:
     """Do a piece of work that other work does not need; where it fails, the record gets a note and the user is told."""
     try:
         work()
-    except Exception as error:  # everything: see `fill`
+    except Exception as error:  # everything: see `fill_entries`
         why = str(error) if isinstance(error, LeverError) else f"{type(error).__name__}: {error}"
         record["notes"] = [*record["notes"], f"{what} is missing: {why}"]
         say(f"note: {what} is missing ({why}). The answers are kept; type the command again to make it up.")

@@ -47,7 +47,7 @@ def evaluate_run(
     from leverplus.evaluation.cost import query_cost
     from leverplus.evaluation.evaluate import run_arms
     from leverplus.evaluation.predictions import write_predictions
-    from leverplus.evaluation.result import fill, first_record, makers, try_or_note
+    from leverplus.evaluation.result import entry_makers, fill_entries, first_record, try_or_note
     from leverplus.scoring.scorer import ADVICE, EVALUATION
     from leverplus.training.given import names_elsewhere
 
@@ -72,10 +72,10 @@ def evaluate_run(
     write_predictions(results, run.folder / rundir.of_split(rundir.PREDICTIONS, split))
     write_json(path, found)  # the answers were paid for: from here on nothing that fails can lose them
     trained = partial(_training_context, run)
-    fill(found, makers(context, results, policy, section, record=found, trained=trained), run.say)
+    fill_entries(found, entry_makers(context, results, policy, section, record=found, trained=trained), run.say)
     found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
     if advise and section.advice and split == "test":
-        fill(found, {"advice": lambda: advice_of(run, policy, text_share, results)}, run.say)
+        fill_entries(found, {"advice": lambda: advice_of(run, policy, text_share, results)}, run.say)
         found["dev_calls"] = run.scorer.meter.calls(ADVICE)
     try_or_note(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)

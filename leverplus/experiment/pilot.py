@@ -47,7 +47,7 @@ def _make_pilot(run: Run) -> dict[str, Any]:
 
     section = run.recipe.score
     run.training_queries()  # a budget that pays for no training is refused before the pilot is paid for
-    queries, demos = drawn(run)
+    queries, demos = pilot_items(run)
     alone = run.scorer.score([(query.id, ()) for query in queries], TRAINING, "pilot, no demonstration")
     prompts = [(query.id, (demo.id,)) for query in queries for demo in demos]
     each = run.scorer.score(prompts, TRAINING, "pilot, one demonstration")
@@ -79,7 +79,7 @@ def _make_pilot(run: Run) -> dict[str, Any]:
     return {**facts, "says": _sentences(facts, verdict)}
 
 
-def drawn(run: Run) -> tuple[list[Item], list[Item]]:
+def pilot_items(run: Run) -> tuple[list[Item], list[Item]]:
     """The queries and the demonstrations of the pilot; no picture is on both sides.
 
     The queries are the first of the training queries, so that what training asks of them anyway is asked once.

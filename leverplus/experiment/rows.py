@@ -102,11 +102,11 @@ def searched_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker, stage:
     if run.imitates_beams:
         rows = _beam_rows(run, groups, make_rows.table)
     else:
-        rows = make_rows(groups, imitate=imitated(run, stage))
+        rows = make_rows(groups, imitate=lists_to_imitate(run, stage))
     return spoil_rows(run.recipe.mistakes, rows) if stage == "sft" else rows
 
 
-def imitated(run: Run, stage: str) -> int:
+def lists_to_imitate(run: Run, stage: str) -> int:
     """How many of the best lists of every length a stage learns from; 0: from all."""
     return run.recipe.train.imitate if stage == "sft" else 0
 
@@ -139,6 +139,6 @@ def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> Activ
     recipe, searched = run.recipe, len(run.training_queries())
     calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
     plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACTIVE)
-    own = partial(make_rows, imitate=imitated(run, recipe.train.asking))
+    own = partial(make_rows, imitate=lists_to_imitate(run, recipe.train.asking))
     queries = run.shuffled_queries()[: plan.most_pools]
     return ActiveRows(plan, run.scorer, run.pools(queries)[0], make_rows.table, searched=groups, make_rows=own)

@@ -19,7 +19,15 @@ from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
 from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
-from leverplus.rundir import disk_sentence, lock_folder, make_private_folder, read_json, shipped, write_json, write_text
+from leverplus.rundir import (
+    disk_sentence,
+    lock_folder,
+    make_private_folder,
+    read_json,
+    shipped_file,
+    write_json,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from leverplus.experiment.run import Run
@@ -302,7 +310,7 @@ def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
 def _check_table(names: str) -> None:
     """Refuse a table that is not there before anything is decided by it."""
     for name in names.split(","):
-        if not shipped(name).is_file():
+        if not shipped_file(name).is_file():
             raise MissingFile(f"there is no recorded table {name}; `lever record` makes one")
 
 

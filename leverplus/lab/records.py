@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError
-from leverplus.rundir import disk_sentence, replaced
+from leverplus.rundir import disk_sentence, write_atomically
 
 FILE = "results.json.gz"
 FORMAT = 1
@@ -48,5 +48,5 @@ class Records:
         text = json.dumps(value, separators=(",", ":"))
         with disk_sentence(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(self.path) as part:
+        with write_atomically(self.path) as part:
             part.write_bytes(gzip.compress(text.encode(), compresslevel=4, mtime=0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from leverplus.errors import NotMeasured
 from leverplus.legacy.rl import ITEM_IDS, is_query, item_names, raise_problems, whole_numbers
-from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbered
+from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbers_of_items
 from leverplus.types import Demos, Group, ItemId, Score
 
 
@@ -93,7 +93,7 @@ def write_beam(file: GroupFile) -> dict[str, Any]:
 
 def beam_from_groups(groups: Sequence[Group], shots: int, width: int) -> GroupFile:
     """The `width` sequences of `shots` demonstrations with the largest last gain of each group measured here."""
-    numbers = numbered(groups)
+    numbers = numbers_of_items(groups)
     names = sorted(numbers, key=numbers.__getitem__)
     entries = []
     for group in groups:

@@ -26,7 +26,7 @@ from leverplus.legacy.weights import check_tensors, is_small, open_file
 from leverplus.policies.base import Policy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import PolicyConfig
-from leverplus.rundir import disk_sentence, replaced
+from leverplus.rundir import disk_sentence, write_atomically
 from leverplus.training.checkpoint import check_sizes, load_weights, tensors_of
 
 PREFIX = "lever_lm.pointer_selector."
@@ -328,6 +328,6 @@ def write_legacy(policy: Policy, path: Path, layout: str, facts: Mapping[str, An
         path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save(value, content)
-    with replaced(path) as part:
+    with write_atomically(path) as part:
         part.write_bytes(content.getbuffer())
     return path

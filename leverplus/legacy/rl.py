@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.errors import DataError
-from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbered
+from leverplus.scoring.group_file import Candidate, GroupEntry, GroupFile, numbers_of_items
 from leverplus.types import Demos, Group, ItemId, Score
 
 LISTED = 20
@@ -247,7 +247,7 @@ def rl_from_groups(groups: Sequence[Group], facts: Mapping[ItemId, Mapping[str, 
 
     Sequences of every length are written; the bare query, which is no sequence, is left out.
     """
-    numbers = numbered(groups)
+    numbers = numbers_of_items(groups)
     names = sorted(numbers, key=numbers.__getitem__)
     own = all(name.isdecimal() for name in names)
     entries = [

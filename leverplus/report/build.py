@@ -23,7 +23,7 @@ from leverplus.report.examples import examples, fates, most_used, usage_table, w
 from leverplus.report.figures import Figure
 from leverplus.report.pictures import Thumbnails
 from leverplus.report.verdict import advice, headline, notes, verdict
-from leverplus.rundir import replaced
+from leverplus.rundir import write_atomically
 from leverplus.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def build_report(run: ReportedRun) -> Path:
     """Write report.html into the run folder, atomically; a sentence on the page names each file that is missing."""
     page = render_report(run, read_run_files(run.folder))
     path = run.folder / rundir.REPORT
-    with replaced(path) as part:
+    with write_atomically(path) as part:
         # A text that is no valid Unicode (half a surrogate pair from a JSON file) is shown with a question mark.
         part.write_bytes(page.encode("utf-8", errors="replace"))
     return path

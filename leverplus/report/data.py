@@ -145,7 +145,7 @@ def _read_predictions(path: Path, missing: dict[str, str]) -> Results | None:
         return None
 
 
-def newer(manifest: Mapping[str, Any]) -> str:
+def newer_version_note(manifest: Mapping[str, Any]) -> str:
     """A sentence for a run that a newer version made; "" otherwise."""
     versions = manifest.get("versions")
     made = str(versions.get("leverplus", "")) if isinstance(versions, Mapping) else ""
@@ -163,7 +163,7 @@ def require_manifest(folder: Path) -> None:
     known = all(isinstance(manifest.get(key), str) for key in ("recipe", "recipe_hash"))
     if not known or not isinstance(manifest.get("seed"), int):
         raise DataError(f"{folder.name} has no whole run.json yet, so it cannot be loaded; `lever run` makes it")
-    sentence = newer(manifest)
+    sentence = newer_version_note(manifest)
     if sentence:
         raise DataError(sentence)
 

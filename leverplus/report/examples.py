@@ -147,7 +147,7 @@ def arm_rows(results: Results, pictures: Thumbnails, row: int, shots: int) -> li
     return rows
 
 
-def uses(results: Results, arm: str, shots: int) -> Counter[str]:
+def demo_counts(results: Results, arm: str, shots: int) -> Counter[str]:
     """How often an arm showed each demonstration at a number of shots, over items and draws."""
     counts: Counter[str] = Counter()
     for draw in results.draws[arm][shots]:
@@ -161,7 +161,7 @@ def usage_table(results: Results) -> Table:
     rows = []
     for arm in results.draws:
         shots = max(results.shots(arm))
-        used = uses(results, arm, shots)
+        used = demo_counts(results, arm, shots)
         if used:
             top = sum(count for _, count in used.most_common(10)) / used.total()
             cells = (str(shots), f"{used.total():,}", f"{len(used):,}", f"{100 * top:.1f} %")
@@ -193,6 +193,6 @@ def most_used(results: Results, pictures: Thumbnails, arm: str = "learned") -> l
     """The demonstrations an arm showed most, at its most shots."""
     if arm not in results.draws:
         return []
-    used = uses(results, arm, max(results.shots(arm)))
+    used = demo_counts(results, arm, max(results.shots(arm)))
     order = sorted(used.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_USED]
     return [card(pictures, demo, note=f"{count}×") for demo, count in order]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.report.data import logged_number
-from leverplus.report.tables import Table, rival
+from leverplus.report.tables import Table, rival_name
 from leverplus.report.verdict import within_noise
 from leverplus.stats import known_interval
 
@@ -197,7 +197,7 @@ def forest_figure(
     `compared` are the names of the rows, by default whom the learned arm is compared with.
     """
     if compared is None:
-        compared = [rival(row) for row in comparisons]
+        compared = [rival_name(row) for row in comparisons]
     names = [f"{name} · {row['shots']}" for name, row in zip(compared, comparisons, strict=True)]
     labels = [chart_text(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
     noisy = frozenset(place for place, row in enumerate(comparisons) if within_noise(row))

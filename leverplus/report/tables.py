@@ -19,7 +19,7 @@ class Table:
     muted: frozenset[int] = frozenset()
 
 
-def rival(row: Mapping[str, Any]) -> str:
+def rival_name(row: Mapping[str, Any]) -> str:
     """The baseline of a comparison; where the arm is another than the learned one, both are named."""
     baseline = arm_name(row["baseline"])
     if row["arm"] == "learned":
@@ -47,7 +47,7 @@ def help_harm_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
     shots = sorted({row["shots"] for row in comparisons})
     by_rival: dict[str, dict[int, str]] = {}
     for row in comparisons:
-        cells = by_rival.setdefault(rival(row), {})
+        cells = by_rival.setdefault(rival_name(row), {})
         cells[row["shots"]] = f"{row['helped']} / {row['harmed']}"
     rows = []
     for name, cells in by_rival.items():

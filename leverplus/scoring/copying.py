@@ -71,7 +71,7 @@ def check_copying(
 ) -> Copying | None:
     """Show answers and ask again; what is wrong goes to `problems`. `labels`: answers are weighed, never written."""
     chosen = list(_with_few_demos(requests[:TOLD]))
-    told = [showing(request, reference) for request in chosen for reference in request.references]
+    told = [with_own_answer(request, reference) for request in chosen for reference in request.references]
     replies = backend.answer(told)
     if len(replies) != len(told):
         return None  # said already
@@ -115,7 +115,7 @@ def _likely(answers: Sequence[str], logprobs: Sequence[float]) -> bool:
     return bool(np.mean(logprobs) >= np.mean(limits))
 
 
-def showing(request: Request, answer: str) -> Request:
+def with_own_answer(request: Request, answer: str) -> Request:
     """The request with its own question as the first demonstration, shown with that answer."""
     return replace(request, demos=(_answered(request.query, answer), *request.demos))
 

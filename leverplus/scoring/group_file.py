@@ -232,7 +232,7 @@ def write_json_value(path: Path, value: Any) -> Path:
     return path
 
 
-def numbered(groups: Sequence[Group]) -> dict[ItemId, int]:
+def numbers_of_items(groups: Sequence[Group]) -> dict[ItemId, int]:
     """A whole number for every item, as files of the earlier code name them: its own where all ids are numbers."""
     ids = dict.fromkeys(
         item

@@ -18,7 +18,7 @@ ROUND = 8
 """Sequences tried for a query before its group is looked at again."""
 
 
-def promise(score: Score) -> float:
+def tie_breaker(score: Score) -> float:
     """What tells sequences of equal accuracy apart: gt_prob, or how near the answer came where none was measured."""
     return score.gt_prob if score.weighed else score.relevance
 
@@ -82,7 +82,7 @@ class _GroupSearch:
         self.scores: list[Score] = []
         self.known = {score.demos for score in group.scores}
         ranked = _ranked(group)
-        self.best, self.worst = outwards(ranked, shots), outwards(ranked[::-1], shots)
+        self.best, self.worst = sequences_best_first(ranked, shots), sequences_best_first(ranked[::-1], shots)
 
     @property
     def wish(self) -> Wish:
@@ -112,14 +112,14 @@ def _ranked(group: Group) -> list[ItemId]:
     values: dict[ItemId, list[float]] = {}
     for score in group.scores:
         for demo in score.demos:
-            values.setdefault(demo, []).append(promise(score))
+            values.setdefault(demo, []).append(tie_breaker(score))
     everything = [value for own in values.values() for value in own]
     average = sum(everything) / len(everything)
     means = {item: sum(own) / len(own) for item, own in values.items()}
     return sorted(group.pool.candidates, key=lambda item: -means.get(item, average))
 
 
-def outwards(ranked: Sequence[ItemId], shots: int) -> Iterator[Demos]:
+def sequences_best_first(ranked: Sequence[ItemId], shots: int) -> Iterator[Demos]:
     """Every ordered sequence of `shots` items, those of higher-ranked items first; the better item stands last."""
     for size in range(shots, len(ranked) + 1):
         newest = ranked[size - 1]

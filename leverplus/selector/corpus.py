@@ -91,7 +91,7 @@ class Rows:
         numbers: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> Rows:
         weight = 1.0 if "image" not in blocks else text_weight
-        joined = join(blocks, weight)
+        joined = index_vectors(blocks, weight)
         alive = np.ones(len(blocks["text"]), np.bool_)
         own = {name: Block(block) for name, block in blocks.items()}
         return cls(own, alive, weight, Block(joined), open_index(joined, cells), dict(numbers or {}))
@@ -111,7 +111,7 @@ class Rows:
         return replace(
             self,
             blocks=blocks,
-            search=self.search.grown(join(more, self.text_weight)),
+            search=self.search.grown(index_vectors(more, self.text_weight)),
             alive=np.concatenate([self.alive, open_rows]),
             numbers={name: np.concatenate([values, extra]) for name, values in self.numbers.items()},
         )
@@ -172,7 +172,7 @@ class Rows:
         return np.flatnonzero(self.alive)
 
 
-def join(blocks: Mapping[str, NDArray[Any]], text_weight: float) -> NDArray[Any]:
+def index_vectors(blocks: Mapping[str, NDArray[Any]], text_weight: float) -> NDArray[Any]:
     """What an index searches (N, D)."""
     if text_weight == 1.0:
         return blocks["text"]
@@ -188,7 +188,7 @@ def join_query(query: Vectors, text_weight: float) -> Array:
     blocks: dict[str, NDArray[Any]] = {"text": query.text}
     if text_weight < 1.0:
         blocks["image"] = picture_vector(query)
-    joined: Array = np.ascontiguousarray(join(blocks, text_weight)[0], dtype=np.float32)
+    joined: Array = np.ascontiguousarray(index_vectors(blocks, text_weight)[0], dtype=np.float32)
     return joined
 
 

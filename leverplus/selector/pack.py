@@ -29,7 +29,7 @@ from leverplus.rundir import (
 from leverplus.selector.bundle import CARD, CELLS, DEMOS, ENCODER, FORMAT, MANIFEST, SELECTOR, vector_file
 from leverplus.selector.card import write_card
 from leverplus.selector.choose import ARMS, EFFECT, FEWEST, MOST_READ, candidates_of, weight_of
-from leverplus.selector.corpus import FIELDS, join
+from leverplus.selector.corpus import FIELDS, index_vectors
 from leverplus.selector.index import CELLS_ABOVE, FLAT_ABOVE, learn_cells
 from leverplus.selector.query import pixel_digest
 from leverplus.selector.sources import picture_bytes
@@ -155,7 +155,7 @@ def _write_vectors(path: Path, block: NDArray[Any], *, half: bool) -> None:
 
 def _write_cells(place: Path, vectors: Mapping[str, NDArray[Any]], recipe: BundlePlan) -> None:
     weight = 1.0 if "image" not in vectors else recipe.text_weight
-    table = learn_cells(join(vectors, weight))
+    table = learn_cells(index_vectors(vectors, weight))
     if table is not None:
         np.savez(
             place / CELLS, centres=table.centres, assigned=table.assigned, opened=table.opened, recall=table.recall

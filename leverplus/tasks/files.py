@@ -18,7 +18,7 @@ from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.pictures import MOST_PIXELS, PICTURE_ERRORS, as_rgb, picture_reason
 from leverplus.tasks.reading import LISTED, Problems
-from leverplus.tasks.splits import assign_splits, group_of, limited
+from leverplus.tasks.splits import assign_splits, group_of, limit_items
 from leverplus.types import Item, ItemId
 
 # The last bytes of a whole file (JPEG: end of image, PNG: the last chunk); a download that broke off lacks them.
@@ -140,7 +140,7 @@ def task_from_drafts(
     if section.limit:
         kept: list[Item] = []
         for split in SPLITS:
-            kept += limited(items, split, section)
+            kept += limit_items(items, split, section)
         items = kept
     check_picture_files(items, places, problems)
     problems.finish()

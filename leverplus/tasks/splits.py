@@ -97,7 +97,7 @@ def picture_root(section: TaskSection) -> Path:
     return Path(section.images).expanduser() if section.images else Path(section.file).expanduser().parent
 
 
-def limited(items: Iterable[Item], split: str, section: TaskSection) -> list[Item]:
+def limit_items(items: Iterable[Item], split: str, section: TaskSection) -> list[Item]:
     """The items of a split that task.limit keeps."""
     own = [item for item in items if item.split == split]
     kept = draw(own, section.limit, f"{section.split_seed}:limit")

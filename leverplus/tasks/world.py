@@ -124,12 +124,12 @@ def read_picture(path: Path) -> Tensor:
     """An image file as (3, 32, 32) uint8."""
     try:
         with Image.open(path) as image:
-            return scaled(as_rgb(image))
+            return picture_tensor(as_rgb(image))
     except PICTURE_ERRORS as error:
         raise DataError(f"{path} cannot be read as an image ({picture_reason(error)})") from error
 
 
-def scaled(picture: Image.Image) -> Tensor:
+def picture_tensor(picture: Image.Image) -> Tensor:
     """A picture in RGB as (3, 32, 32) uint8."""
     pixels = np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR))  # (32, 32, 3)
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)  # a copy, because Pillow's array is read-only

@@ -32,7 +32,7 @@ from leverplus.training.distributions import (
     write_distributions,
 )
 from leverplus.training.heldout import judge_rows, split_rows
-from leverplus.training.measures import compare_picks, moved, term_gradients
+from leverplus.training.measures import compare_picks, relative_change, term_gradients
 from leverplus.training.runlog import RunLog
 from leverplus.training.seeds import derive_seed
 from leverplus.training.stages import Stage, frozen_copy
@@ -145,7 +145,7 @@ class _Trainer:
         self.stage.begin_epoch(self.policy, self.epoch)
         probe = collate(kept[:PROBES], self.inputs.table)
         before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
-        order = shuffled(kept, derive_seed(self.inputs.seed, name, self.epoch, "order"))
+        order = shuffle_rows(kept, derive_seed(self.inputs.seed, name, self.epoch, "order"))
         if self.epoch == 0 and self.inputs.folder is not None:  # what the stage has to learn from, for the report
             advantages = first_advantages(self.stage, order, self.inputs.table, config.batch_size)
             counts = describe_rows(order, advantages)
@@ -155,7 +155,7 @@ class _Trainer:
         metrics = self.steps.pass_over(order, self.epoch)
         metrics |= term_gradients(self.stage, self.policy, probe, self.steps.progress(self.epoch))
         self.stage.end_epoch(metrics)
-        metrics |= {"rows": float(len(kept)), "update/param_rel": moved(before, self.policy)}
+        metrics |= {"rows": float(len(kept)), "update/param_rel": relative_change(before, self.policy)}
         metrics |= compare_picks(picks, self._picks(probe), probe)
         if self.kept_out:  # the same numbers on some of what is learnt from: the gap between both is overfitting
             judged = judge_rows(self.policy, kept[:JUDGED], self.inputs.table)
@@ -282,16 +282,16 @@ class _Trainer:
             raise TrainingError(
                 f"{folder} belongs to other settings or another seed; choose another --out, or delete that folder"
             )
-        checkpoint.load_weights(self.policy, under(tensors, "model."), str(folder))
-        self.best_weights = under(tensors, "best.")
-        self.easy_weights = under(tensors, "easy.")
+        checkpoint.load_weights(self.policy, tensors_under(tensors, "model."), str(folder))
+        self.best_weights = tensors_under(tensors, "best.")
+        self.easy_weights = tensors_under(tensors, "easy.")
         if self.easy_weights:
             self.easy_value = float(numbers["easy_value"])
             if int(numbers["epoch"]) > self.config.easy_epochs:
                 self._refer_to_easy(self.easy_weights)
                 self.steps.stage = self.stage
         for role, copy in self.stage.copies.items():
-            checkpoint.load_weights(copy, under(tensors, f"copy.{role}."), str(folder))
+            checkpoint.load_weights(copy, tensors_under(tensors, f"copy.{role}."), str(folder))
         checkpoint.restore_optimizer(self.steps.optimizer, tensors)
         self.epoch, self.steps.taken = int(numbers["epoch"]), int(numbers["step"])
         self.best_epoch, self.best_value = int(numbers["best_epoch"]), numbers["best_value"]
@@ -326,11 +326,11 @@ def freeze(policy: Policy, groups: Sequence[str]) -> None:
         parameter.requires_grad_(name not in frozen)
 
 
-def shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
+def shuffle_rows(rows: Sequence[Row], seed: int) -> list[Row]:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     return [rows[index] for index in order.tolist()]
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose name starts with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

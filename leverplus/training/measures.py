@@ -37,7 +37,7 @@ class BatchMeans:
         return {**{name: total / count for name, (total, count) in self.sums.items()}, **self.last}
 
 
-def moved(before: Mapping[str, Tensor], policy: Policy) -> float:
+def relative_change(before: Mapping[str, Tensor], policy: Policy) -> float:
     """Norm of the change of all weights / their norm before."""
     change = 0.0
     for name, value in policy.state_dict().items():

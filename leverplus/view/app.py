@@ -21,7 +21,7 @@ from leverplus.evaluation.conditions import require_same
 from leverplus.evaluation.names import arm_name
 from leverplus.evaluation.runs import EvaluatedRun, compare_runs, methods_of, read_evaluated
 from leverplus.report import curves, figures
-from leverplus.report.data import RunFiles, newer
+from leverplus.report.data import RunFiles, newer_version_note
 from leverplus.report.verdict import advice, headline, verdict
 from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
@@ -142,7 +142,7 @@ def _add_runs(app: FastAPI, view: View) -> None:
             summary=view.runs.summary(name),
             verdict=verdict(results) if results else "",
             advice=advice(results) if results else "",
-            notes=[note for note in (newer(files.manifest), *files.missing.values()) if note],
+            notes=[note for note in (newer_version_note(files.manifest), *files.missing.values()) if note],
             results=results,
             shots=sorted(shots, key=int),
             forest=forest,

@@ -12,7 +12,7 @@ from typing import Any
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.parsing import parse_own_json
-from leverplus.report.data import RunFiles, newer, read_run_files
+from leverplus.report.data import RunFiles, newer_version_note, read_run_files
 from leverplus.report.verdict import headline, verdict, within_noise
 
 LIVE_SECONDS = 300
@@ -116,7 +116,7 @@ def summarise_run(name: str, files: RunFiles) -> Summary:
     row = headline(results) if results else None
     nearest = str(row["baseline"]) if row else ""
     claim = ""
-    if row is not None and not newer(manifest):
+    if row is not None and not newer_version_note(manifest):
         claim = "above" if row["diff"] > 0 else "below"
         if within_noise(row):
             claim = "within noise"
@@ -128,7 +128,7 @@ def summarise_run(name: str, files: RunFiles) -> Summary:
         learned=_mean(results, "learned"),
         nearest=_mean(results, nearest),
         nearest_arm=nearest,
-        verdict=newer(manifest) or (verdict(results) if results else ""),
+        verdict=newer_version_note(manifest) or (verdict(results) if results else ""),
         claim=claim,
         state="",
     )

@@ -18,7 +18,7 @@ from leverplus.doctor.records import (
     Series,
     SourceStats,
 )
-from leverplus.doctor.runfolder import flat
+from leverplus.doctor.runfolder import flat_settings
 from leverplus.recipe.recipe import load_recipe
 
 
@@ -60,7 +60,7 @@ GROUPS = GroupStats(
     sources={"beam": SourceStats(4000, 0.5, 0.45, 0.4), "random": SourceStats(4000, 0.4, 0.38, 0.35)},
 )
 
-WORLD = flat(load_recipe("world", ['train.stages=["sft", "rce", "grpo"]']).values())
+WORLD = flat_settings(load_recipe("world", ['train.stages=["sft", "rce", "grpo"]']).values())
 
 PROBE = Probe(
     log_ratio=0.0,

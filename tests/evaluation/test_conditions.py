@@ -7,7 +7,7 @@ from handmade import context, item_ids
 
 from leverplus.errors import EvaluationError
 from leverplus.evaluation.checkpoints import guard_test
-from leverplus.evaluation.conditions import conditions_of, differing, require_same, require_unseen
+from leverplus.evaluation.conditions import conditions_of, differing_conditions, require_same, require_unseen
 from leverplus.types import Item, ItemId, Pool
 
 
@@ -38,7 +38,7 @@ def test_the_sentence_says_what_differs(other: dict[str, object], phrase: str) -
 
 
 def test_equal_conditions_are_compared() -> None:
-    assert differing(conditions(), conditions()) == []
+    assert differing_conditions(conditions(), conditions()) == []
     require_same(["one", "two"], [conditions(), conditions()])
 
 

@@ -14,8 +14,8 @@ from leverplus.scoring.mining import (
     flat_value,
     keep_groups,
     mine_flat,
-    outwards,
-    promise,
+    sequences_best_first,
+    tie_breaker,
     tier_of,
     wish_of,
 )
@@ -59,7 +59,7 @@ def test_a_group_is_flat_when_its_sequences_agree_whatever_the_bare_query_does()
 @pytest.mark.parametrize("shots", [1, 2, 3])
 def test_outwards_tries_everything_once_and_the_best_first(shots) -> None:
     ranked = tuple("abcde")
-    tried = list(outwards(ranked, shots))
+    tried = list(sequences_best_first(ranked, shots))
     assert sorted(tried) == sorted(permutations(ranked, shots))
     assert tried[0] == tuple(reversed(ranked[:shots]))
     widest = [max(ranked.index(item) for item in demos) for demos in tried]
@@ -107,8 +107,8 @@ def test_mining_ends_when_there_is_nothing_left_to_try(scorer, pools) -> None:
 
 def test_promise_is_the_probability_of_the_truth_or_else_relevance() -> None:
     score = group_of(0.0).scores[0]
-    assert promise(score) == score.gt_prob
-    assert promise(replace(score, references=(Reference("x", 3, None),))) == 0.5
+    assert tie_breaker(score) == score.gt_prob
+    assert tie_breaker(replace(score, references=(Reference("x", 3, None),))) == 0.5
 
 
 @pytest.mark.parametrize(

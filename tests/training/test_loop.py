@@ -19,7 +19,7 @@ from leverplus.training.checkpoint import load_checkpoint, load_state, tensors_o
 from leverplus.training.data.batch import collate
 from leverplus.training.data.from_search import rows_from_groups
 from leverplus.training.data.rows import FixedRows, Row, rows_of_epoch
-from leverplus.training.loop import StageInputs, run_stage, under
+from leverplus.training.loop import StageInputs, run_stage, tensors_under
 from leverplus.training.stages import Progress, Rce, frozen_copy
 
 STAGES = sorted(catalog.STAGES)
@@ -453,7 +453,7 @@ def test_after_the_easy_epochs_a_stage_begins_anew_from_the_best_of_them(
     result = run_stage(planted.policy(), FixedRows(rows), run)
     assert result.best_epoch == 5
     tensors, _ = load_state(tmp_path / "state" / "grpo")
-    second = under(tensors, "easy.")
+    second = tensors_under(tensors, "easy.")
     assert all(torch.equal(second[name], judged[2][name]) for name in second), "start, first, second"
-    assert all(torch.equal(under(tensors, "copy.reference.")[name], second[name]) for name in second)
+    assert all(torch.equal(tensors_under(tensors, "copy.reference.")[name], second[name]) for name in second)
     assert result.history[3]["ratio/mean"] == pytest.approx(1.0, abs=0.05), "the ratio refers to the new start"

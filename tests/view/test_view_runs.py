@@ -13,7 +13,7 @@ from viewed import client_of, sentence
 from leverplus import __version__
 from leverplus.errors import DataError, MissingFile
 from leverplus.experiment.opening import load_run
-from leverplus.report.data import newer, require_manifest
+from leverplus.report.data import newer_version_note, require_manifest
 from leverplus.rundir import PROGRESS
 from leverplus.view.runs import LIVE_SECONDS, RunsFolder
 
@@ -93,7 +93,7 @@ def test_a_line_is_read_again_when_its_results_change(runs: Path, tmp_path: Path
     ],
 )
 def test_versions_are_compared_as_numbers(made: str, is_newer: bool) -> None:
-    assert bool(newer({"versions": {"leverplus": made}})) is is_newer
+    assert bool(newer_version_note({"versions": {"leverplus": made}})) is is_newer
 
 
 def test_a_manifest_must_be_whole_and_of_this_version(runs: Path) -> None:
