@@ -25,7 +25,7 @@ from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import EmbedSection
 from leverplus.rundir import read_json, write_json
 from leverplus.selector.choose import ARMS, Chooser, make_chooser
-from leverplus.selector.corpus import FIELDS, Rows
+from leverplus.selector.corpus import FIELDS, CorpusRows
 from leverplus.selector.index import FLAT_ABOVE, CellTable
 from leverplus.selector.query import HeldPictures, clean_picture, clean_question, pixel_digest
 from leverplus.selector.sources import BundleSource, QueryEncoder, packed
@@ -219,7 +219,7 @@ def _check_facts(folder: Path, facts: Mapping[str, Any]) -> None:
         raise DataError(f"{folder / MANIFEST}: fields must be some of {', '.join(FIELDS)}, text among them")
 
 
-def _read_rows(folder: Path, facts: Mapping[str, Any], store: DemoStore) -> Rows:
+def _read_rows(folder: Path, facts: Mapping[str, Any], store: DemoStore) -> CorpusRows:
     """The vectors of the first rows, looked at in the file where there are many."""
     held = int(store.facts().get("packed_rows", "0"))
     blocks: dict[str, NDArray[Any]] = {}
@@ -237,7 +237,7 @@ def _read_rows(folder: Path, facts: Mapping[str, Any], store: DemoStore) -> Rows
             )
         blocks[name] = np.array(block) if held <= FLAT_ABOVE else block
     numbers = {name: _numbers(store, name, held) for name in store.number_names()}
-    return Rows.of(blocks, float(facts["text_weight"]), cells=_read_cells(folder, held, blocks), numbers=numbers)
+    return CorpusRows.of(blocks, float(facts["text_weight"]), cells=_read_cells(folder, held, blocks), numbers=numbers)
 
 
 def _numbers(store: DemoStore, name: str, held: int) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.pools.similarity import Floats, Positions, cosine, mmr_order, top
-from leverplus.selector.corpus import Rows
+from leverplus.selector.corpus import CorpusRows
 from leverplus.selector.index import Mask
 from leverplus.types import ItemId
 
@@ -52,11 +52,11 @@ ARMS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedQuery:
     """One query as a way of choosing sees it: its vectors (1, D), all rows, and those a caller allows (None: all)."""
 
     vectors: Vectors
-    rows: Rows
+    rows: CorpusRows
     allowed: Mask | None = None
     digest: str = ""
     """Names the query by its words and pixels."""
@@ -70,7 +70,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCandidates:
     """What was considered, best first, by what score, and what is shown (rows in prompt order)."""
 
     candidates: Positions
@@ -92,22 +92,22 @@ class Chooser(Protocol):
     def most(self) -> int:
         """The longest list it can choose."""
 
-    def choose(self, asked: Asked, shots: int) -> list[int]: ...
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]: ...
 
-    def judge(self, asked: Asked, shots: int) -> Judged: ...
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates: ...
 
 
 class Nearest:
-    """The most similar ones, by what `Rows.text_weight` says."""
+    """The most similar ones, by what `CorpusRows.text_weight` says."""
 
     most, searches = MOST_SHOTS, True
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         return in_prompt_order(asked.nearest(shots)[0])
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         rows, near = asked.nearest(max(FEWEST, shots))
-        return Judged(rows, near, in_prompt_order(rows[:shots]))
+        return JudgedCandidates(rows, near, in_prompt_order(rows[:shots]))
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class TwoStage:
     first: int
     most, searches = MOST_SHOTS, True
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         return self.judge(asked, shots).shown
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         rows, _ = asked.nearest(max(self.first, shots))
         near = cosine(asked.vectors.text, asked.rows.blocks["text"].take(rows))[0]  # (first,)
         order = top(near[None], len(rows))[0]
-        return Judged(rows[order], near[order], in_prompt_order(rows[order][:shots]))
+        return JudgedCandidates(rows[order], near[order], in_prompt_order(rows[order][:shots]))
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,18 @@ class Mmr:
     """The weight of nearness against variety."""
     most, searches = MOST_SHOTS, True
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         return self.judge(asked, shots).shown
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         rows, near = asked.nearest(max(self.first, shots))
         if not len(rows):
-            return Judged(rows, near, [])
+            return JudgedCandidates(rows, near, [])
         like = self._likeness(asked.rows, rows)
         order = mmr_order(near[None], lambda one: like[one], self.strength, min(shots, len(rows)))[0]
-        return Judged(rows, near, in_prompt_order(rows[order]))
+        return JudgedCandidates(rows, near, in_prompt_order(rows[order]))
 
-    def _likeness(self, held: Rows, rows: Positions) -> Floats:
+    def _likeness(self, held: CorpusRows, rows: Positions) -> Floats:
         """How similar candidates are to each other (K, K), weighted as the query's similarity is."""
         weight, total = held.text_weight, np.zeros((len(rows), len(rows)))
         for name, share in (("text", weight), ("image", 1.0 - weight)):
@@ -168,16 +168,16 @@ class ByEffect:
     weight: float
     most, searches = MOST_SHOTS, True
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         return self.judge(asked, shots).shown
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         rows, near = asked.nearest(max(self.first, shots))
         effects = asked.rows.numbers.get(EFFECT)
         known = np.zeros(len(rows)) if effects is None else np.nan_to_num(effects[rows], nan=0.0)
         score = known + self.weight * near  # (first,)
         order = top(score[None], len(rows))[0]
-        return Judged(rows[order], score[order], in_prompt_order(rows[order][:shots]))
+        return JudgedCandidates(rows[order], score[order], in_prompt_order(rows[order][:shots]))
 
 
 @dataclass(frozen=True)
@@ -191,15 +191,15 @@ class Fixed:
     def most(self) -> int:
         return len(self.rows)
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         open_rows = asked.open_rows
         left = [row for row in self.rows if open_rows[row]]
         return left[len(left) - min(shots, len(left)) :]
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         shown = self.choose(asked, shots)
         rows = np.array(shown[::-1], np.int64)
-        return Judged(rows, -np.arange(len(rows), dtype=np.float64), shown)
+        return JudgedCandidates(rows, -np.arange(len(rows), dtype=np.float64), shown)
 
 
 @dataclass(frozen=True)
@@ -209,14 +209,14 @@ class Random:
     seed: int = 0
     most, searches = MOST_SHOTS, False
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         rows = np.flatnonzero(asked.open_rows)
         rng = np.random.default_rng([self.seed, int(asked.digest[:15] or "0", 16)])
         return [int(row) for row in rng.choice(rows, size=min(shots, len(rows)), replace=False)]
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         shown = self.choose(asked, shots)
-        return Judged(np.array(shown, np.int64), np.zeros(len(shown)), shown)
+        return JudgedCandidates(np.array(shown, np.int64), np.zeros(len(shown)), shown)
 
 
 class ZeroShot:
@@ -224,11 +224,11 @@ class ZeroShot:
 
     most, searches = MOST_SHOTS, False
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:  # noqa: ARG002 one signature
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:  # noqa: ARG002 one signature
         return []
 
-    def judge(self, asked: Asked, shots: int) -> Judged:  # noqa: ARG002
-        return Judged(np.empty(0, np.int64), np.empty(0), [])
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:  # noqa: ARG002
+        return JudgedCandidates(np.empty(0, np.int64), np.empty(0), [])
 
 
 class KeptItems:
@@ -243,7 +243,7 @@ class KeptItems:
         self.lock = Lock()
         self.vectors: Tensor | None = None  # (rows of the file, H)
 
-    def of(self, held: Rows, rows: Positions) -> Tensor | None:
+    def of(self, held: CorpusRows, rows: Positions) -> Tensor | None:
         """The vectors of some rows (K, H); None where the policy has none, or there are too many to keep."""
         import torch
 
@@ -266,7 +266,7 @@ class KeptItems:
             found[torch.from_numpy(late)] = made
         return found
 
-    def _of_file(self, held: Rows, count: int) -> Tensor:
+    def _of_file(self, held: CorpusRows, count: int) -> Tensor:
         """All rows of the file; nothing (0, 0) where the policy has no such vectors."""
         import torch
 
@@ -278,7 +278,7 @@ class KeptItems:
             parts.append(made)
         return torch.cat(parts)
 
-    def _made(self, held: Rows, rows: Positions) -> Tensor | None:
+    def _made(self, held: CorpusRows, rows: Positions) -> Tensor | None:
         import torch
 
         return self.policy.item_vectors({name: torch.from_numpy(held.blocks[name].take(rows)) for name in self.fields})
@@ -306,23 +306,23 @@ class Learned:
     def kept(self) -> KeptItems:
         return KeptItems(self.policy, self.fields)
 
-    def choose(self, asked: Asked, shots: int) -> list[int]:
+    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         rows, _ = asked.nearest(max(self.candidates, shots))
         return self._picked(self.encode(asked.vectors, asked.rows, rows), rows, shots) if len(rows) else []
 
-    def judge(self, asked: Asked, shots: int) -> Judged:
+    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
         import torch
 
         rows, _ = asked.nearest(max(self.candidates, shots))
         if not len(rows):
-            return Judged(rows, np.empty(0), [])
+            return JudgedCandidates(rows, np.empty(0), [])
         encoded = self.encode(asked.vectors, asked.rows, rows)
         with torch.inference_mode():
             logits = self.policy.step(encoded, self.policy.start(encoded, 1, max(1, shots)), self.stops)
         score = logits[0, 0, : len(rows)].double().numpy()  # (K,), the first pick's; STOP stands behind them
         shown = self._picked(encoded, rows, shots)
         order = top(score[None], len(rows))[0]
-        return Judged(rows[order], score[order], shown, interaction=score[order] - score.mean())
+        return JudgedCandidates(rows[order], score[order], shown, interaction=score[order] - score.mean())
 
     def _picked(self, encoded: Encoded, rows: Positions, shots: int) -> list[int]:
         """The same as `greedy`, without the log-probabilities, which take longer than the choice."""
@@ -341,7 +341,7 @@ class Learned:
                     state = self.policy.advance(encoded, state, action)
         return chosen
 
-    def encode(self, query: Vectors, held: Rows, rows: Positions, live: Any = None) -> Encoded:
+    def encode(self, query: Vectors, held: CorpusRows, rows: Positions, live: Any = None) -> Encoded:
         """A query and its candidates as the policy reads them."""
         import torch
 
@@ -402,7 +402,7 @@ def make_chooser(
     return simple.get(arm, Nearest)()
 
 
-def allowed_mask(rows: Rows, chosen: Sequence[int]) -> Mask:
+def allowed_mask(rows: CorpusRows, chosen: Sequence[int]) -> Mask:
     """Only these rows may be shown, (M,)."""
     mask = np.zeros(len(rows), np.bool_)
     mask[list(chosen)] = True

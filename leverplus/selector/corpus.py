@@ -1,7 +1,7 @@
 """All demonstrations that a selector serves from, as vectors: what one choice sees of them, and the nearest to a query.
 
-A choice works on a `Rows`, which never changes: whoever adds or deletes makes the next one and puts it in its place, so
-that threads need no lock while they choose. Rows keep their numbers for ever.
+A choice works on a `CorpusRows`, which never changes: whoever adds or deletes makes the next one and puts it in its
+place, so that threads need no lock while they choose. Rows keep their numbers for ever.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Rows:
+class CorpusRows:
     """What one choice sees: vectors by field, which rows are open, numbers by name (NaN where there is none).
 
     `search` is what the index searches: one field, or both joined by the roots of their weights, so that one inner
@@ -89,7 +89,7 @@ class Rows:
         *,
         cells: CellTable | None = None,
         numbers: Mapping[str, NDArray[np.float64]] | None = None,
-    ) -> Rows:
+    ) -> CorpusRows:
         weight = 1.0 if "image" not in blocks else text_weight
         joined = index_vectors(blocks, weight)
         alive = np.ones(len(blocks["text"]), np.bool_)
@@ -104,7 +104,7 @@ class Rows:
         """How many demonstrations are there."""
         return int(self.alive.sum())
 
-    def grown(self, more: Mapping[str, Array], open_rows: Mask) -> Rows:
+    def grown(self, more: Mapping[str, Array], open_rows: Mask) -> CorpusRows:
         """These rows and more."""
         blocks = {name: block.grown(more[name]) for name, block in self.blocks.items()}
         extra = np.full(len(open_rows), np.nan)
@@ -116,7 +116,7 @@ class Rows:
             numbers={name: np.concatenate([values, extra]) for name, values in self.numbers.items()},
         )
 
-    def closed(self, rows: Sequence[int]) -> Rows:
+    def closed(self, rows: Sequence[int]) -> CorpusRows:
         """The same without some rows."""
         alive = self.alive.copy()
         alive[list(rows)] = False

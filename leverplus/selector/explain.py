@@ -15,14 +15,16 @@ import numpy as np
 
 from leverplus.metrics import normalise_answer
 from leverplus.pools.similarity import Floats, Positions
-from leverplus.selector.choose import EFFECT, Asked, Judged, Nearest
+from leverplus.selector.choose import EFFECT, AskedQuery, JudgedCandidates, Nearest
 from leverplus.selector.demo import Demo
 
 VOTERS = 16
 """Nearest neighbours whose answers are counted."""
 
 
-def explain(arm: str, asked: Asked, judged: Judged, shots: int, demos: Mapping[int, Demo]) -> dict[str, Any]:
+def explain(
+    arm: str, asked: AskedQuery, judged: JudgedCandidates, shots: int, demos: Mapping[int, Demo]
+) -> dict[str, Any]:
     """The explanation as plain values; `demos` holds those of the candidates that are still there."""
     rows = judged.candidates
     near = asked.rows.similarity(asked.vectors, rows) if len(rows) else np.empty(0)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
@@ -41,7 +41,7 @@ class Index(Protocol):
 
     name: str
 
-    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> Rows: ...
+    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> RowNumbers: ...
 
 
 class Whole:
@@ -52,7 +52,7 @@ class Whole:
     def __init__(self, vectors: NDArray[Any]) -> None:
         self.vectors: Floats = np.ascontiguousarray(vectors, dtype=np.float32)
 
-    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> Rows:
+    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> RowNumbers:
         return best_rows(self.vectors @ query, open_rows, count)
 
 
@@ -72,7 +72,7 @@ class Flat:
         for part in parts_of(vectors):
             self._index.add(part)
 
-    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> Rows:
+    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> RowNumbers:
         options = None
         if open_rows is not None:
             options = self._faiss.SearchParameters(sel=selector_of(self._faiss, open_rows))
@@ -116,7 +116,7 @@ class Cells:
             self._index.add_core(len(part), *pointers)  # the cells are known: nothing is searched for
             start += len(part)
 
-    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> Rows:
+    def propose(self, query: Floats, open_rows: Mask | None, count: int) -> RowNumbers:
         options = self._faiss.SearchParametersIVF(nprobe=self._index.nprobe)
         if open_rows is not None:
             options.sel = selector_of(self._faiss, open_rows)
@@ -183,12 +183,12 @@ def selector_of(faiss: Any, open_rows: Mask) -> Any:
     return chosen
 
 
-def found_rows(answer: tuple[Any, Any]) -> Rows:
-    rows: Rows = answer[1][0]
+def found_rows(answer: tuple[Any, Any]) -> RowNumbers:
+    rows: RowNumbers = answer[1][0]
     return rows[rows >= 0].astype(np.int64)
 
 
-def best_rows(near: Floats, open_rows: Mask | None, count: int) -> Rows:
+def best_rows(near: Floats, open_rows: Mask | None, count: int) -> RowNumbers:
     """The rows of the `count` largest values, in no order; closed ones never."""
     if open_rows is not None:
         rows = np.flatnonzero(open_rows)

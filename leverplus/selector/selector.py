@@ -15,8 +15,8 @@ import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError, MissingFile
 from leverplus.rundir import RESOLVED
-from leverplus.selector.choose import Asked, Chooser, Learned, allowed_mask, candidates_of, weight_of
-from leverplus.selector.corpus import Rows
+from leverplus.selector.choose import AskedQuery, Chooser, Learned, allowed_mask, candidates_of, weight_of
+from leverplus.selector.corpus import CorpusRows
 from leverplus.selector.demo import Demo, Picks
 from leverplus.selector.index import Mask
 from leverplus.selector.query import Picture, Query, query_item
@@ -185,7 +185,7 @@ class Selector:
         while True:
             rows = self.source.rows
             mask = None if allowed is None else self._mask(allowed, embedded, rows, shots)
-            asked = Asked(embedded, rows, mask, query.digest)
+            asked = AskedQuery(embedded, rows, mask, query.digest)
             picks = self._explained(asked, shots) if explain else self._shown(self._places(query, asked, shots))
             if picks is not None:
                 return picks
@@ -199,7 +199,7 @@ class Selector:
             return Vectors(None, nothing, nothing)
         return self.source.embed(query)
 
-    def _places(self, query: Query, asked: Asked, shots: int) -> list[int]:
+    def _places(self, query: Query, asked: AskedQuery, shots: int) -> list[int]:
         if self._run is not None and self._run.live is not None:
             return self._through_adapters(query, shots)
         return self.chooser.choose(asked, shots)
@@ -209,7 +209,7 @@ class Selector:
         found = self.source.demos(places)
         return Picks(found[row] for row in places) if len(found) == len(set(places)) else None
 
-    def _explained(self, asked: Asked, shots: int) -> Picks | None:
+    def _explained(self, asked: AskedQuery, shots: int) -> Picks | None:
         from leverplus.selector.explain import explain
 
         judged = self.chooser.judge(asked, shots)
@@ -221,7 +221,7 @@ class Selector:
         picks.explanation = explain(self.arm, asked, judged, shots, found)
         return picks
 
-    def _mask(self, allowed: Allowed, query: Any, rows: Rows, shots: int) -> Mask:
+    def _mask(self, allowed: Allowed, query: Any, rows: CorpusRows, shots: int) -> Mask:
         """Which rows a caller allows.
 
         A function is asked about the nearest first, and about no more than it takes: what it has not seen lies farther

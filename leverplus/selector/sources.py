@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from leverplus.embedders.base import Array, Vectors
 from leverplus.errors import DataError, LeverError
-from leverplus.selector.corpus import FIELDS, Rows
+from leverplus.selector.corpus import FIELDS, CorpusRows
 from leverplus.selector.demo import BY_PIXELS, Demo, Scratch, StoredPicture, png_of
 from leverplus.selector.query import HeldPictures, Query
 from leverplus.selector.store import DemoStore, Entry
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """What a selector needs to know of its demonstrations."""
 
-    rows: Rows
+    rows: CorpusRows
     """What a choice that starts now sees."""
 
     def refresh(self) -> None:
@@ -77,7 +77,7 @@ class RunSource:
         self.run, self.scratch = run, Scratch()
         held = run.demonstration_vectors
         blocks = {name: block for name, block in vars(held).items() if block is not None}
-        self.rows = Rows.of(blocks, text_weight)
+        self.rows = CorpusRows.of(blocks, text_weight)
 
     def refresh(self) -> None:
         return
@@ -129,7 +129,7 @@ def picture_bytes(task: Any, item: Item) -> bytes:
 class BundleSource:
     """The folder of a bundle: `demos.sqlite` is the truth, the vector files hold its first rows."""
 
-    def __init__(self, folder: Path, store: DemoStore, rows: Rows, open_encoder: Any) -> None:
+    def __init__(self, folder: Path, store: DemoStore, rows: CorpusRows, open_encoder: Any) -> None:
         self.folder, self.store, self.scratch = folder, store, Scratch()
         self.rows = rows
         self._open_encoder = open_encoder
@@ -215,7 +215,7 @@ def packed(vectors: Mapping[str, Array], fields: Sequence[str]) -> list[bytes]:
     return [row.tobytes() for row in together]
 
 
-def unpacked(blobs: Sequence[bytes | None], rows: Rows, path: Path) -> dict[str, Array]:
+def unpacked(blobs: Sequence[bytes | None], rows: CorpusRows, path: Path) -> dict[str, Array]:
     """The blocks of rows that came later; a row that was deleted at once has none, and zeros stand for it."""
     names = [name for name in FIELDS if name in rows.blocks]
     widths = [rows.blocks[name].width for name in names]
@@ -230,7 +230,7 @@ def unpacked(blobs: Sequence[bytes | None], rows: Rows, path: Path) -> dict[str,
     return {name: whole[:, end - width : end] for name, width, end in zip(names, widths, ends, strict=True)}
 
 
-def require_vectors(rows: Rows, vectors: Mapping[str, Any]) -> Vectors:
+def require_vectors(rows: CorpusRows, vectors: Mapping[str, Any]) -> Vectors:
     """Vectors that a caller gives instead of having the query embedded, as unit vectors of the right width."""
     found: dict[str, Array | None] = {"image": None}
     for name in ("text", "image"):

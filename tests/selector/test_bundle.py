@@ -202,8 +202,8 @@ def test_a_learned_choice_is_the_greedy_one_of_evaluation(preset: str, stops: bo
     from leverplus.policies.build import build_policy
     from leverplus.policies.decode import greedy
     from leverplus.recipe.selection import read_selection
-    from leverplus.selector.choose import Asked, Learned
-    from leverplus.selector.corpus import Rows
+    from leverplus.selector.choose import AskedQuery, Learned
+    from leverplus.selector.corpus import CorpusRows
 
     values = {"preset": preset, "query_fields": ["text"], "demo_fields": ["text", "answer"], "hidden": 16}
     config = read_selection(values, [])
@@ -212,10 +212,10 @@ def test_a_learned_choice_is_the_greedy_one_of_evaluation(preset: str, stops: bo
     own = entries(40)
     blocks = {"text": np.stack([vector_of(entry.question) for entry in own])}
     blocks["answer"] = np.stack([vector_of(entry.answers[0]) for entry in own])
-    rows, learned = Rows.of(blocks, 1.0), Learned(policy, 12, stops and policy.stops)
+    rows, learned = CorpusRows.of(blocks, 1.0), Learned(policy, 12, stops and policy.stops)
     for number in range(10):
         vector = vector_of(f"word{number} thing{number}")[None]
-        asked = Asked(Vectors(None, vector, np.zeros_like(vector)), rows)
+        asked = AskedQuery(Vectors(None, vector, np.zeros_like(vector)), rows)
         near = asked.nearest(12)[0]
         with torch.no_grad():
             picks = greedy(policy, learned.encode(asked.vectors, rows, near), 4, learned.stops).positions[0, 0].tolist()

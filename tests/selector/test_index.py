@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.selector import index as indexes
-from leverplus.selector.corpus import Rows
+from leverplus.selector.corpus import CorpusRows
 from leverplus.selector.index import Cells, Flat, Whole, learn_cells
 
 WIDTH = 24
@@ -45,7 +45,7 @@ def test_the_nearest_are_found_with_a_filter_and_deletions(kind: str, monkeypatc
         monkeypatch.setattr(indexes, "FLAT_ABOVE", 100)
     vectors, queries = np.split(cloud(12_040, 1), [12_000])
     cells = learn_cells(vectors) if kind == "cells" else None
-    rows = Rows.of({"text": vectors}, 1.0, cells=cells)
+    rows = CorpusRows.of({"text": vectors}, 1.0, cells=cells)
     assert isinstance(rows.index, {"numpy": Whole, "flat": Flat, "cells": Cells}[kind])
     extra = cloud(200, 2)
     rows = rows.grown({"text": extra}, np.ones(200, np.bool_)).closed([5, 17, 12_100])
@@ -78,7 +78,7 @@ def test_cells_are_given_up_where_they_miss_too_much() -> None:
 def test_both_fields_are_weighted_and_equal_ones_come_in_order() -> None:
     text, image = cloud(500, 6), cloud(500, 7)
     text[7], image[7] = text[3], image[3]
-    rows = Rows.of({"text": text, "image": image}, 0.3)
+    rows = CorpusRows.of({"text": text, "image": image}, 0.3)
     query = Vectors(image[3][None], text[3][None], np.zeros((1, WIDTH), np.float32))
     found, value = rows.nearest(query, 5)
     near = 0.3 * text @ text[3] + 0.7 * image @ image[3]
@@ -90,7 +90,7 @@ def test_both_fields_are_weighted_and_equal_ones_come_in_order() -> None:
 
 def test_older_rows_see_what_they_saw(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", cloud(50, 8))
-    first = Rows.of({"text": np.load(tmp_path / "v.npy", mmap_mode="r")}, 1.0)
+    first = CorpusRows.of({"text": np.load(tmp_path / "v.npy", mmap_mode="r")}, 1.0)
     second = first.grown({"text": cloud(1, 9)}, np.ones(1, np.bool_))
     third = second.grown({"text": cloud(300, 10)}, np.ones(300, np.bool_)).closed([50])
     assert (len(first), len(second), len(third), third.count) == (50, 51, 351, 350)

@@ -12,8 +12,8 @@ from leverplus.embedders.base import Vectors
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import read_selection
 from leverplus.selector import choose
-from leverplus.selector.choose import Asked, Learned
-from leverplus.selector.corpus import Rows
+from leverplus.selector.choose import AskedQuery, Learned
+from leverplus.selector.corpus import CorpusRows
 
 WIDTH = 24
 
@@ -31,8 +31,8 @@ def learned(preset: str = "bi_encoder_gate", **more: object) -> Learned:
     return Learned(build_policy(config, {"text": WIDTH, "answer": WIDTH}).eval(), candidates=40)
 
 
-def corpus(count: int = 300) -> Rows:
-    return Rows.of({"text": unit(count, 1), "answer": unit(count, 2)}, 1.0)
+def corpus(count: int = 300) -> CorpusRows:
+    return CorpusRows.of({"text": unit(count, 1), "answer": unit(count, 2)}, 1.0)
 
 
 @pytest.mark.parametrize("preset", ["bi_encoder_gate", "cross_attention", "pool_aware"])
@@ -43,22 +43,22 @@ def test_the_same_demonstrations_are_chosen_with_and_without_what_is_kept(
     rows = rows.grown({"text": unit(60, 5), "answer": unit(60, 6)}, np.ones(60, np.bool_))
     queries = [Vectors(None, unit(1, seed), unit(1, seed)) for seed in range(10, 30)]
     kept = learned(preset)
-    with_kept = [kept.choose(Asked(query, rows), 4) for query in queries]
+    with_kept = [kept.choose(AskedQuery(query, rows), 4) for query in queries]
     assert any(row >= 300 for picks in with_kept for row in picks), "some that were added later are shown"
     assert (kept.kept.vectors is not None and len(kept.kept.vectors) == 300) == (preset == "bi_encoder_gate")
     monkeypatch.setattr(choose, "MOST_KEPT", 0)
     plain = learned(preset)
-    assert [plain.choose(Asked(query, rows), 4) for query in queries] == with_kept
+    assert [plain.choose(AskedQuery(query, rows), 4) for query in queries] == with_kept
     assert plain.kept.vectors is None
 
 
 def test_a_score_does_not_depend_on_what_was_asked_before() -> None:
     rows = corpus()
     first, second = (Vectors(None, unit(1, seed), unit(1, seed)) for seed in (40, 41))
-    fresh = learned().judge(Asked(second, rows), 4).score
+    fresh = learned().judge(AskedQuery(second, rows), 4).score
     used = learned()
-    used.judge(Asked(first, rows), 4)
-    np.testing.assert_array_equal(used.judge(Asked(second, rows), 4).score, fresh)
+    used.judge(AskedQuery(first, rows), 4)
+    np.testing.assert_array_equal(used.judge(AskedQuery(second, rows), 4).score, fresh)
 
 
 def test_a_policy_without_vectors_of_its_own_for_items_keeps_none() -> None:
