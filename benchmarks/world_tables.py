@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.lab.real import WayRecord, read_records
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAIRS = {
@@ -96,7 +96,7 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path, default=shipped_file("tables:real"))
+    parser.add_argument("--records", type=Path, default=shipped("tables:real"))
     parser.add_argument("--svg", type=Path, metavar="FILE")
     args = parser.parse_args()
     world = world_accuracies(json.loads((DOCS / "bench.json").read_text(encoding="utf-8")))

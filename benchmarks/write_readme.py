@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leverplus.lab.real import WayRecord, best_of, read_records, summarise_tables
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MARKS = re.compile(r"<!-- real -->.*<!-- /real -->", re.DOTALL)
@@ -39,7 +39,7 @@ def readme() -> str:
 
 def table_rows() -> list[str]:
     """One row per task and model: rivals at the number of shots that training and dev items choose for each."""
-    records = read_records(shipped_file("tables:real"))
+    records = read_records(shipped("tables:real"))
     compared = summarise_tables(records)["comparisons"]
     rows = []
     for task, model in sorted({(record.task, record.model) for record in records}):

@@ -296,7 +296,7 @@ SHIPPED = "tables:"
 """What the name of a file begins with that travels in the package."""
 
 
-def shipped_file(name: str) -> Path:
+def shipped(name: str) -> Path:
     """The path of a file; `tables:NAME` is one that travels in the package."""
     if name.startswith(SHIPPED):
         return Path(__file__).parent / "tables" / name.removeprefix(SHIPPED)

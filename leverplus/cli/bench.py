@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
 def _real(args: argparse.Namespace) -> int:
     from leverplus.lab.real import read_records, summarise_tables
     from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
-    from leverplus.rundir import shipped_file
+    from leverplus.rundir import shipped
 
     strange = [name for name in (*OURS, "recipes", "seeds", "out") if getattr(args, name) is not None]
     if strange or args.quick:
         raise WrongUsage(f"`lever bench real` has no --{strange[0] if strange else 'quick'}; it reads what is kept")
-    found = summarise_tables(read_records(args.records or shipped_file("tables:real")))
+    found = summarise_tables(read_records(args.records or shipped("tables:real")))
     if args.json:
         print(json.dumps(found))
         return 0

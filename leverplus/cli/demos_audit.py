@@ -30,9 +30,9 @@ def audit_table(args: argparse.Namespace) -> dict[str, Any]:
     from leverplus.backends.table.table import read_table
     from leverplus.effects.audit import audit
     from leverplus.effects.estimate import Measured
-    from leverplus.rundir import shipped_file
+    from leverplus.rundir import shipped
 
-    table = read_table([shipped_file(name.strip()) for name in args.table.split(",")])
+    table = read_table([shipped(name.strip()) for name in args.table.split(",")])
     alone = np.flatnonzero(np.diff(table.starts) == 1)
     if not len(alone):
         raise DataError(f"{args.table} holds no answer with one demonstration; effects are measured one at a time")
@@ -40,7 +40,7 @@ def audit_table(args: argparse.Namespace) -> dict[str, Any]:
     data = Measured.of(table.queries[alone], demos, table.accuracy[alone], len(table.ids.texts))
     found = audit(data, table.ids.texts)
     items = args.items or (SHIPPED_ITEMS if args.table.startswith("tables:okvqa") else None)
-    texts = read_texts(shipped_file(items)) if items else {}
+    texts = read_texts(shipped(items)) if items else {}
     lines = found.ranked()
     ends = {"useful": lines[: args.show], "harmful": lines[::-1][: args.show]}
     own = found.effects

@@ -50,9 +50,9 @@ def planned(args: argparse.Namespace) -> dict[str, Any]:
     from leverplus.effects.estimate import Measured
     from leverplus.effects.pilot import SMALLEST_GAIN
     from leverplus.effects.shares import predicted_gain, variance_shares
-    from leverplus.rundir import shipped_file
+    from leverplus.rundir import shipped
 
-    table = read_table([shipped_file(name) for name in args.table.split(",")])
+    table = read_table([shipped(name) for name in args.table.split(",")])
     alone = np.flatnonzero(np.diff(table.starts) == 1)
     demos = table.demos[table.starts[alone]]
     data = Measured.of(table.queries[alone], demos, table.accuracy[alone], len(table.ids.texts))

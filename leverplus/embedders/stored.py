@@ -19,7 +19,7 @@ from leverplus.embedders.base import Array, Vectors
 from leverplus.embedders.cache import content_key
 from leverplus.errors import DataError, MissingFile
 from leverplus.recipe.sections import EmbedSection
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
@@ -33,7 +33,7 @@ class StoredVectors:
     """Unit vectors of the questions and answers that a file (embed.model) has; others come from a sentence encoder."""
 
     def __init__(self, section: EmbedSection) -> None:
-        self.path = shipped_file(section.model)
+        self.path = shipped(section.model)
         if not section.model or not self.path.is_file():
             raise MissingFile(
                 f'embed.model = "{section.model}": there is no such file of vectors; set embed.name = "sentence" to '

@@ -24,7 +24,7 @@ from leverplus.rundir import (
     lock_folder,
     make_private_folder,
     read_json,
-    shipped_file,
+    shipped,
     write_json,
     write_text,
 )
@@ -310,7 +310,7 @@ def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
 def _check_table(names: str) -> None:
     """Refuse a table that is not there before anything is decided by it."""
     for name in names.split(","):
-        if not shipped_file(name).is_file():
+        if not shipped(name).is_file():
             raise MissingFile(f"there is no recorded table {name}; `lever record` makes one")
 
 

@@ -19,7 +19,7 @@ from leverplus import catalog
 from leverplus.errors import DataError, MissingFile
 from leverplus.metrics import postprocess_named
 from leverplus.parsing import parse_json
-from leverplus.rundir import shipped_file, write_text
+from leverplus.rundir import shipped, write_text
 from leverplus.tasks.base import Task
 from leverplus.types import Item
 
@@ -59,7 +59,7 @@ def find_data(data: str | Path, images: str | None, prepared: Path) -> Data:
     if name in catalog.TASKS and not Path(text).exists():
         values = {"name": name, **({"folder": folder} if colon else {})}
         return Data(name, values, (f"the data are task {name}",))
-    path = shipped_file(text)
+    path = shipped(text)
     if path.is_dir():
         from leverplus.fitting.tables import rows_of_folder
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from leverplus.errors import LeverError, WrongUsage
 from leverplus.recipe.recipe import LISTS
 from leverplus.recipe.sections import TEXT_SHARES
-from leverplus.rundir import SHIPPED, shipped_file
+from leverplus.rundir import SHIPPED, shipped
 
 SELF_TEST = 256
 """Most calls of the test that every new model has to pass."""
@@ -93,7 +93,7 @@ def model_values(model: str) -> dict[str, Any]:
             raise WrongUsage(f"--model {model[:100]}: write the server's address and the model's name as URL#NAME")
         return {"backend": "openai", "model": {"url": address, "name": name}}
     if model.startswith(SHIPPED):
-        files = sorted(shipped_file(model).parent.glob(f"{shipped_file(model).name}*.parquet"))
+        files = sorted(shipped(model).parent.glob(f"{shipped(model).name}*.parquet"))
         if not files:
             raise WrongUsage(f"--model {model}: no recorded table of this name travels with the package")
         return {"backend": "table", "model": {"name": ",".join(f"{SHIPPED}{path.name}" for path in files)}}

@@ -10,7 +10,7 @@ from leverplus.catalog import KINDS, load
 from leverplus.errors import UnknownName
 from leverplus.recipe.idle import LABEL_TASKS, ONE_FILE_TASKS, shows_pictures
 from leverplus.recipe.training import GrpoConfig
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 
 if TYPE_CHECKING:
     from leverplus.recipe.recipe import Recipe
@@ -57,7 +57,7 @@ def missing_here(recipe: Recipe) -> list[str]:
     if task.name in ONE_FILE_TASKS:
         if not task.file:
             found.append("task.file: is not set; add --set task.file=FILE, see docs/own_data.md")
-        elif not shipped_file(task.file).is_file():
+        elif not shipped(task.file).is_file():
             found.append(f'task.file = "{task.file}": there is no such file')
     elif "task.folder" in recipe.given and not Path(task.folder).expanduser().is_dir():
         found.append(f'task.folder = "{task.folder}": there is no such folder')

@@ -16,7 +16,7 @@ from typing import Any
 
 from leverplus.parsing import parse_json
 from leverplus.recipe.sections import TaskSection
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
 from leverplus.tasks.reading import Problems, is_whole_number, read_text
@@ -119,7 +119,7 @@ def read_jsonl(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
     if not section.file:
         problems.add("task.file", "is not set; add --set file=FILE")
         return []
-    path = shipped_file(section.file)
+    path = shipped(section.file)
     if not path.is_file():
         problems.add(f"task.file = {path}", "is a folder, not a file" if path.is_dir() else "is not there")
         return []

@@ -10,7 +10,7 @@ import pytest
 
 from leverplus.cli.main import main
 from leverplus.lab.real import read_file
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 
 PAGE = Path(__file__).parents[2] / "docs" / "recorded.md"
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recorded.md"
 def test_every_arm_of_every_table_is_printed_from_item_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "real", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    kept = [record for path in sorted(shipped_file("tables:real").glob("*.parquet")) for record in read_file(path)]
+    kept = [record for path in sorted(shipped("tables:real").glob("*.parquet")) for record in read_file(path)]
     assert len(found["arms"]) == len(kept)
     for row, record in zip(
         sorted(found["arms"], key=lambda r: (r["task"], r["model"], r["arm"], r["shots"])),

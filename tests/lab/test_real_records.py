@@ -10,7 +10,7 @@ import pytest
 from leverplus.errors import DataError, MissingFile
 from leverplus.lab.real import WayRecord, read_records, recommended, summarise_tables, write_records
 from leverplus.lab.real_pages import comparison_lines, share_sentences, task_lines
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 
 
 def record(arm: str, kind: str, accuracy: np.ndarray, dev: float, shots: str = "best") -> WayRecord:
@@ -83,7 +83,7 @@ def test_the_arm_to_use_is_the_best_on_dev_and_never_one_that_looks() -> None:
 
 
 def test_the_page_says_what_the_shipped_records_of_all_fifteen_tables_come_to() -> None:
-    records = read_records(shipped_file("tables:real"))
+    records = read_records(shipped("tables:real"))
     found = summarise_tables(records)
     assert len({(record.task, record.model) for record in records}) == 15
     page = (Path(__file__).parents[2] / "docs" / "recorded.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from leverplus.backends.table.table import NOTHING, read_table
 from leverplus.errors import DataError, ScoringError
 from leverplus.metrics import edit_similarity, normalise_answer, token_f1
 from leverplus.recipe.model import ModelSection
-from leverplus.rundir import shipped_file
+from leverplus.rundir import shipped
 from leverplus.tasks.base import HasLabels, Task
 from leverplus.types import Demos, Item, ItemId, Reference, Score
 
@@ -23,7 +23,7 @@ class TableBackend:
 
     def __init__(self, task: Task, section: ModelSection) -> None:
         self.task = task
-        self.paths = [shipped_file(name.strip()) for name in section.name.split(",") if name.strip()]
+        self.paths = [shipped(name.strip()) for name in section.name.split(",") if name.strip()]
         self.table = read_table(self.paths)
         known = {item.id for split in ("train", "dev", "test") for item in task.items(split)}
         self.notice = self._check(known)

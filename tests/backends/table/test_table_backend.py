@@ -98,12 +98,12 @@ def test_files_that_are_no_tables_get_a_sentence(tmp_path):
 
 
 def test_the_shipped_recipe_names_files_that_travel_with_the_package():
-    from leverplus.rundir import shipped_file
+    from leverplus.rundir import shipped
 
     recipe = load_recipe("okvqa_table")
     names = [recipe.task.file, recipe.embed.model, *recipe.model.name.split(",")]
-    assert all(shipped_file(name).is_file() for name in names)
-    assert sum(path.stat().st_size for path in shipped_file(names[0]).parent.iterdir()) < 10_000_000
-    card = json.loads(pq.ParquetFile(shipped_file(names[2])).metadata.metadata[b"leverplus.card"])
+    assert all(shipped(name).is_file() for name in names)
+    assert sum(path.stat().st_size for path in shipped(names[0]).parent.iterdir()) < 10_000_000
+    card = json.loads(pq.ParquetFile(shipped(names[2])).metadata.metadata[b"leverplus.card"])
     assert card["model"] == "qwen2.5-coder-1.5b"
     assert "CC-BY-4.0" in card["licence"]
