@@ -71,11 +71,7 @@ class Language:
 
         `positions` (P, B, L), `mask` and `distance` (B, 1, L, T + L). Without `mask` a place attends to all before it.
         """
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache()
-        for number, (keys, values) in enumerate(past or ()):
-            cache.update(keys, values, number)
+        cache = cache_of(past or [])
         if positions.shape[0] == 1:
             positions = positions[0]  # (B, L), as models without three dimensions take them
         with quick_attention(self.decoder):
@@ -142,6 +138,20 @@ class Language:
                 f"logits (allowed {tolerance:g}), so its kind ({type(self.model).__name__}) is not supported"
             )
         return gap
+
+
+def cache_of(past: KeysValues) -> Any:
+    """What transformers keeps keys and values in, holding these as they are: its own way of filling it copies them."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    cache: Any = DynamicCache()
+    for keys, values in past:
+        layer: Any = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+        cache.layers.append(layer)
+    return cache
 
 
 def _distances_of_one(codes: Codes, language: Language) -> Tensor | None:
