@@ -147,7 +147,7 @@ def cache_of(past: KeysValues) -> Any:
 
     cache: Any = DynamicCache()
     for keys, values in past:
-        layer: Any = DynamicLayer()
+        layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values = keys, values
         cache.layers.append(layer)
