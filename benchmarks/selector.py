@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus.selector.choose import FEWEST
-from leverplus.selector.index import CELLS_ABOVE, Cells, Flat, learn_cells
+from leverplus.selector.index import CELLS_ABOVE, CellIndex, FlatIndex, learn_cells
 from leverplus.selector.pack import BundlePlan, write_bundle
 from leverplus.selector.selector import Selector
 from leverplus.selector.store import Entry
@@ -158,7 +158,7 @@ def text_cells(files: list[Path], cache: Path | None) -> dict[str, Any]:
     table = learn_cells(base)
     if table is None:
         return {"n": len(base), "cells": None}
-    cells, flat = Cells(base, table), Flat(base)
+    cells, flat = CellIndex(base, table), FlatIndex(base)
     hits = [len(set(cells.propose(q, None, 64)) & set(flat.propose(q, None, 64))) / 64 for q in held_out]
     return {
         "n": len(base),

@@ -110,11 +110,15 @@ def _print_lines(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _methods(args: argparse.Namespace, folder: Path) -> int:
-    from leverplus.lab.benchmark import Benchmark, Plan, ablation_plan, curve_plan, quick_plan, run_benchmark
+    from leverplus.lab.benchmark import Benchmark, BenchmarkPlan, ablation_plan, curve_plan, quick_plan, run_benchmark
     from leverplus.lab.jobs import Workplace
     from leverplus.lab.pages import PARTS, about
 
-    plans: dict[str, Callable[..., Plan]] = {"methods": Plan, "ablations": ablation_plan, "curves": curve_plan}
+    plans: dict[str, Callable[..., BenchmarkPlan]] = {
+        "methods": BenchmarkPlan,
+        "ablations": ablation_plan,
+        "curves": curve_plan,
+    }
     given = {name: getattr(args, name) for name in ("budgets", "worlds", "seeds", "items")}
     if args.methods is not None:
         given["ablations" if args.what == "ablations" else "methods"] = args.methods

@@ -18,7 +18,7 @@ COMMON = 0.1
 
 
 @dataclass(frozen=True)
-class Line:
+class AuditLine:
     """A demonstration with its effect and standard error, in accuracy, and how many queries it was shown to."""
 
     demo: str
@@ -36,11 +36,11 @@ class Audit:
     rows: int
     queries: int
 
-    def ranked(self) -> list[Line]:
+    def ranked(self) -> list[AuditLine]:
         """Demonstrations that were shown often enough, most useful first."""
         own = self.effects
         places = [place for place in np.argsort(-own.effect, kind="stable").tolist() if own.counts[place] >= FEWEST]
-        return [Line(self.names[p], float(own.effect[p]), float(own.error[p]), int(own.counts[p])) for p in places]
+        return [AuditLine(self.names[p], float(own.effect[p]), float(own.error[p]), int(own.counts[p])) for p in places]
 
     @property
     def is_noise(self) -> bool:

@@ -94,9 +94,9 @@ class Run:
     @cached_property
     def scorer(self) -> Scorer:
         """Asks the store, else the model, which is tested before it is believed."""
-        from leverplus.experiment.scoring import Voice, open_scorer
+        from leverplus.experiment.scoring import RunOutput, open_scorer
 
-        voice = Voice(self.say, self.show_progress, self.remember)
+        voice = RunOutput(self.say, self.show_progress, self.remember)
         return open_scorer(self.recipe, self.parts, self.store_path, self.kept_calls, voice)
 
     def require_model(self) -> None:

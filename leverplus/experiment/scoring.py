@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Voice:
+class RunOutput:
     """How a run speaks: lines for people, progress, and facts for its run.json."""
 
     say: Say
@@ -24,7 +24,7 @@ class Voice:
     remember: Callable[[Mapping[str, Any]], None]
 
 
-def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls, voice: Voice) -> Scorer:
+def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls, voice: RunOutput) -> Scorer:
     """The scorer of a run; a model that fails its self-test is refused."""
     from leverplus.backends.base import Recorded
     from leverplus.engine.open import BackendFactory, open_engine
@@ -58,7 +58,7 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
 class ScoringWatch:
     """Told of replies as they come: shows progress, notes what a server was paid, and says when answers are empty."""
 
-    def __init__(self, parts: Parts, meter: CallMeter, voice: Voice) -> None:
+    def __init__(self, parts: Parts, meter: CallMeter, voice: RunOutput) -> None:
         self.backend, self.meter, self.voice = parts.backend, meter, voice
         self.said_unlabelled = 0
 

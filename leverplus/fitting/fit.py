@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import Data, describe_task, find_data
-from leverplus.fitting.plan import CALLS, SELF_TEST, Seen, SplitShares, divide, model_values, recipe_values
+from leverplus.fitting.plan import CALLS, SELF_TEST, SeenData, SplitShares, divide, model_values, recipe_values
 from leverplus.rundir import (
     disk_sentence,
     lock_folder,
@@ -46,7 +46,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FitRequest:
     """What the user asked for."""
 
     data: str
@@ -98,7 +98,9 @@ def fit(
     is asked of it. With `dry_run` the plan and its cost are worked out and nothing is asked but what the model offers.
     """
     named = tuple(shots) if shots is not None else None
-    wanted = Wanted(str(data), model, str(images) if images else None, embed, calls, named, seed, dict(model_settings))
+    wanted = FitRequest(
+        str(data), model, str(images) if images else None, embed, calls, named, seed, dict(model_settings)
+    )
     folder = Path(out) if out is not None else Path("bundles") / _plain_name(str(data))
     _check(wanted, folder)
     with disk_sentence(folder):
@@ -122,7 +124,7 @@ def _plain_name(data: str) -> str:
     return name or "fit"
 
 
-def _check(wanted: Wanted, folder: Path) -> None:
+def _check(wanted: FitRequest, folder: Path) -> None:
     """What can be refused without looking at anything."""
     for shots in wanted.shots or ():
         if isinstance(shots, bool) or not isinstance(shots, int) or not 1 <= shots <= 8:
@@ -135,7 +137,7 @@ def _check(wanted: Wanted, folder: Path) -> None:
         raise LeverError(f"{folder} exists and holds no fit; choose another folder with --out DIR")
 
 
-def _open(wanted: Wanted, folder: Path, store: Path | None, say: Say, progress: Progress) -> Run:
+def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progress: Progress) -> Run:
     """Look, decide, write the recipe, and open its run beside the bundle."""
     from leverplus.engine.open import build_task
     from leverplus.experiment.opening import open_run
@@ -186,7 +188,7 @@ def _one_sentence(problems: str, data: Data) -> str:
     return f"{named}{listed}" if named != found[0] else f"{data.source or file}: {found[0]}{listed}"
 
 
-def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
+def _decide(wanted: FitRequest, data: Data, task: Task, say: Say) -> dict[str, Any]:
     """The values of the recipe, every rule said."""
     shown = any(item.image is not None for split in ("train", "dev") for item in task.items(split))
     model = _named_model(model_values(wanted.model), wanted, say)
@@ -197,7 +199,7 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     labels = tuple(getattr(task, "labels", ()))
     weighs = _weighs(model, task, shown, say)
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
-    seen = Seen(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
+    seen = SeenData(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
     if model["backend"] == "table":
         _check_table(model["model"]["name"])
         shots = wanted.shots or (1,)
@@ -218,7 +220,7 @@ def _decide(wanted: Wanted, data: Data, task: Task, say: Say) -> dict[str, Any]:
     return values
 
 
-def _named_model(model: dict[str, Any], wanted: Wanted, say: Say) -> dict[str, Any]:
+def _named_model(model: dict[str, Any], wanted: FitRequest, say: Say) -> dict[str, Any]:
     """The model with its name: a server that was given without one is asked what it serves."""
     section = model["model"]
     if model["backend"] != "openai" or section["name"]:
@@ -244,7 +246,7 @@ def _model_keys() -> set[str]:
     return {own.name for own in fields(ModelSection)}
 
 
-def _embedder(wanted: Wanted, task: Task, shown: bool, say: Say) -> tuple[dict[str, Any], bool]:
+def _embedder(wanted: FitRequest, task: Task, shown: bool, say: Say) -> tuple[dict[str, Any], bool]:
     """The embedder's section and whether it sees pictures: the one that was named, else what is at hand."""
     from leverplus.embedders.cached import open_embedder
     from leverplus.recipe.sections import EmbedSection
@@ -332,7 +334,7 @@ def _digest(body: str) -> str:
     return sha256(body.encode()).hexdigest()[:12]
 
 
-def _forecast(run: Run, wanted: Wanted) -> dict[str, Any]:
+def _forecast(run: Run, wanted: FitRequest) -> dict[str, Any]:
     """All calls before the first one, and a refusal where they pass what was allowed."""
     from leverplus.experiment.forecast import forecast_calls, rough_price
     from leverplus.recipe.forecast import as_json, line

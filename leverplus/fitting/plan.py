@@ -37,7 +37,7 @@ MOST_DEV, MOST_TEST = 200, 500
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenData:
     """What the rules look at: the data, and what the model can do."""
 
     task: str
@@ -111,7 +111,7 @@ def asked_per_item(shots: Sequence[int], pictures: bool, pilot: bool = False) ->
     return 1 + (4 + (3 if pictures else 0) + (1 if pilot else 0)) * len(shots)
 
 
-def divide(calls: int, seen: Seen, shots: Sequence[int]) -> SplitShares:
+def divide(calls: int, seen: SeenData, shots: Sequence[int]) -> SplitShares:
     """So many calls for the pilot, training, dev and test; refused where even the smallest plan takes more.
 
     The pilot is left out where the calls do not suffice for all of it.
@@ -126,7 +126,7 @@ def divide(calls: int, seen: Seen, shots: Sequence[int]) -> SplitShares:
     return _divide(calls, seen, shots, 0)
 
 
-def _divide(calls: int, seen: Seen, shots: Sequence[int], pilot: int) -> SplitShares:
+def _divide(calls: int, seen: SeenData, shots: Sequence[int], pilot: int) -> SplitShares:
     """The same where the pilot takes so many calls."""
     per_test = asked_per_item(shots, seen.pictures, pilot > 0)
     per_dev = per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0)
@@ -155,7 +155,7 @@ def _divide(calls: int, seen: Seen, shots: Sequence[int], pilot: int) -> SplitSh
 
 
 def recipe_values(
-    sections: Mapping[str, Mapping[str, Any]], seen: Seen, shares: SplitShares, shots: Sequence[int]
+    sections: Mapping[str, Mapping[str, Any]], seen: SeenData, shares: SplitShares, shots: Sequence[int]
 ) -> tuple[dict[str, Any], list[str]]:
     """The recipe of a fit and the rules behind it, one sentence each; `sections` has task, embed and model."""
     rules = []
@@ -228,7 +228,7 @@ def recipe_values(
     return values, rules
 
 
-def _prompt(section: dict[str, Any], seen: Seen) -> str:
+def _prompt(section: dict[str, Any], seen: SeenData) -> str:
     """Set the prompt form and say why; an instruction of the user's own is taken word for word."""
     yours = section.get("instruction", "")
     if section.get("prompt") == "chat" or seen.shown:
@@ -245,7 +245,7 @@ def _prompt(section: dict[str, Any], seen: Seen) -> str:
     return f"{plain}; {YOURS}" if yours else plain
 
 
-def _reward_rule(reward: str, seen: Seen) -> str:
+def _reward_rule(reward: str, seen: SeenData) -> str:
     what = {
         "choice_prob": "the probability of the true label among all labels, because the model weighs labels",
         "gt_prob": "the probability of the true answer, because the model gives log-probabilities",

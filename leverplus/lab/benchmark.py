@@ -39,7 +39,7 @@ BETWEEN_WRITES = 10.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """What is measured: methods at budgets, ablations of `best`, `best` on pools of other sizes and from fewer
     questions; each in every world and with every seed."""
 
@@ -76,15 +76,15 @@ class Plan:
         return [Job(name, method, budget, world, seed, settings) for seed in range(self.seeds) for world in self.worlds]
 
 
-def ablation_plan(**sizes: Any) -> Plan:
+def ablation_plan(**sizes: Any) -> BenchmarkPlan:
     """The ablations of `best`, and `best` to compare with."""
-    return Plan(**{"methods": ("best",), "budgets": (HEADLINE,), "ablations": tuple(ABLATIONS), **sizes})
+    return BenchmarkPlan(**{"methods": ("best",), "budgets": (HEADLINE,), "ablations": tuple(ABLATIONS), **sizes})
 
 
-def curve_plan(**sizes: Any) -> Plan:
+def curve_plan(**sizes: Any) -> BenchmarkPlan:
     """`best` by the size of the pools and by the number of training questions."""
     own = {"methods": ("best",), "budgets": (HEADLINE,), "pools": POOL_SIZES, "queries": QUERIES}
-    return Plan(**{**own, **sizes})
+    return BenchmarkPlan(**{**own, **sizes})
 
 
 def quick_plan(what: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Benchmark:
     say: Callable[[str], None] = lambda _: None
 
 
-def run_benchmark(plan: Plan, bench: Benchmark) -> dict[str, Any]:
+def run_benchmark(plan: BenchmarkPlan, bench: Benchmark) -> dict[str, Any]:
     """Do what is missing within the time, then write results.json.gz, bench.json, bench.md and bench.svg."""
     started = time.monotonic()
     records = Records.read(bench.folder)
@@ -160,7 +160,7 @@ def require_current(jobs: Sequence[Job], records: Records) -> None:
                     )
 
 
-def write_summary(plan: Plan, bench: Benchmark, records: Records, left: Sequence[str]) -> dict[str, Any]:
+def write_summary(plan: BenchmarkPlan, bench: Benchmark, records: Records, left: Sequence[str]) -> dict[str, Any]:
     """The figures of all that was measured so far, as JSON, Markdown and pictures."""
     from leverplus.lab.drawing import gap_picture
     from leverplus.lab.pages import markdown

@@ -100,7 +100,7 @@ FORMS: tuple[tuple[str, str, PolicyConfig], ...] = (
 
 
 @dataclass(frozen=True)
-class Legacy:
+class LegacyCheckpoint:
     """A selector of the earlier code: the policy, what the file said beside the weights, and what to know about it."""
 
     policy: Policy
@@ -109,7 +109,7 @@ class Legacy:
     notes: tuple[str, ...]
 
 
-def read_legacy(path: Path) -> Legacy:
+def read_legacy(path: Path) -> LegacyCheckpoint:
     """The selector of a file; every tensor that is missing or unknown is named."""
     value = open_file(path)
     layout, state = _state(value, path)
@@ -147,10 +147,10 @@ def read_legacy(path: Path) -> Legacy:
         )
     if left:
         notes.append(f"{left} tensors of other parts (frozen encoders) were left out")
-    return Legacy(policy.eval(), preset, facts, tuple(notes))
+    return LegacyCheckpoint(policy.eval(), preset, facts, tuple(notes))
 
 
-def _read_ids(value: Any, layout: str, state: Mapping[str, Tensor], path: Path) -> Legacy:
+def _read_ids(value: Any, layout: str, state: Mapping[str, Tensor], path: Path) -> LegacyCheckpoint:
     """The language model over ids (v0) of a file."""
     prefix = ids.PREFIX if any(name.startswith(ids.PREFIX) for name in state) else ""
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
@@ -163,7 +163,7 @@ def _read_ids(value: Any, layout: str, state: Mapping[str, Tensor], path: Path) 
     load_weights(policy, here, str(path))
     facts = {"layout": layout, "prefix": prefix, "masks": masks, "meta": _plain_meta(value)}
     encoders = sum(name.startswith(("img_model.", "sen_model.")) for name in own)
-    return Legacy(policy.eval(), preset, facts, tuple(ids.id_notes(config, encoders)))
+    return LegacyCheckpoint(policy.eval(), preset, facts, tuple(ids.id_notes(config, encoders)))
 
 
 def _state(value: Any, path: Path) -> tuple[str, dict[str, Tensor]]:

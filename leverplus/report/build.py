@@ -17,7 +17,7 @@ from leverplus.errors import LeverError
 from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.recipe.recipe import Recipe, load_recipe, recipe_names
 from leverplus.report import curves, figures, groups, tables
-from leverplus.report.checkpoints import Pooled, agreement_figure
+from leverplus.report.checkpoints import HasPools, agreement_figure
 from leverplus.report.data import RunFiles, read_run_files
 from leverplus.report.examples import examples, fates, most_used, usage_table, worth_alone
 from leverplus.report.figures import Figure
@@ -33,7 +33,7 @@ ASSETS = resources.files("leverplus.report") / "assets"
 SCRIPTS = ("plotly-basic.min.js", "report.js")
 
 
-class ReportedRun(Pooled, Protocol):
+class ReportedRun(HasPools, Protocol):
     """What the report asks of a run (`experiment.run.Run` has it)."""
 
     @property

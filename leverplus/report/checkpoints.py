@@ -20,7 +20,7 @@ QUERIES, MOST = 64, 30
 """Queries whose picks are compared, and the most checkpoints that are."""
 
 
-class Pooled(Protocol):
+class HasPools(Protocol):
     """Gives the pools of queries and the table of their items (`run.Run` does)."""
 
     def pools(self, queries: Sequence[Item]) -> tuple[list[Pool], ItemTable]: ...
@@ -41,7 +41,7 @@ def epochs_shown(names: Sequence[str]) -> list[str]:
 
 
 def agreement_figure(
-    run: Pooled, folder: Path, names: Sequence[str], items: Sequence[Item], *, chosen: str, shots: int
+    run: HasPools, folder: Path, names: Sequence[str], items: Sequence[Item], *, chosen: str, shots: int
 ) -> Figure | None:
     """Shared demonstrations (Jaccard) of neighbouring checkpoints; None where there are not two to compare."""
     from leverplus.evaluation.behaviour import agreement

@@ -57,7 +57,7 @@ class ShowsPrompt(Protocol):
 
 
 @runtime_checkable
-class Rounds(Protocol):
+class KnowsRounding(Protocol):
     """A backend that says how far rounding may move a log-probability (nats) from batch to batch."""
 
     tolerance: float
@@ -121,7 +121,7 @@ def self_test(
     (`trained` is false) do not repeat what they are shown, so they are not asked to.
     """
     if tolerance is None:
-        tolerance = backend.tolerance if isinstance(backend, Rounds) else TOLERANCE
+        tolerance = backend.tolerance if isinstance(backend, KnowsRounding) else TOLERANCE
     requests = sample_requests(task, queries, seed)
     batch = backend.answer(requests)
     problems: list[str] = []

@@ -59,14 +59,14 @@ def _needs_logprobs(mode: str, weights: Weights) -> bool:
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedSelfTest:
     """A self-test that was passed: what it measured, and what the user should know of it ("": nothing)."""
 
     note: str
     found: Mapping[str, Any]
 
 
-def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Progress) -> Passed | None:
+def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Progress) -> PassedSelfTest | None:
     """Run the self-test unless it was passed before; ScoringError when the backend fails it.
 
     None where scores of this model were believed before.
@@ -77,7 +77,7 @@ def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Prog
     known = _passed(folder / FILE).get(key)
     if known is not None:
         return known
-    watched = Watched(scorer.backend, progress)
+    watched = WatchedBackend(scorer.backend, progress)
     try:
         found = self_test(scorer.task, watched, trained=trained)
     except ScoringError:
@@ -86,29 +86,29 @@ def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Prog
         raise
     finally:
         watched.end()
-    passed = Passed(found.note, asdict(found))
+    passed = PassedSelfTest(found.note, asdict(found))
     with (folder / FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": key, **asdict(passed)}) + "\n")
     watched.judged()
     return passed
 
 
-def _passed(path: Path) -> dict[str, Passed]:
+def _passed(path: Path) -> dict[str, PassedSelfTest]:
     """The self-tests that were passed; a line that a killed process left unfinished does not count."""
     if not path.is_file():
         return {}
-    found: dict[str, Passed] = {}
+    found: dict[str, PassedSelfTest] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
         except ValueError:
             continue
         if isinstance(row, dict) and {"key", "note", "found"} <= set(row):
-            found[str(row["key"])] = Passed(str(row["note"]), row["found"])
+            found[str(row["key"])] = PassedSelfTest(str(row["note"]), row["found"])
     return found
 
 
-class Watched:
+class WatchedBackend:
     """A backend whose every reply moves a progress bar; `failed` when it was the backend that raised."""
 
     def __init__(self, backend: Backend, progress: Progress) -> None:

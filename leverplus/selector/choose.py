@@ -97,7 +97,7 @@ class Chooser(Protocol):
     def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates: ...
 
 
-class Nearest:
+class NearestChooser:
     """The most similar ones, by what `CorpusRows.text_weight` says."""
 
     most, searches = MOST_SHOTS, True
@@ -111,7 +111,7 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class TwoStage:
+class TwoStageChooser:
     """The `first` most similar pictures, of those the most similar questions."""
 
     first: int
@@ -128,7 +128,7 @@ class TwoStage:
 
 
 @dataclass(frozen=True)
-class Mmr:
+class MmrChooser:
     """Near to the query and unlike each other, among the `first` nearest; what is chosen first comes last."""
 
     first: int
@@ -158,7 +158,7 @@ class Mmr:
 
 
 @dataclass(frozen=True)
-class ByEffect:
+class EffectChooser:
     """The largest effect + `weight` * similarity among the `first` nearest; what is best comes last.
 
     An effect is how much a demonstration was measured to raise accuracy by itself; an unmeasured one counts as 0.
@@ -181,7 +181,7 @@ class ByEffect:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedChooser:
     """The same list for everybody, in prompt order; of a shorter list those that stand last."""
 
     rows: Sequence[int]
@@ -203,7 +203,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Random:
+class RandomChooser:
     """Drawn by the query's own digest: the same query gets the same ones, as long as nothing is added or deleted."""
 
     seed: int = 0
@@ -219,7 +219,7 @@ class Random:
         return JudgedCandidates(np.array(shown, np.int64), np.zeros(len(shown)), shown)
 
 
-class ZeroShot:
+class ZeroShotChooser:
     """Nothing is shown."""
 
     most, searches = MOST_SHOTS, False
@@ -285,7 +285,7 @@ class KeptItems:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedChooser:
     """A trained selector: greedy among the nearest `candidates`; with `stops` it may show fewer, or none."""
 
     policy: Policy
@@ -387,19 +387,22 @@ def make_chooser(
     if arm in ("learned", "learned_auto"):
         if policy is None:
             raise LeverError(f'arm "{arm}" needs a trained selector, and there is none; choose a training-free arm')
-        return Learned(policy.eval(), int(settings["candidates"]), arm == "learned_auto")
+        return LearnedChooser(policy.eval(), int(settings["candidates"]), arm == "learned_auto")
     if arm == "two_stage":
-        return TwoStage(int(settings["candidates"]))
+        return TwoStageChooser(int(settings["candidates"]))
     if arm == "mmr":
-        return Mmr(int(settings["candidates"]), float(settings["mmr_lambda"]))
+        return MmrChooser(int(settings["candidates"]), float(settings["mmr_lambda"]))
     if arm == "effect":
-        return ByEffect(int(settings["candidates"]), float(settings.get("similarity_weight", 0.4)))
+        return EffectChooser(int(settings["candidates"]), float(settings.get("similarity_weight", 0.4)))
     if arm == "fixed":
-        return Fixed(list(fixed))
-    simple: dict[str, type[Nearest] | type[Random] | type[ZeroShot]] = {"random": Random, "zero_shot": ZeroShot}
+        return FixedChooser(list(fixed))
+    simple: dict[str, type[NearestChooser] | type[RandomChooser] | type[ZeroShotChooser]] = {
+        "random": RandomChooser,
+        "zero_shot": ZeroShotChooser,
+    }
     if arm not in ARMS:
         raise LeverError(f'there is no arm "{arm}" that can be used; known: {", ".join(ARMS)}')
-    return simple.get(arm, Nearest)()
+    return simple.get(arm, NearestChooser)()
 
 
 def allowed_mask(rows: CorpusRows, chosen: Sequence[int]) -> Mask:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from leverplus.embedders.base import Array, Vectors
 from leverplus.errors import LeverError
 from leverplus.pools.similarity import Floats, Positions, cosine, top
-from leverplus.selector.index import Cells, CellTable, Index, Mask, best_rows, open_index
+from leverplus.selector.index import CellIndex, CellTable, Index, Mask, best_rows, open_index
 
 FIELDS = ("text", "answer", "image")
 MARGIN = 16
@@ -145,7 +145,7 @@ class CorpusRows:
         base = len(self.search.base)
         mask = None if left == len(self) else open_rows
         ask = min(2 * count + MARGIN, left)  # more than wanted: half precision may confuse neighbours
-        if allowed is not None and isinstance(self.index, Cells):
+        if allowed is not None and isinstance(self.index, CellIndex):
             found = self._every(wanted, open_rows[:base], ask)
         else:
             found = self.index.propose(wanted, None if mask is None else mask[:base], ask)

@@ -15,7 +15,7 @@ import numpy as np
 
 from leverplus.metrics import normalise_answer
 from leverplus.pools.similarity import Floats, Positions
-from leverplus.selector.choose import EFFECT, AskedQuery, JudgedCandidates, Nearest
+from leverplus.selector.choose import EFFECT, AskedQuery, JudgedCandidates, NearestChooser
 from leverplus.selector.demo import Demo
 
 VOTERS = 16
@@ -49,7 +49,7 @@ def explain(
                 "interaction": None if judged.interaction is None else _rounded(judged.interaction[number]),
             }
         )
-    alone = [demos[row].id for row in Nearest().choose(asked, shots) if row in demos]
+    alone = [demos[row].id for row in NearestChooser().choose(asked, shots) if row in demos]
     return {"arm": arm, "shots": shots, "candidates": table, "nearest_would_show": alone}
 
 

@@ -44,7 +44,7 @@ class Index(Protocol):
     def propose(self, query: Floats, open_rows: Mask | None, count: int) -> RowNumbers: ...
 
 
-class Whole:
+class WholeIndex:
     """All vectors in memory, one product a query: exact, with a filter too."""
 
     name = "numpy"
@@ -56,7 +56,7 @@ class Whole:
         return best_rows(self.vectors @ query, open_rows, count)
 
 
-class Flat:
+class FlatIndex:
     """All vectors in half precision, by faiss: exact but for what 11 bits cannot tell apart."""
 
     name = "faiss flat fp16"
@@ -90,7 +90,7 @@ class CellTable:
     recall: float
 
 
-class Cells:
+class CellIndex:
     """Vectors in about sqrt(N) cells, half precision; a query looks into the nearest few. A filter goes another way."""
 
     name = "faiss cells fp16"
@@ -126,8 +126,8 @@ class Cells:
 def open_index(vectors: NDArray[Any], table: CellTable | None) -> Index:
     """The index that suits so many vectors and what is installed."""
     if len(vectors) <= FLAT_ABOVE or find_spec("faiss") is None:
-        return Whole(vectors)
-    return Flat(vectors) if table is None else Cells(vectors, table)
+        return WholeIndex(vectors)
+    return FlatIndex(vectors) if table is None else CellIndex(vectors, table)
 
 
 def learn_cells(vectors: NDArray[Any], *, seed: int = 0) -> CellTable | None:
@@ -152,7 +152,7 @@ def learn_cells(vectors: NDArray[Any], *, seed: int = 0) -> CellTable | None:
 
 def _opened(vectors: NDArray[Any], table: CellTable, rng: np.random.Generator) -> tuple[int, float]:
     """How many cells must be opened to find enough, and what share of the true neighbours that found."""
-    cells, flat = Cells(vectors, table), Flat(vectors)
+    cells, flat = CellIndex(vectors, table), FlatIndex(vectors)
     tried = np.sort(rng.permutation(len(vectors))[:TRIED])
     queries = np.ascontiguousarray(vectors[tried], dtype=np.float32)
     truth = [

@@ -15,7 +15,7 @@ import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError, MissingFile
 from leverplus.rundir import RESOLVED
-from leverplus.selector.choose import AskedQuery, Chooser, Learned, allowed_mask, candidates_of, weight_of
+from leverplus.selector.choose import AskedQuery, Chooser, LearnedChooser, allowed_mask, candidates_of, weight_of
 from leverplus.selector.corpus import CorpusRows
 from leverplus.selector.demo import Demo, Picks
 from leverplus.selector.index import Mask
@@ -85,7 +85,7 @@ class Selector:
         run = load_run(folder, at_work=False)
         policy = trained_policy(run) if checkpoint is None else given_policy(run, checkpoint)
         source = RunSource(run, weight_of("learned", 1.0, run.recipe.pool))
-        return cls(source, Learned(policy.eval(), candidates_of(run.recipe.pool)), run=run)
+        return cls(source, LearnedChooser(policy.eval(), candidates_of(run.recipe.pool)), run=run)
 
     def save(self, folder: str | Path) -> Path:
         """A bundle: a folder that needs nothing else on another machine; the same as `lever pack`."""
@@ -93,7 +93,7 @@ class Selector:
 
         if self._run is None:
             raise LeverError("this selector lies in a bundle already; copy its folder")
-        given = self.chooser.policy if isinstance(self.chooser, Learned) else None
+        given = self.chooser.policy if isinstance(self.chooser, LearnedChooser) else None
         return pack_run(self._run, Path(folder), arm="learned", policy=given)
 
     @property
@@ -106,7 +106,7 @@ class Selector:
     @property
     def policy(self) -> Policy:
         """The trained network."""
-        if not isinstance(self.chooser, Learned):
+        if not isinstance(self.chooser, LearnedChooser):
             raise LeverError(f'this selector chooses by "{self.arm}", which has no trained network')
         return self.chooser.policy
 
@@ -325,7 +325,7 @@ class Selector:
         from leverplus.pools.build import forbidden_positions
 
         run, rows, learned = self.run, self.source.rows, self.chooser
-        assert isinstance(learned, Learned)
+        assert isinstance(learned, LearnedChooser)
         vectors = self._asked_item(run, query)
         if vectors.image is None and "image" in rows.blocks:
             raise LeverError("this selector sees pictures, and the query has none; pass an image")

@@ -42,7 +42,7 @@ LONGEST_HEADER = 4000
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedChat:
     """A chat as it is sent to the upstream: `outcome` is one of `metrics.OUTCOMES`."""
 
     content: bytes
@@ -97,7 +97,7 @@ class OpenAIProxy:
         answer = await self._ask(request, target, headers, prepared.content)
         if prepared.content is not content and answer.status in REFUSED:
             await answer.aclose()
-            prepared = Prepared(content, "refused")
+            prepared = PreparedChat(content, "refused")
             answer = await self._ask(request, target, headers, content)
         self.metrics.add("lever_proxy_chats_total", prepared.outcome)
         self.metrics.add("lever_demonstrations_shown_total", by=len(prepared.ids))
@@ -128,32 +128,32 @@ class OpenAIProxy:
             gone.cancel()
             asking.cancel()  # does nothing where it is done
 
-    async def _prepare(self, content: bytes, shots: str | None) -> Prepared:
+    async def _prepare(self, content: bytes, shots: str | None) -> PreparedChat:
         """The request with demonstrations, or as it came with the reason."""
         started = time.perf_counter()
         try:
             return await self.queue.run(lambda _: self.choose(content, shots), self.settings.deadline_ms / 1000)
         except TooSlow:
-            return Prepared(content, "deadline")
+            return PreparedChat(content, "deadline")
         except Overloaded:
-            return Prepared(content, "busy")
+            return PreparedChat(content, "busy")
         except NoChat:
-            return Prepared(content, "unreadable")
+            return PreparedChat(content, "unreadable")
         except LeverError:
-            return Prepared(content, "error")
+            return PreparedChat(content, "error")
         except Exception as error:
             log_failure(error)  # a fault of ours, and still the user's call goes on
-            return Prepared(content, "error")
+            return PreparedChat(content, "error")
         finally:
             self.metrics.observe("lever_select_seconds", "proxy", time.perf_counter() - started)
 
-    def choose(self, content: bytes, shots: str | None) -> Prepared:
+    def choose(self, content: bytes, shots: str | None) -> PreparedChat:
         """Runs in a thread: read the chat, choose, write the turns in."""
         if shots is not None and shots.strip() == "0":
-            return Prepared(content, "off")
+            return PreparedChat(content, "off")
         chat = read_chat(content)
         if chat.is_conversation:
-            return Prepared(content, "conversation")
+            return PreparedChat(content, "conversation")
         wanted = self.settings.shots if shots is None else _whole(shots)
         selector = self.served.current()
         question, image = asked_of(chat)
@@ -163,9 +163,9 @@ class OpenAIProxy:
         fingerprint = selector.fingerprint
         demos = selector.select(question=question, image=picture, shots=wanted)
         if not demos:
-            return Prepared(content, "none", (), fingerprint)
+            return PreparedChat(content, "none", (), fingerprint)
         longer = chat.with_turns(selector.turns(demos)).encode()
-        return Prepared(longer, "chosen", tuple(demo.id for demo in demos), fingerprint)
+        return PreparedChat(longer, "chosen", tuple(demo.id for demo in demos), fingerprint)
 
 
 def asked_of(chat: ChatText) -> tuple[str, str | None]:

@@ -31,7 +31,7 @@ _ANSWERS_FAULT = 'its answers must be a list of {"answer": text}'
 
 
 @dataclass(frozen=True)
-class Half:
+class DataHalf:
     """One half of the data set: which split it becomes, its COCO year, and where its pictures lie (None: unused)."""
 
     split: str
@@ -74,7 +74,7 @@ def _read_split(section: TaskSection, split: str, prefixes: tuple[str, ...], pro
     for number in sorted(answered.keys() - asked.keys()):
         problems.add(f"{annotations.name}, question_id {number}", f"{questions.name} has no such question")
     pictures = None if section.images == "none" else picture_folder(section, year, problems)
-    half = Half(split, year, pictures)
+    half = DataHalf(split, year, pictures)
     drafts = []
     for row, number in enumerate(sorted(asked.keys() & answered.keys())):
         place = f"{questions.name}, question_id {number}"
@@ -124,7 +124,7 @@ def _fault(question: Mapping[str, Any], annotation: Mapping[str, Any]) -> str | 
     return None
 
 
-def _item(question: Mapping[str, Any], annotation: Mapping[str, Any], half: Half, row: int) -> Item:
+def _item(question: Mapping[str, Any], annotation: Mapping[str, Any], half: DataHalf, row: int) -> Item:
     image = question["image_id"]
     meta = {"idx": str(row)}
     for key in META:

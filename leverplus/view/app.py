@@ -26,7 +26,7 @@ from leverplus.report.verdict import advice, headline, verdict
 from leverplus.types import ItemId
 from leverplus.view.attempt import attempt
 from leverplus.view.choice import ExplainedChoice, explain_pooled, step_figures
-from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, Turns, read_upload
+from leverplus.view.guard import UPLOAD_BYTES, Busy, Guard, UploadTurns, read_upload
 from leverplus.view.loaded import Labels, LoadedRuns, ShownItem, webp
 from leverplus.view.pages import asset, render_page
 from leverplus.view.queries import FATES, Indexes, QueryFilter, QueryIndex
@@ -47,7 +47,7 @@ class View:
         self.runs = RunsFolder(root)
         self.indexes = Indexes()
         self.loaded = LoadedRuns()
-        self.turns = Turns()
+        self.turns = UploadTurns()
         self._labels: WeakKeyDictionary[QueryIndex, Labels] = WeakKeyDictionary()
 
     def index(self, name: str) -> QueryIndex:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UPLOAD_BYTES = 2_000_000
 FORM_BYTES = 64_000
 """What a form may hold besides its picture."""
-MAX_PIXELS = 16_000_000  # 48 MB decoded, see `Turns`
+MAX_PIXELS = 16_000_000  # 48 MB decoded, see `UploadTurns`
 MOST_WAITING = 8
 """Uploads that may wait for their turn; each takes 2 MB while it waits, and one at a time is decoded."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -142,7 +142,7 @@ class Busy(LeverError):
     """More uploads wait for their turn than the page takes."""
 
 
-class Turns:
+class UploadTurns:
     """Lets in one upload at a time: a decoded picture takes a thousand times the memory of its file.
 
     A picture of 62 KB may have 16 million pixels, which are 48 MB decoded and about twice that while they are worked

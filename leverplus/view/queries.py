@@ -41,7 +41,7 @@ class QueryFilter:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPage:
     """One page: the places of its items in the index, and how many there are in all."""
 
     rows: list[int]
@@ -131,7 +131,7 @@ class QueryIndex:
             "flipped": (own > EQUAL) != (other > EQUAL),
         }
 
-    def find(self, wanted: QueryFilter, texts: Callable[[], Sequence[str]], traits: Callable[[], Traits]) -> Found:
+    def find(self, wanted: QueryFilter, texts: Callable[[], Sequence[str]], traits: Callable[[], Traits]) -> FoundPage:
         """One page of the items that fit, in the order of the file.
 
         `texts` and `traits` are functions, because they load the task, which most addresses do not need.
@@ -151,7 +151,7 @@ class QueryIndex:
         pages = max(1, -(-len(rows) // PAGE))  # rounded up
         page = min(max(1, wanted.page), pages)
         on_page = rows[(page - 1) * PAGE : page * PAGE]
-        return Found([int(row) for row in on_page], len(rows), page, pages)
+        return FoundPage([int(row) for row in on_page], len(rows), page, pages)
 
     def _containing(self, wanted: QueryFilter, texts: Sequence[str]) -> Mask:
         """Items with the text in their id, their question or the arm's answer."""

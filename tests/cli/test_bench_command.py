@@ -14,7 +14,7 @@ from leverplus.cli.main import main
 from leverplus.errors import DataError
 from leverplus.experiment.evaluate import evaluate_run
 from leverplus.experiment.opening import load_run
-from leverplus.lab.benchmark import Plan, quick_plan
+from leverplus.lab.benchmark import BenchmarkPlan, quick_plan
 from leverplus.lab.jobs import Workplace, do_job
 from leverplus.lab.records import FILE, Records
 from leverplus.rundir import read_json
@@ -76,7 +76,9 @@ def test_another_machine_goes_on_from_the_results_alone(
 
 def test_fewer_questions_and_other_pools_are_measured_in_the_same_way(quick: Path) -> None:
     (job,) = [
-        job for job in Plan(**{**quick_plan("methods"), "methods": ("listwise",), "seeds": 1}).jobs() if job.method
+        job
+        for job in BenchmarkPlan(**{**quick_plan("methods"), "methods": ("listwise",), "seeds": 1}).jobs()
+        if job.method
     ]
     few = replace(job, queries=6, pools=(8,))
     found = do_job(few, Workplace(quick / "runs"))

@@ -16,7 +16,7 @@ from leverplus.cli.main import main
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.fit import fit, fit_report
 from leverplus.fitting.look import find_data, near_duplicates
-from leverplus.fitting.plan import SELF_TEST, Seen, asked_per_item, divide, model_values
+from leverplus.fitting.plan import SELF_TEST, SeenData, asked_per_item, divide, model_values
 from leverplus.recipe.forecast import Sizes, forecast
 from leverplus.recipe.recipe import build_recipe
 from leverplus.training.data import expected_accuracy
@@ -42,7 +42,7 @@ def labelled(count: int, **more: Any) -> list[dict[str, Any]]:
     return rows
 
 
-TEXTS = Seen("labels", 600, 200, 200, ("a", "b"), pictures=False, shown=False, weighs=True)
+TEXTS = SeenData("labels", 600, 200, 200, ("a", "b"), pictures=False, shown=False, weighs=True)
 
 
 @pytest.mark.parametrize("calls", [892, 1000, 1500, 4000, 20_000, 200_000])
@@ -52,7 +52,7 @@ def test_all_calls_together_stay_within_what_was_given(calls: int, shots: tuple[
     from leverplus.fitting.plan import recipe_values
 
     labels = () if pictures else ("a", "b")
-    seen = Seen("jsonl" if pictures else "labels", 600, 200, 200, labels, pictures, pictures, weighs=True)
+    seen = SeenData("jsonl" if pictures else "labels", 600, 200, 200, labels, pictures, pictures, weighs=True)
     try:
         shares = divide(calls, seen, shots)
     except LeverError as error:

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from leverplus.errors import EvaluationError
-from leverplus.lab.benchmark import Plan, ablation_plan, curve_plan, require_current
+from leverplus.lab.benchmark import BenchmarkPlan, ablation_plan, curve_plan, require_current
 from leverplus.lab.drawing import gap_picture
 from leverplus.lab.jobs import ARMS
 from leverplus.lab.methods import METHODS, POOL_SIZES, QUERIES, TITLES
@@ -62,12 +62,12 @@ def test_the_figures_follow_from_the_answers_item_by_item() -> None:
 
 def test_the_answers_are_those_of_todays_recipes() -> None:
     records = Records.read(ROOT / "benchmarks" / "bench")
-    for plan in (Plan(), ablation_plan(budgets=(32_000,), seeds=1)):
+    for plan in (BenchmarkPlan(), ablation_plan(budgets=(32_000,), seeds=1)):
         require_current(plan.jobs(), records)
     key = "best/32000/world100/seed0"
     stale = Records(records.path, {key: {**records.found[key], "recipe": "another"}})
     with pytest.raises(EvaluationError, match=f"holds {key} of another recipe"):
-        require_current(Plan().jobs(), stale)
+        require_current(BenchmarkPlan().jobs(), stale)
 
 
 def test_the_curves_are_whole_and_of_todays_recipes() -> None:

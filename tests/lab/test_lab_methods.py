@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from leverplus.errors import UnknownName
-from leverplus.lab.benchmark import Plan, ablation_plan, curve_plan, quick_plan
+from leverplus.lab.benchmark import BenchmarkPlan, ablation_plan, curve_plan, quick_plan
 from leverplus.lab.jobs import ARMS
 from leverplus.lab.methods import (
     ABLATIONS,
@@ -92,7 +92,7 @@ def test_every_method_of_the_table_has_a_training_and_a_place_in_the_order() -> 
 
 
 def test_the_whole_benchmark_is_five_seeds_in_three_worlds_at_four_budgets() -> None:
-    jobs = Plan().jobs()
+    jobs = BenchmarkPlan().jobs()
     assert len(jobs) == 3 + 4 * 4 * 15
     assert {job.world for job in jobs} == {100, 101, 102}
     marks = [mark for job in jobs for mark in job.marks()]
@@ -105,7 +105,7 @@ def test_the_whole_benchmark_is_five_seeds_in_three_worlds_at_four_budgets() -> 
 
 
 def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
-    plain = {job.folder for job in Plan(methods=("best",), budgets=(128_000,)).jobs()}
+    plain = {job.folder for job in BenchmarkPlan(methods=("best",), budgets=(128_000,)).jobs()}
     for plan in (ablation_plan(), curve_plan()):
         jobs = plan.jobs()
         assert plain <= {job.folder for job in jobs}
@@ -119,7 +119,11 @@ def test_ablations_and_curves_are_the_same_jobs_with_more_to_do() -> None:
 
 @pytest.mark.parametrize("what", ["methods", "ablations", "curves"])
 def test_quick_sizes_make_recipes_that_can_run(what: str) -> None:
-    makers: dict[str, Callable[..., Plan]] = {"methods": Plan, "ablations": ablation_plan, "curves": curve_plan}
+    makers: dict[str, Callable[..., BenchmarkPlan]] = {
+        "methods": BenchmarkPlan,
+        "ablations": ablation_plan,
+        "curves": curve_plan,
+    }
     for job in makers[what](**quick_plan(what)).jobs():
         recipe = job.recipe()
         assert recipe.eval.items == 12

@@ -13,7 +13,7 @@ from leverplus.backends.world import WorldBackend
 from leverplus.errors import ScoringError
 from leverplus.scoring.copying import FALSE_REFUSALS, Copying, KnowsFewAnswers, _at_most, _effect
 from leverplus.scoring.selftest import self_test
-from leverplus.scoring.trust import Watched
+from leverplus.scoring.trust import WatchedBackend
 from leverplus.tasks.world import WorldTask
 
 
@@ -298,6 +298,6 @@ def test_all_problems_are_told_at_once(task, world, monkeypatch) -> None:
 def test_a_watched_backend_offers_what_the_self_test_asks_for() -> None:
     """The world's model weighs a fixed set of answers; the self-test must know it behind the progress bar as well."""
     world = WorldBackend(WorldTask())
-    watched = Watched(world, lambda *_: None)
+    watched = WatchedBackend(world, lambda *_: None)
     assert isinstance(watched, KnowsFewAnswers)
     assert watched.fixed_answers is world.fixed_answers

@@ -12,7 +12,7 @@ from tiny_task import TinyBackend, open_scorer
 from leverplus import catalog
 from leverplus.errors import ScoringError
 from leverplus.scoring import copying, selftest
-from leverplus.scoring.trust import FILE, TRAITS, Watched, require_offered, require_trust
+from leverplus.scoring.trust import FILE, TRAITS, WatchedBackend, require_offered, require_trust
 
 NEED = {"gt_prob", "choice_prob", "hard_plus_gtprob", "hard01_plus_gtprob", "hard01_plus_gtprob_separated"}
 
@@ -122,7 +122,7 @@ def test_what_a_backend_says_of_itself_reaches_the_self_test() -> None:
     assert protocols
     for protocol in protocols:
         assert isinstance(Open(), protocol), f"{protocol.__name__} is new: add it here and to TRAITS"
-        assert isinstance(Watched(Open(), ignore), protocol)
-        assert not isinstance(Watched(TinyBackend(), ignore), protocol)
-    assert Watched(Open(), ignore).tolerance == 0.25
-    assert set(TRAITS) <= set(vars(Watched(Open(), ignore)))
+        assert isinstance(WatchedBackend(Open(), ignore), protocol)
+        assert not isinstance(WatchedBackend(TinyBackend(), ignore), protocol)
+    assert WatchedBackend(Open(), ignore).tolerance == 0.25
+    assert set(TRAITS) <= set(vars(WatchedBackend(Open(), ignore)))

@@ -202,7 +202,7 @@ def test_a_learned_choice_is_the_greedy_one_of_evaluation(preset: str, stops: bo
     from leverplus.policies.build import build_policy
     from leverplus.policies.decode import greedy
     from leverplus.recipe.selection import read_selection
-    from leverplus.selector.choose import AskedQuery, Learned
+    from leverplus.selector.choose import AskedQuery, LearnedChooser
     from leverplus.selector.corpus import CorpusRows
 
     values = {"preset": preset, "query_fields": ["text"], "demo_fields": ["text", "answer"], "hidden": 16}
@@ -212,7 +212,7 @@ def test_a_learned_choice_is_the_greedy_one_of_evaluation(preset: str, stops: bo
     own = entries(40)
     blocks = {"text": np.stack([vector_of(entry.question) for entry in own])}
     blocks["answer"] = np.stack([vector_of(entry.answers[0]) for entry in own])
-    rows, learned = CorpusRows.of(blocks, 1.0), Learned(policy, 12, stops and policy.stops)
+    rows, learned = CorpusRows.of(blocks, 1.0), LearnedChooser(policy, 12, stops and policy.stops)
     for number in range(10):
         vector = vector_of(f"word{number} thing{number}")[None]
         asked = AskedQuery(Vectors(None, vector, np.zeros_like(vector)), rows)

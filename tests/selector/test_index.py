@@ -12,7 +12,7 @@ from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.selector import index as indexes
 from leverplus.selector.corpus import CorpusRows
-from leverplus.selector.index import Cells, Flat, Whole, learn_cells
+from leverplus.selector.index import CellIndex, FlatIndex, WholeIndex, learn_cells
 
 WIDTH = 24
 
@@ -46,7 +46,7 @@ def test_the_nearest_are_found_with_a_filter_and_deletions(kind: str, monkeypatc
     vectors, queries = np.split(cloud(12_040, 1), [12_000])
     cells = learn_cells(vectors) if kind == "cells" else None
     rows = CorpusRows.of({"text": vectors}, 1.0, cells=cells)
-    assert isinstance(rows.index, {"numpy": Whole, "flat": Flat, "cells": Cells}[kind])
+    assert isinstance(rows.index, {"numpy": WholeIndex, "flat": FlatIndex, "cells": CellIndex}[kind])
     extra = cloud(200, 2)
     rows = rows.grown({"text": extra}, np.ones(200, np.bool_)).closed([5, 17, 12_100])
     every = np.concatenate([vectors, extra])

@@ -12,7 +12,7 @@ from leverplus.embedders.base import Vectors
 from leverplus.policies.build import build_policy
 from leverplus.recipe.selection import read_selection
 from leverplus.selector import choose
-from leverplus.selector.choose import AskedQuery, Learned
+from leverplus.selector.choose import AskedQuery, LearnedChooser
 from leverplus.selector.corpus import CorpusRows
 
 WIDTH = 24
@@ -23,12 +23,12 @@ def unit(count: int, seed: int) -> np.ndarray:
     return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
-def learned(preset: str = "bi_encoder_gate", **more: object) -> Learned:
+def learned(preset: str = "bi_encoder_gate", **more: object) -> LearnedChooser:
     torch.manual_seed(0)
     values = {"preset": preset, "hidden": 16, "query_fields": ["text"], "demo_fields": ["text", "answer"], **more}
     config = read_selection(values, [])
     assert config is not None
-    return Learned(build_policy(config, {"text": WIDTH, "answer": WIDTH}).eval(), candidates=40)
+    return LearnedChooser(build_policy(config, {"text": WIDTH, "answer": WIDTH}).eval(), candidates=40)
 
 
 def corpus(count: int = 300) -> CorpusRows:

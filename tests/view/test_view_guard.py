@@ -16,7 +16,7 @@ from viewed import client_of
 
 from leverplus.errors import DataError
 from leverplus.view import guard
-from leverplus.view.guard import MAX_PIXELS, UPLOAD_BYTES, Busy, Turns, read_upload
+from leverplus.view.guard import MAX_PIXELS, UPLOAD_BYTES, Busy, UploadTurns, read_upload
 
 
 def encoded(kind: str, size: tuple[int, int] = (40, 30)) -> bytes:
@@ -106,7 +106,7 @@ def test_everything_else_is_refused(content: bytes, said: str) -> None:
 
 
 def test_pictures_are_looked_at_one_at_a_time_and_only_so_many_wait() -> None:
-    turns = Turns(most_waiting=3)
+    turns = UploadTurns(most_waiting=3)
     inside, most, refused, done = [0], [0], [0], [0]
     counting = threading.Lock()
 

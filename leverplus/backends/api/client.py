@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from leverplus.backends.api.account import Account, ReplyPart, part_key
-from leverplus.backends.api.wire import NoReply, Raw, Unread, Wire
+from leverplus.backends.api.wire import NoReply, RawReply, UnreadableReply, Wire
 from leverplus.errors import LeverError, ScoringError, plain
 from leverplus.recipe.model import ModelSection
 
@@ -46,7 +46,7 @@ class Refused(ScoringError):
         self.status = status
 
 
-class Halted(ScoringError):
+class RequestHalted(ScoringError):
     """This request was not sent because another failed, whose error says why."""
 
 
@@ -176,13 +176,13 @@ class Client:
         except NoReply as error:
             bill = {"unpriced": 1} if error.sent else {}
             raise _TryAgain(self._safe_to_show(str(error))) from None
-        except Unread as error:
+        except UnreadableReply as error:
             bill = {"unpriced": 1} if error.sent else {}
             raise
         finally:
             self.account.settled(**bill)
 
-    def _check_status(self, raw: Raw, path: str) -> None:
+    def _check_status(self, raw: RawReply, path: str) -> None:
         if 200 <= raw.status < 300:
             return
         words = self._message_of(raw)
@@ -190,7 +190,7 @@ class Client:
             raise _TryAgain(words, _retry_after(raw.headers))
         raise Refused(self._refusal(raw.status, words, path), raw.status)
 
-    def _parsed(self, raw: Raw) -> dict[str, Any]:
+    def _parsed(self, raw: RawReply) -> dict[str, Any]:
         try:
             reply = json.loads(raw.body)
         # ValueError: cut short, no JSON, no Unicode, a number of 5,000 digits; RecursionError: nested too deeply
@@ -248,7 +248,7 @@ class Client:
         """Raise where no request may leave: another failed, the money is spent, or nobody knows what it costs."""
         section, spent = self.section, self.account.take.cost
         if self.halt.is_set():
-            raise Halted(f"{section.url} was not asked any more")
+            raise RequestHalted(f"{section.url} was not asked any more")
         if self._uncounted:
             raise ScoringError(
                 f"{section.url} does not count tokens, so what it costs cannot be known; take out model.price_in, "
@@ -269,7 +269,7 @@ class Client:
             return f"{section.url} refuses the key in the environment variable {section.key_env} ({words})"
         return f"{section.url}{path} refuses: {words}"
 
-    def _message_of(self, raw: Raw) -> str:
+    def _message_of(self, raw: RawReply) -> str:
         """What a server said with its status: the message in its JSON where there is one, else the text."""
         text = raw.body[: 1 << 16].decode("utf-8", "replace")  # 64 KiB hold any message
         try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
 
-from leverplus.backends.api.client import Halted
+from leverplus.backends.api.client import RequestHalted
 from leverplus.backends.base import Answered, Reply, Request
 
 SILENT_WAIT = 1.0
@@ -67,7 +67,7 @@ def in_threads(
         halt.clear()
     if failures:
         # The other threads fail with Halted, which says nothing; the error that halted them comes first.
-        causes = [error for error in failures if not isinstance(error, Halted)]
+        causes = [error for error in failures if not isinstance(error, RequestHalted)]
         raise causes[0] if causes else failures[0]
 
 

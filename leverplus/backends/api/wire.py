@@ -41,7 +41,7 @@ class NoReply(Exception):
         self.sent = sent
 
 
-class Unread(ScoringError):
+class UnreadableReply(ScoringError):
     """A reply that must not be read, and asking again would not help (a redirect, too large); `sent` as above."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -50,7 +50,7 @@ class Unread(ScoringError):
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawReply:
     """A reply as it came, not parsed; names of headers are in lower case."""
 
     status: int
@@ -74,19 +74,19 @@ class Wire:
             self._headers["authorization"] = f"Bearer {key}"
         self._pool = _open_pool(self.url, _TimedBackend(self._deadline))
 
-    def ask(self, method: str, path: str, content: bytes = b"") -> Raw:
+    def ask(self, method: str, path: str, content: bytes = b"") -> RawReply:
         """The reply to one request; NoReply when none came whole in time, Unread when it must not be read."""
         self._deadline.at = time.monotonic() + self.timeout
         try:
             with self._pool.stream(method, self.url + path, headers=self._headers, content=content) as reply:
                 headers = {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in reply.headers}
                 if reply.status in _REDIRECTS:
-                    raise Unread(
+                    raise UnreadableReply(
                         f"{self.url}{path} redirects to {headers.get('location', 'nowhere')[:200]}, where nothing was "
                         "sent; set model.url to the address that answers, if you trust it",
                         sent=False,
                     )
-                return Raw(reply.status, headers, self._body(reply.iter_stream(), headers, path))
+                return RawReply(reply.status, headers, self._body(reply.iter_stream(), headers, path))
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.ProxyError) as error:
             raise NoReply(f"cannot be reached ({error})", sent=False) from None
         except httpcore.TimeoutException:
@@ -105,7 +105,7 @@ class Wire:
                     # One byte more than allowed tells a reply that is too large from one that just fits.
                     body += unpack.decompress(piece, MOST_BYTES + 1 - len(body))
                 if len(body) > MOST_BYTES:
-                    raise Unread(
+                    raise UnreadableReply(
                         f"{self.url}{path} sent a reply of more than {MOST_BYTES >> 20} MiB, which was not read; is "
                         "model.url the address of an /v1 API?",
                         sent=True,
