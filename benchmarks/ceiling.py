@@ -204,7 +204,7 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // args.jobs))
     run = open_world(args, world)
     items = run.chosen_items(args.split, args.n)
-    bench, results = evaluation_context(run, items), Results.of(items)
+    context, results = evaluation_context(run, items), Results.of(items)
     if args.pairs and (args.shots < 2 or len(set(results.images[: args.pairs])) < 2):
         raise SystemExit(f"--pairs {args.pairs} needs --shots of at least 2 and items on at least 2 pictures")
 
@@ -213,12 +213,12 @@ def measure(args: argparse.Namespace, world: int) -> dict[str, Any]:
         print(f"world {world}, {seconds:.0f} s: {what}, {run.scorer.meter.fresh:,} asked", file=sys.stderr, flush=True)
 
     for draw in range(RANDOM_DRAWS):
-        drawn = random_sequences(bench.pools, args.shots, draw)
-        run_arm(results, bench, "random", arms.prefixes([drawn[pool.query] for pool in bench.pools], shots))
+        drawn = random_sequences(context.pools, args.shots, draw)
+        run_arm(results, context, "random", arms.prefixes([drawn[pool.query] for pool in context.pools], shots))
     say("random")
     chosen = informed(run, items, args.shots)
     say("informed")
-    looked = greedy_oracle(run.scorer, bench.pools, args.shots)
+    looked = greedy_oracle(run.scorer, context.pools, args.shots)
     say("oracle")
     for n in shots:
         results.add("informed", n, [Prediction.of(own[n - 1].score) for own in chosen])

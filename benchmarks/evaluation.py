@@ -50,28 +50,28 @@ def evaluate(store: Path, items: int) -> dict[str, float]:
     recipe = load_recipe("world")
     run = Run(recipe, store.parent, 0, store)
     started = _mark(times, "items and pools", time.perf_counter())
-    bench = evaluation_context(run, run.chosen_items("test", items))
-    policy = build_policy(recipe.select, bench.table.dims, items=len(bench.table), seed=0)
+    context = evaluation_context(run, run.chosen_items("test", items))
+    policy = build_policy(recipe.select, context.table.dims, items=len(context.table), seed=0)
     started = _mark(times, "items and pools", started)
-    drawn = random_sequences(bench.pools, max(SHOTS), 0)
+    drawn = random_sequences(context.pools, max(SHOTS), 0)
     choices = {
-        "random": arms.prefixes([drawn[pool.query] for pool in bench.pools], SHOTS),
-        "nearest_image": arms.nearest_arm(bench, 0.0, SHOTS),
-        "nearest_text": arms.nearest_arm(bench, 1.0, SHOTS),
-        "nearest_both": arms.nearest_arm(bench, 0.5, SHOTS),
-        "learned": arms.learned(policy, bench.pools, bench.table, SHOTS),
+        "random": arms.prefixes([drawn[pool.query] for pool in context.pools], SHOTS),
+        "nearest_image": arms.nearest_arm(context, 0.0, SHOTS),
+        "nearest_text": arms.nearest_arm(context, 1.0, SHOTS),
+        "nearest_both": arms.nearest_arm(context, 0.5, SHOTS),
+        "learned": arms.learned(policy, context.pools, context.table, SHOTS),
     }
     started = _mark(times, "choices", started)
-    results = Results.of(bench.queries)
-    run_arm(results, bench, "zero_shot", {0: [() for _ in bench.pools]})
+    results = Results.of(context.queries)
+    run_arm(results, context, "zero_shot", {0: [() for _ in context.pools]})
     for arm in ARMS:
-        run_arm(results, bench, arm, choices[arm])
+        run_arm(results, context, arm, choices[arm])
     started = _mark(times, "keys and lookups", started)
     summary(results)
     comparisons(results, [("learned", arm) for arm in ("zero_shot", *ARMS[:-1])])
     started = _mark(times, "statistics", started)
     harm_table(results)
-    copied_table(results, lambda demo: bench.task.item(demo).answer)
+    copied_table(results, lambda demo: context.task.item(demo).answer)
     picks_table(results)
     _mark(times, "what it hides", started)
     return {**times, "total": sum(times.values()), "asked": float(run.scorer.meter.fresh)}
@@ -89,12 +89,12 @@ def known_truth(store: Path, items: int, simulations: int) -> dict[str, Any]:
     from leverplus.stats import compare, mcnemar_test
 
     run = Run(load_recipe("world"), store.parent, 0, store)
-    bench = evaluation_context(run, run.chosen_items("test", items))
-    images = Results.of(bench.queries).images
+    context = evaluation_context(run, run.chosen_items("test", items))
+    images = Results.of(context.queries).images
     draws = []
     for seed in (0, 1):
-        drawn = random_sequences(bench.pools, 2, seed)
-        answers = bench.ask([drawn[pool.query] for pool in bench.pools], "random pairs")
+        drawn = random_sequences(context.pools, 2, seed)
+        answers = context.ask([drawn[pool.query] for pool in context.pools], "random pairs")
         draws.append(np.array([answer.accuracy for answer in answers]))
     groups = [np.flatnonzero(np.array(images) == image) for image in dict.fromkeys(images)]
     change = np.array([(draws[0] - draws[1])[group].sum() for group in groups])

@@ -154,17 +154,17 @@ def on_split(run: Run, policy: Policy, split: str, *, rivals: bool) -> dict[str,
     from leverplus.experiment.evaluate import evaluation_context
     from leverplus.scoring.scorer import EVALUATION, TRAINING
 
-    bench = evaluation_context(run, run.chosen_items(split, 0))
-    results = Results.of(bench.queries)
+    context = evaluation_context(run, run.chosen_items(split, 0))
+    results = Results.of(context.queries)
     if rivals:
-        results = run_arms(bench, run.recipe.eval, None, 1.0, run.recipe.pool.mmr_lambda)
+        results = run_arms(context, run.recipe.eval, None, 1.0, run.recipe.pool.mmr_lambda)
         for neighbours in VOTES:
-            results.add(f"label_vote_{neighbours}", 0, arms.label_vote_arm(bench, 1.0, neighbours))
-        results.add("linear_classifier", 0, linear_classifier(run, bench.queries))
-    own = Results.of(bench.queries)
+            results.add(f"label_vote_{neighbours}", 0, arms.label_vote_arm(context, 1.0, neighbours))
+        results.add("linear_classifier", 0, linear_classifier(run, context.queries))
+    own = Results.of(context.queries)
     purpose = TRAINING if split == "dev" else EVALUATION  # what a choice is made from counts as training
-    for shots, lists in arms.learned(policy, bench.pools, bench.table, SHOTS).items():
-        prompts = [(pool.query, demos) for pool, demos in zip(bench.pools, lists, strict=True)]
+    for shots, lists in arms.learned(policy, context.pools, context.table, SHOTS).items():
+        prompts = [(pool.query, demos) for pool, demos in zip(context.pools, lists, strict=True)]
         own.add("learned", shots, [Prediction.of(s) for s in run.scorer.score(prompts, purpose, "learned")])
     add_calibrated(own, run.task)
     return {"items": list(results.items), "images": list(results.images), "arms": {**table(results), **table(own)}}

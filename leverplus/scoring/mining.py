@@ -24,7 +24,7 @@ def tie_breaker(score: Score) -> float:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Lack:
     """What a flat group lacks: something better, something worse, or both."""
 
     better: bool
@@ -34,10 +34,10 @@ class Wish:
         return self.better or self.worse
 
 
-def wish_of(scores: Sequence[Score], value: float) -> Wish:
+def lack_of(scores: Sequence[Score], value: float) -> Lack:
     """All wrong (value 0): something better. All right (value 1): something worse. In between: both."""
     values = [score.accuracy for score in scores]
-    return Wish(value < 1.0 and max(values) <= value, value > 0.0 and min(values) >= value)
+    return Lack(value < 1.0 and max(values) <= value, value > 0.0 and min(values) >= value)
 
 
 def flat_value(group: Group) -> float | None:
@@ -49,8 +49,8 @@ def flat_value(group: Group) -> float | None:
 def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int) -> list[Group]:
     """Give flat groups what they lack, with at most `calls` further calls a group; the others stay as they are.
 
-    Candidates are ranked by the mean promise of the measured sequences they stand in. Better ones are sought among
-    sequences of the best candidates, worse ones among the worst, growing outwards.
+    Candidates are ranked by the mean `tie_breaker` of the measured sequences they stand in. Better ones are sought
+    among sequences of the best candidates, worse ones among the worst, growing outwards.
     """
     found = list(groups)
     searches: dict[int, _GroupSearch] = {}
@@ -67,7 +67,7 @@ def mine_flat(scorer: Scorer, groups: Sequence[Group], *, shots: int, calls: int
         for row, own in tried.items():
             searches[row].scores += [next(scores) for _ in own]
         spent += count
-        for row in [row for row, own in tried.items() if not own or not searches[row].wish]:
+        for row in [row for row, own in tried.items() if not own or not searches[row].lack]:
             found[row] = searches.pop(row).result()
     for row, search in searches.items():
         found[row] = search.result()
@@ -85,13 +85,13 @@ class _GroupSearch:
         self.best, self.worst = sequences_best_first(ranked, shots), sequences_best_first(ranked[::-1], shots)
 
     @property
-    def wish(self) -> Wish:
-        return wish_of([score for score in (*self.group.scores, *self.scores) if score.demos], self.value)
+    def lack(self) -> Lack:
+        return lack_of([score for score in (*self.group.scores, *self.scores) if score.demos], self.value)
 
     def propose(self, count: int) -> list[Demos]:
-        """Up to `count` new sequences, from both ends when both are wished for."""
-        wish = self.wish
-        ends = [end for end, wanted in ((self.best, wish.better), (self.worst, wish.worse)) if wanted]
+        """Up to `count` new sequences, from both ends when both are lacking."""
+        lack = self.lack
+        ends = [end for end, wanted in ((self.best, lack.better), (self.worst, lack.worse)) if wanted]
         chosen: list[Demos] = []
         for place, end in enumerate(ends):
             share = (count - len(chosen)) // (len(ends) - place)

@@ -9,15 +9,15 @@ import pytest
 from leverplus.scoring.mining import (
     BALANCES,
     Balance,
-    Wish,
+    Lack,
     _ranked,
     flat_value,
     keep_groups,
+    lack_of,
     mine_flat,
     sequences_best_first,
     tie_breaker,
     tier_of,
-    wish_of,
 )
 from leverplus.scoring.scorer import TRAINING
 from leverplus.types import Group, Member, Pool, Reference, Score
@@ -33,19 +33,19 @@ def group_of(*accuracies: float) -> Group:
 
 
 @pytest.mark.parametrize(
-    ("worth", "found", "wish"),
+    ("value", "found", "lack"),
     [
-        (0.0, [0.0, 0.0], Wish(better=True, worse=False)),
-        (1.0, [1.0, 1.0], Wish(better=False, worse=True)),
-        (0.6, [0.6, 0.6], Wish(better=True, worse=True)),
-        (0.6, [0.6, 1.0], Wish(better=False, worse=True)),
-        (0.6, [0.6, 0.3], Wish(better=True, worse=False)),
-        (0.6, [0.6, 0.3, 0.9], Wish(better=False, worse=False)),
-        (0.0, [0.0, 0.3], Wish(better=False, worse=False)),
+        (0.0, [0.0, 0.0], Lack(better=True, worse=False)),
+        (1.0, [1.0, 1.0], Lack(better=False, worse=True)),
+        (0.6, [0.6, 0.6], Lack(better=True, worse=True)),
+        (0.6, [0.6, 1.0], Lack(better=False, worse=True)),
+        (0.6, [0.6, 0.3], Lack(better=True, worse=False)),
+        (0.6, [0.6, 0.3, 0.9], Lack(better=False, worse=False)),
+        (0.0, [0.0, 0.3], Lack(better=False, worse=False)),
     ],
 )
-def test_a_flat_group_wishes_for_what_it_lacks(worth, found, wish) -> None:
-    assert wish_of(group_of(*found).scores, worth) == wish
+def test_a_flat_group_says_what_it_lacks(value, found, lack) -> None:
+    assert lack_of(group_of(*found).scores, value) == lack
 
 
 def test_a_group_is_flat_when_its_sequences_agree_whatever_the_bare_query_does() -> None:
@@ -75,7 +75,7 @@ def flat_groups(scorer, pools) -> list[Group]:
     return groups
 
 
-def test_mining_measures_until_the_wish_is_met_or_the_calls_are_spent(scorer, pools) -> None:
+def test_mining_measures_until_nothing_is_lacking_or_the_calls_are_spent(scorer, pools) -> None:
     groups = flat_groups(scorer, pools)
     before = scorer.meter.calls(TRAINING)
     mined = mine_flat(scorer, groups, shots=2, calls=20)
@@ -83,11 +83,11 @@ def test_mining_measures_until_the_wish_is_met_or_the_calls_are_spent(scorer, po
     assert scorer.meter.calls(TRAINING) - before == sum(tried)
     assert max(tried) <= 20
     for old, new in zip(groups, mined, strict=True):
-        worth = old.scores[0].accuracy
+        value = old.scores[0].accuracy
         assert len({member.demos for member in new.members}) == len(new.members)
         assert {member.source for member in new.members[1:]} == {"mined"}
         assert list(new.scores) == scorer.score([(new.query, member.demos) for member in new.members])
-        assert not wish_of(new.scores, worth) or len(new.members) == 21
+        assert not lack_of(new.scores, value) or len(new.members) == 21
     assert sum(flat_value(group) is None for group in mined) >= 4
 
 
