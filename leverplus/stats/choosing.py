@@ -41,7 +41,8 @@ def adjusted_means(scores: ArrayLike) -> AdjustedMeans:
         raise EvaluationError("an arm was measured on no item; leave it out")
     easy = y[:, complete].mean(axis=1)  # (n,)
     count = there.sum(axis=0)
-    own = np.where(there, y, 0.0).sum(axis=0) / count
+    # column by column: NumPy adds the columns of a table in another order, and the last digit would differ
+    own = np.array([column[seen].mean() for column, seen in zip(y.T, there.T, strict=True)])  # (S,)
     easier = (np.where(there, easy[:, None], 0.0).sum(axis=0) / count) - easy.mean()
     return AdjustedMeans(own - np.where(complete, 0.0, easier), count)
 

@@ -27,6 +27,12 @@ def test_an_arm_that_was_asked_the_easy_items_only_is_moved_down_by_how_easy_the
     assert found.n.tolist() == [4, 4, 2]
 
 
+def test_arms_that_have_every_item_get_their_plain_means_to_the_last_digit() -> None:
+    columns = np.random.default_rng(5).integers(0, 4, size=(30, 200)) / 3.0  # VQA accuracies of 30 arms on 200 items
+    found = adjusted_means(np.stack(columns, axis=1)).mean
+    assert found.tolist() == [float(column.mean()) for column in columns]
+
+
 def test_adjusted_means_are_right_on_average_where_a_plain_mean_is_not() -> None:
     rng = np.random.default_rng(1)
     plain, adjusted = [], []
