@@ -213,9 +213,11 @@ class Published:
 class Record:
     """All that is known about a target; every part may be absent.
 
-    `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran. `read_as`
-    says which logged name was taken for which metric, where the log is another library's. `effects` is what one-shot
-    answers say of single demonstrations (`training.distributions.demonstration_effects`).
+    `settings` are the recipe's, flat (`grpo.lr`). `series` are trainings by stage, in the order they ran. `report` is
+    the run's eval.json, `picks` what its arms chose, `published` what somebody else's text prints, `probe` what the
+    doctor measured itself, `manifest` whether there is a run.json. `read_as` says which logged name was taken for which
+    metric, where the log is another library's. `effects` is what one-shot answers say of single demonstrations
+    (`training.distributions.demonstration_effects`).
     """
 
     source: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from leverplus.effects.shares import Floats, PredictedGain, Shares, predicted_gain, variance_shares
+from leverplus.effects.shares import Floats, PredictedGain, VarianceShares, predicted_gain, variance_shares
 
 SMALLEST_GAIN = 0.005
 """Gains that cannot exceed half a point are not worth training for."""
@@ -27,7 +27,7 @@ class PilotVerdict:
     known but that few queries can (at most 3 / Q of them, the rule of three).
     """
 
-    shares: Shares
+    shares: VarianceShares
     by_effect: PredictedGain
     most: float
     most_ci95: tuple[float, float]

@@ -23,7 +23,7 @@ DRAWS = 4000
 
 
 @dataclass(frozen=True)
-class Shares:
+class VarianceShares:
     """Variances of a score: between queries, between demonstrations, and the rest; from a table of Q x D scores."""
 
     queries: int
@@ -59,7 +59,7 @@ class PredictedGain:
     calls: int
 
 
-def variance_shares(scores: ArrayLike) -> Shares:
+def variance_shares(scores: ArrayLike) -> VarianceShares:
     """From scores (Q, D), every demonstration with every query: two-way analysis of variance by moments.
 
     Mean squares: of the rest e = rest, of demonstrations rest + Q d, of queries rest + D q. A negative estimate is 0.
@@ -75,10 +75,10 @@ def variance_shares(scores: ArrayLike) -> Shares:
     rest = float((residual**2).sum() / ((queries - 1) * (demos - 1)))
     demo = max(0.0, float(by_demo.var(ddof=1)) - rest / queries)
     query = max(0.0, float(by_query.var(ddof=1)) - rest / demos)
-    return Shares(queries, demos, query, demo, rest)
+    return VarianceShares(queries, demos, query, demo, rest)
 
 
-def predicted_gain(shares: Shares, *, corpus: int, candidates: int, calls: int, seed: int = 0) -> PredictedGain:
+def predicted_gain(shares: VarianceShares, *, corpus: int, candidates: int, calls: int, seed: int = 0) -> PredictedGain:
     """What effects of a corpus may gain when `calls` are spent on it evenly and the best of `candidates` is shown.
 
     The interval is of the error of the pilot: mean squares are drawn anew from their chi-square distributions

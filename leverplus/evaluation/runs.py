@@ -77,7 +77,7 @@ def read_evaluated(
 
 
 @dataclass(frozen=True)
-class Method:
+class ComparedMethod:
     """What is compared: the seeds of one recipe, or an arm that does not learn."""
 
     name: str
@@ -96,7 +96,7 @@ class Method:
         return self.runs[0].results.shots(self.arm)
 
 
-def methods_of(runs: Sequence[EvaluatedRun], arm: str = "learned") -> list[Method]:
+def methods_of(runs: Sequence[EvaluatedRun], arm: str = "learned") -> list[ComparedMethod]:
     """Runs of one recipe and checkpoint are the seeds of one method; the same seed twice is refused."""
     groups: dict[tuple[str, Any], list[EvaluatedRun]] = {}
     for run in runs:
@@ -111,7 +111,7 @@ def methods_of(runs: Sequence[EvaluatedRun], arm: str = "learned") -> list[Metho
                     "is nothing to compare; use runs with different seeds or recipes"
                 )
             seeds[run.seed] = run.name
-        methods.append(Method(_method_name(own, runs), tuple(own), arm))
+        methods.append(ComparedMethod(_method_name(own, runs), tuple(own), arm))
     return methods
 
 
@@ -124,7 +124,7 @@ def _method_name(own: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]) -> s
     return f"{first.recipe} {first.recipe_hash[:6]}" if namesakes else first.recipe
 
 
-def pick_baseline(methods: Sequence[Method], wanted: str | None) -> tuple[Method, list[Method]]:
+def pick_baseline(methods: Sequence[ComparedMethod], wanted: str | None) -> tuple[ComparedMethod, list[ComparedMethod]]:
     """The baseline (a method, a run of one, or an arm of the runs; the first method unless told) and the others."""
     if wanted is None:
         if len(methods) < 2:
@@ -142,7 +142,7 @@ def pick_baseline(methods: Sequence[Method], wanted: str | None) -> tuple[Method
     if wanted not in first.results.draws or wanted == methods[0].arm:
         known = [method.name for method in methods] + [arm for arm in first.results.draws if arm != methods[0].arm]
         raise EvaluationError(f"there is no run or arm called '{wanted}'; known: {', '.join(known)}")
-    return Method(wanted, (first,), wanted), list(methods)
+    return ComparedMethod(wanted, (first,), wanted), list(methods)
 
 
 def compare_runs(runs: Sequence[EvaluatedRun], baseline: str | None = None, arm: str = "learned") -> dict[str, Any]:
@@ -175,7 +175,7 @@ def compare_runs(runs: Sequence[EvaluatedRun], baseline: str | None = None, arm:
     }
 
 
-def _common_shots(method: Method, against: Method) -> list[str]:
+def _common_shots(method: ComparedMethod, against: ComparedMethod) -> list[str]:
     own, other = method.shots(), against.shots()
     common = own if other == [0] else [n for n in own if n in other]  # [0]: shows none, so it compares with any number
     if not common:
@@ -212,7 +212,7 @@ def _compare(
     }
 
 
-def _describe(method: Method, order: Sequence[ItemId]) -> dict[str, Any]:
+def _describe(method: ComparedMethod, order: Sequence[ItemId]) -> dict[str, Any]:
     shots = method.shots()
     keys = [str(n) for n in shots] + (["mean"] if any(n in MEAN_SHOTS for n in shots) else [])
     return {
@@ -240,7 +240,7 @@ def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(against: Method, others: Sequence[Method]) -> list[str]:
+def _notes(against: ComparedMethod, others: Sequence[ComparedMethod]) -> list[str]:
     """Warnings about the rows: single seeds, means over different shots, choices made on test."""
     notes = []
     trained = [method for method in (against, *others) if method.learns]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leverplus.experiment.run import Run
-from leverplus.recipe.forecast import ForecastPart, Sizes, Texts, forecast, price
+from leverplus.recipe.forecast import DataSizes, ForecastPart, TextLengths, forecast, price
 
 LOOKED_AT = 200
 """Items whose length a rough price goes by."""
@@ -18,7 +18,7 @@ def forecast_calls(run: Run) -> list[ForecastPart]:
     counts = {split: len(run.task.items(split)) for split in ("dev", "test")}
     pictures = any(item.image is not None for item in run.demonstrations)
     queries = len(run.task.items(run.recipe.mistakes.queries))
-    return forecast(run.recipe, Sizes(train=queries, **counts, pictures=pictures))
+    return forecast(run.recipe, DataSizes(train=queries, **counts, pictures=pictures))
 
 
 def rough_price(run: Run, parts: Sequence[ForecastPart]) -> float | None:
@@ -32,6 +32,6 @@ def rough_price(run: Run, parts: Sequence[ForecastPart]) -> float | None:
     weighed = labels or 1 + float(np.mean([len(set(item.answers)) for item in some]))
     readings = 1.0 if section.logprobs == "never" else weighed
     lengths = [len(section.template) + len(item.question) + len(item.answer) for item in some]
-    texts = Texts(float(np.mean(lengths)), readings)
+    texts = TextLengths(float(np.mean(lengths)), readings)
     prices = {"price_in": section.price_in, "price_out": section.price_out}
     return price(parts, prices, texts, section.max_new_tokens)

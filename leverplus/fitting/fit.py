@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
-from leverplus.fitting.look import Data, describe_task, find_data
+from leverplus.fitting.look import FoundData, describe_task, find_data
 from leverplus.fitting.plan import CALLS, SELF_TEST, SeenData, SplitShares, divide, model_values, recipe_values
 from leverplus.rundir import (
     disk_sentence,
@@ -173,7 +173,7 @@ def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progre
     )
 
 
-def _one_sentence(problems: str, data: Data) -> str:
+def _one_sentence(problems: str, data: FoundData) -> str:
     """The first of a task's problems, and where the others are listed."""
     found = [line.strip().removeprefix("- ") for line in problems.splitlines() if line.startswith("  - ")]
     more = [line.strip() for line in problems.splitlines() if line.startswith("  ... and")]
@@ -188,7 +188,7 @@ def _one_sentence(problems: str, data: Data) -> str:
     return f"{named}{listed}" if named != found[0] else f"{data.source or file}: {found[0]}{listed}"
 
 
-def _decide(wanted: FitRequest, data: Data, task: Task, say: Say) -> dict[str, Any]:
+def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> dict[str, Any]:
     """The values of the recipe, every rule said."""
     shown = any(item.image is not None for split in ("train", "dev") for item in task.items(split))
     model = _named_model(model_values(wanted.model), wanted, say)

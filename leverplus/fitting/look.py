@@ -40,7 +40,7 @@ COMPARED = 200
 
 
 @dataclass(frozen=True)
-class Data:
+class FoundData:
     """Where the data are, in the terms of a recipe's [task] section, and what was seen on the way."""
 
     name: str
@@ -52,13 +52,13 @@ class Data:
     """Whether the file calls its items texts and labels, so that prompts do too; else questions and answers."""
 
 
-def find_data(data: str | Path, images: str | None, prepared: Path) -> Data:
+def find_data(data: str | Path, images: str | None, prepared: Path) -> FoundData:
     """The data of a fit. `prepared` is where a file is written that has to be brought into form."""
     text = str(data)
     name, colon, folder = text.partition(":")
     if name in catalog.TASKS and not Path(text).exists():
         values = {"name": name, **({"folder": folder} if colon else {})}
-        return Data(name, values, (f"the data are task {name}",))
+        return FoundData(name, values, (f"the data are task {name}",))
     path = shipped(text)
     if path.is_dir():
         from leverplus.fitting.tables import rows_of_folder
@@ -96,7 +96,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepared: Path, *, written: bool) -> Data:
+def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepared: Path, *, written: bool) -> FoundData:
     """Which task reads these records, after they were brought into its form where that is needed."""
     if not rows:
         raise DataError(f"{path} is empty; write one record a line, such as " + '{"text": "...", "label": "..."}')
@@ -112,7 +112,7 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
             _write(prepared, rows)
         where = prepared if written or changed else path
         said = (f"{len(rows):,} texts with labels",)
-        return Data("labels", {"name": "labels", "file": str(where), **place}, said, texts=True)
+        return FoundData("labels", {"name": "labels", "file": str(where), **place}, said, texts=True)
     missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
     if missing is not None:
         keys = ", ".join(map(str, rows[missing - 1]))[:100]
@@ -175,20 +175,22 @@ def _dealt(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "split": split.get(place, "train")} for place, row in enumerate(rows)]
 
 
-def _questions(rows: list[dict[str, Any]], path: Path, place: dict[str, Any], prepared: Path, *, anew: bool) -> Data:
+def _questions(
+    rows: list[dict[str, Any]], path: Path, place: dict[str, Any], prepared: Path, *, anew: bool
+) -> FoundData:
     """Questions with answers: labels where they are few and nobody looks at pictures."""
     pictures = pictures_beside(rows)
     if _are_labels(rows) and not pictures:
         _write(prepared, [_as_label(row, number) for number, row in enumerate(rows, start=1)])
         known = len({_answers(row)[0] for row in rows})
         said = f"{len(rows):,} questions, each with one of {known} answers: they are labels, and every label is weighed"
-        return Data("labels", {"name": "labels", "file": str(prepared)}, (said,))
+        return FoundData("labels", {"name": "labels", "file": str(prepared)}, (said,))
     if anew:
         own = [{"id": f"{number:06d}", **row} for number, row in enumerate(rows, start=1)]
         _write(prepared, [_known_keys(row) for row in own])
         path = prepared
     said = f"{len(rows):,} questions with free answers, {pictures:,} with a picture"
-    return Data("jsonl", {"name": "jsonl", "file": str(path), **place}, (said,))
+    return FoundData("jsonl", {"name": "jsonl", "file": str(path), **place}, (said,))
 
 
 def _question(row: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ SEEN_AT_TEST = ("leverplus.doctor.evaluation", "leverplus.doctor.exploration", "
 
 
 @dataclass(frozen=True)
-class Case:
+class GalleryCase:
     """A recipe of the gallery and the findings its run must show; none for a healthy one."""
 
     name: str
@@ -51,7 +51,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """A case that was run: the run, what the doctor found, and why it stopped early (empty when it did not)."""
 
     run: Run
@@ -63,12 +63,12 @@ class Outcome:
         return {finding.code for finding in self.findings}
 
 
-def cases(overrides: Sequence[str] = ()) -> list[Case]:
+def cases(overrides: Sequence[str] = ()) -> list[GalleryCase]:
     """Every recipe of the gallery."""
     return [case(name, overrides) for name in gallery_names()]
 
 
-def case(name: str, overrides: Sequence[str] = (), changes: Sequence[str] = ()) -> Case:
+def case(name: str, overrides: Sequence[str] = (), changes: Sequence[str] = ()) -> GalleryCase:
     """One recipe; overrides leave alone what it sets itself and stages it does not run, changes do not."""
     values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
     own = {f"{section}.{key}" for section, table in values.items() if isinstance(table, dict) for key in table}
@@ -78,10 +78,10 @@ def case(name: str, overrides: Sequence[str] = (), changes: Sequence[str] = ()) 
     sizes = [text for text, key in keys.items() if key not in fixed and key.split(".")[0] not in idle]
     recipe = load_recipe(name, [*sizes, *changes])
     codes = tuple(word for word in re.findall(r"\w+", recipe.expected) if word in catalog.CHECKS)
-    return Case(name, recipe, codes)
+    return GalleryCase(name, recipe, codes)
 
 
-def run_case(own: Case, workshop: Workshop, like: Run | None = None, *, evaluate: bool = True) -> Outcome:
+def run_case(own: GalleryCase, workshop: Workshop, like: Run | None = None, *, evaluate: bool = True) -> CaseOutcome:
     """Train a case whatever the preflight says, evaluate it if that is wanted, and examine its folder.
 
     `like` is a run of the same world, whose items and vectors are taken over. A training that cannot go on is part of
@@ -101,4 +101,4 @@ def run_case(own: Case, workshop: Workshop, like: Run | None = None, *, evaluate
             evaluate_run(run, policy, advise=False)
     except LeverError as error:
         stopped = str(error)
-    return Outcome(run, examine_run(run), stopped)
+    return CaseOutcome(run, examine_run(run), stopped)

@@ -12,7 +12,7 @@ import numpy as np
 from leverplus import rundir
 from leverplus.errors import TrainingError
 from leverplus.experiment.workshop import Workshop
-from leverplus.lab.gallery import Case, Outcome, case, run_case
+from leverplus.lab.gallery import CaseOutcome, GalleryCase, case, run_case
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ ATTEMPTS = 16
 class Mended:
     """A recipe without errors: its run, and which setting was changed for which finding, in order."""
 
-    outcome: Outcome
+    outcome: CaseOutcome
     fixes: tuple[tuple[str, str], ...]
 
 
@@ -54,7 +54,7 @@ def mend(name: str, workshop: Workshop, overrides: Sequence[str] = (), like: Run
     raise TrainingError(f"{name}: still wrong after {ATTEMPTS} fixes: {', '.join(code for code, _ in fixes)}")
 
 
-def _errors_in_recipe(own: Case) -> list[Finding]:
+def _errors_in_recipe(own: GalleryCase) -> list[Finding]:
     from leverplus.doctor.live import preflight
 
     return [finding for finding in preflight(own.recipe.values()) if finding.severity == "error"]

@@ -115,7 +115,7 @@ class Adapters(nn.Module):
         return output + self.alpha / self.rank * change
 
 
-class Live(Protocol):
+class LiveEncoding(Protocol):
     """An embedder that can be called during training: embeds items of a table with the adapters as they are now."""
 
     def encode(self, rows: Tensor, fields: Sequence[str], adapters: Adapters) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from leverplus.errors import TrainingError
 from leverplus.maths.divergences import masked_log_softmax
-from leverplus.policies.adapters import Adapters, Live
+from leverplus.policies.adapters import Adapters, LiveEncoding
 from leverplus.recipe.selection import PolicyConfig
 
 # both negative, so that neither can be taken for a position of a pool
@@ -44,7 +44,7 @@ class Features:
     pool: Tensor
     rows: Tensor | None = None
     query_rows: Tensor | None = None
-    live: Live | None = None
+    live: LiveEncoding | None = None
     encoded: Tensor | None = None
 
     @property

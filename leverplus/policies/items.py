@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from leverplus.errors import DataError
-from leverplus.policies.adapters import Live
+from leverplus.policies.adapters import LiveEncoding
 from leverplus.policies.base import Features, Policy
 from leverplus.policies.decode import greedy, sample, stochastic_beam
 from leverplus.types import Demos, ItemId, Member, Pool
@@ -29,7 +29,7 @@ class ItemTable:
     def __init__(self, ids: Sequence[ItemId], blocks: Mapping[str, Tensor]) -> None:
         self.rows = {item: row for row, item in enumerate(ids)}
         self.blocks = dict(blocks)
-        self.live: Live | None = None
+        self.live: LiveEncoding | None = None
         for name, block in self.blocks.items():
             if len(block) != len(ids):
                 raise DataError(f"{len(ids)} items but {len(block)} vectors in block '{name}'; embed the items again")

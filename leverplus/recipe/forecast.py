@@ -25,7 +25,7 @@ CHARACTERS_A_TOKEN = 4.0
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DataSizes:
     """What the data add to a recipe: items of each split, and whether any of them has a picture."""
 
     train: int
@@ -45,14 +45,14 @@ class ForecastPart:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextLengths:
     """How long the data are: characters of a written demonstration, and how often a server reads a prompt."""
 
     characters: float
     readings: float
 
 
-def forecast(recipe: Recipe, sizes: Sizes | None = None) -> list[ForecastPart]:
+def forecast(recipe: Recipe, sizes: DataSizes | None = None) -> list[ForecastPart]:
     """Every part of `lever run` that asks the model; without `sizes` what the recipe alone tells."""
     section, size = recipe.eval, recipe.pool.size
     shots, most = section.shots, max(section.shots)
@@ -88,7 +88,7 @@ def other_orders(shots: int) -> int:
     return math.factorial(shots) - 1 if shots <= 3 else shots
 
 
-def _training(recipe: Recipe, sizes: Sizes | None) -> list[ForecastPart]:
+def _training(recipe: Recipe, sizes: DataSizes | None) -> list[ForecastPart]:
     """The search before training, the rounds within it, and the judging of every epoch on dev."""
     section, cost = recipe.score, recipe.score.cost(recipe.pool.size)
     judged = recipe.dev_reserve() // section.dev_queries * _least(section.dev_queries, sizes.dev if sizes else None)
@@ -110,7 +110,7 @@ def _training(recipe: Recipe, sizes: Sizes | None) -> list[ForecastPart]:
     return [*parts, ForecastPart("judging on dev", judged, False, dev_shots)]
 
 
-def _queries(recipe: Recipe, sizes: Sizes | None) -> int:
+def _queries(recipe: Recipe, sizes: DataSizes | None) -> int:
     """Training queries that are searched; without `sizes` as many as the budget pays for."""
     section, cost = recipe.score, recipe.score.cost(recipe.pool.size)
     if section.groups:
@@ -170,7 +170,7 @@ def line(parts: Sequence[ForecastPart]) -> str:
     return f"{bound}{total:,} calls ({'; '.join(shown)}); what is stored already is not asked again"
 
 
-def price(parts: Sequence[ForecastPart], prices: Mapping[str, float], texts: Texts, written: int) -> float:
+def price(parts: Sequence[ForecastPart], prices: Mapping[str, float], texts: TextLengths, written: int) -> float:
     """What all parts may cost at `prices` (price_in, price_out) of a million tokens; rough, and without pictures."""
     total = 0.0
     for part in parts:

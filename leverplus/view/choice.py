@@ -21,7 +21,7 @@ BEAM_WIDTH = 5
 
 
 @dataclass(frozen=True)
-class Step:
+class ChoiceStep:
     """One step: the probability of every candidate in the order of the pool (0 for those used), and what was taken.
 
     `entropy` is in nats; exp(entropy) is the number of candidates it amounts to.
@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Beam:
+class ChosenBeam:
     """A list of demonstrations that beam search found, and its probability under the policy."""
 
     demos: Demos
@@ -53,8 +53,8 @@ class ExplainedChoice:
 
     pool: Demos
     demos: Demos
-    steps: tuple[Step, ...]
-    beams: tuple[Beam, ...]
+    steps: tuple[ChoiceStep, ...]
+    beams: tuple[ChosenBeam, ...]
 
 
 def explain_pooled(selector: Selector, query: Item, shots: int) -> ExplainedChoice:
@@ -91,11 +91,11 @@ def _explain_encoded(policy: Policy, encoded: Encoded, candidates: Demos, shots:
     taken = [int(place) for place in positions[0, 0].tolist()]
     steps = []
     for row, place in zip(probabilities, taken, strict=True):
-        steps.append(Step(tuple(row[: len(candidates)]), place, _entropy(row)))
+        steps.append(ChoiceStep(tuple(row[: len(candidates)]), place, _entropy(row)))
     beams = []
     for places, logprob in zip(picks.positions[0].tolist(), picks.logprobs[0].tolist(), strict=True):
         if logprob > -math.inf:  # a pool that is too small leaves beams empty
-            beams.append(Beam(_ids_at(candidates, places), math.exp(logprob)))
+            beams.append(ChosenBeam(_ids_at(candidates, places), math.exp(logprob)))
     return ExplainedChoice(candidates, _ids_at(candidates, taken), tuple(steps), tuple(beams))
 
 

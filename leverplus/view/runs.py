@@ -23,7 +23,7 @@ MARKS = (rundir.MANIFEST, rundir.RESOLVED, rundir.EVAL, rundir.PREDICTIONS, rund
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """One line of the list of runs; None or "" where a run does not say."""
 
     name: str
@@ -53,7 +53,7 @@ class RunsFolder:
             raise MissingFile(f"there is no folder {root}; type `lever run --out {root / 'world'}` to make a first run")
         self.root = root.resolve()
         self.single = _is_run(self.root)
-        self._summaries: dict[str, tuple[tuple[int, ...], Summary]] = {}
+        self._summaries: dict[str, tuple[tuple[int, ...], RunSummary]] = {}
 
     def names(self) -> list[str]:
         if self.single:
@@ -67,10 +67,10 @@ class RunsFolder:
             raise MissingFile(f"there is no run called '{name[:80]}' in {self.root}")
         return self.root if self.single else self.root / name
 
-    def summaries(self) -> list[Summary]:
+    def summaries(self) -> list[RunSummary]:
         return [self.summary(name) for name in self.names()]
 
-    def summary(self, name: str) -> Summary:
+    def summary(self, name: str) -> RunSummary:
         """The summary of a run, read again only when its files have changed."""
         folder = self.folder(name)
         stamp = tuple(_mtime(folder / mark) for mark in MARKS)
@@ -101,16 +101,16 @@ def _damage_as_sentence(folder: Path) -> Iterator[None]:
         ) from e
 
 
-def _summary(name: str, folder: Path) -> Summary:
+def _summary(name: str, folder: Path) -> RunSummary:
     """The summary of a run; that of a damaged one says why in place of its verdict."""
     try:
         with _damage_as_sentence(folder):
             return summarise_run(name, read_files(folder))
     except LeverError as error:
-        return Summary(name, "", "", None, None, None, "", str(error), "", "damaged")
+        return RunSummary(name, "", "", None, None, None, "", str(error), "", "damaged")
 
 
-def summarise_run(name: str, files: RunFiles) -> Summary:
+def summarise_run(name: str, files: RunFiles) -> RunSummary:
     """The summary of a run from its files, without its state, which `state_of` gives."""
     results, manifest = files.results, files.manifest
     row = headline(results) if results else None
@@ -120,7 +120,7 @@ def summarise_run(name: str, files: RunFiles) -> Summary:
         claim = "above" if row["diff"] > 0 else "below"
         if within_noise(row):
             claim = "within noise"
-    return Summary(
+    return RunSummary(
         name=name,
         recipe=str(manifest.get("recipe", "")),
         seed=str(manifest.get("seed", "")),

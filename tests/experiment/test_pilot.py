@@ -13,7 +13,7 @@ from tiny_world import TinyRun, run_tiny
 from leverplus import Selector
 from leverplus.cli.main import main
 from leverplus.errors import RecipeError
-from leverplus.recipe.forecast import Sizes, forecast
+from leverplus.recipe.forecast import DataSizes, forecast
 from leverplus.recipe.recipe import load_recipe
 
 PILOT = ["--set", "score.pilot=6", "score.pilot_demos=4", "score.budget=500"]
@@ -101,7 +101,7 @@ def test_a_model_that_ignores_demonstrations_is_not_trained_for(tmp_path: Path, 
 
 
 def test_the_forecast_holds_the_pilot_inside_the_budget() -> None:
-    sizes = Sizes(train=1000, dev=100, test=100, pictures=True)
+    sizes = DataSizes(train=1000, dev=100, test=100, pictures=True)
     sets = ["score.rounds=2", "score.budget=3000", "score.search=dense", "score.dev_queries=8"]
     plain = load_recipe("world", sets)
     with_pilot = load_recipe("world", [*sets, "score.pilot=20"])

@@ -17,7 +17,7 @@ from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.fit import fit, fit_report
 from leverplus.fitting.look import find_data, near_duplicates
 from leverplus.fitting.plan import SELF_TEST, SeenData, asked_per_item, divide, model_values
-from leverplus.recipe.forecast import Sizes, forecast
+from leverplus.recipe.forecast import DataSizes, forecast
 from leverplus.recipe.recipe import build_recipe
 from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
@@ -65,7 +65,7 @@ def test_all_calls_together_stay_within_what_was_given(calls: int, shots: tuple[
     model = {"backend": "openai", "model": {"url": "http://127.0.0.1:1/v1", "name": "m"}}
     values, rules = recipe_values({"task": data, "embed": embed, "model": model}, seen, shares, shots)
     recipe = build_recipe("fit", values, "fit")
-    parts = forecast(recipe, Sizes(train=600, dev=200, test=200, pictures=pictures))
+    parts = forecast(recipe, DataSizes(train=600, dev=200, test=200, pictures=pictures))
     assert SELF_TEST + sum(part.calls or 0 for part in parts) <= calls
     assert min(shares.dev_items, shares.test_items) >= 20
     assert any("calls" in rule or "probability" in rule for rule in rules)

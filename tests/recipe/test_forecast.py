@@ -13,11 +13,11 @@ from leverplus.cli.main import main
 from leverplus.evaluation.regret import orders
 from leverplus.experiment.forecast import forecast_calls
 from leverplus.experiment.opening import load_run
-from leverplus.recipe.forecast import SEARCH, Sizes, Texts, forecast, line, other_orders, price
+from leverplus.recipe.forecast import SEARCH, DataSizes, TextLengths, forecast, line, other_orders, price
 from leverplus.recipe.recipe import load_recipe
 from leverplus.types import ItemId
 
-SIZES = Sizes(train=85, dev=20, test=30, pictures=True)
+SIZES = DataSizes(train=85, dev=20, test=30, pictures=True)
 
 
 def test_every_part_is_counted_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_the_price_counts_what_is_read_and_what_is_written() -> None:
     calls = parts[0].calls
     assert calls is not None
     # one demonstration and the query, 40 characters or 10 tokens each, read three times; 8 tokens written
-    found = price(parts, {"price_in": 2.0, "price_out": 5.0}, Texts(characters=40, readings=3), 8)
+    found = price(parts, {"price_in": 2.0, "price_out": 5.0}, TextLengths(characters=40, readings=3), 8)
     assert found == pytest.approx(calls * (2 * 10 * 3 * 2.0 + 8 * 5.0) / 1e6)
 
 

@@ -10,7 +10,7 @@ import pytest
 from leverplus.errors import LeverError
 from leverplus.evaluation.predictions import read_predictions
 from leverplus.selector.selector import Selector
-from leverplus.view.choice import Step, explain_pooled, step_figures
+from leverplus.view.choice import ChoiceStep, explain_pooled, step_figures
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_entropy_counts_the_candidates_it_amounts_to(selector: Selector) -> None
 
 
 def test_the_taken_is_shown_even_when_it_is_not_among_the_likeliest() -> None:
-    assert Step((0.5, 0.3, 0.15, 0.05), 3, 0.0).best(2) == [0, 3]
-    assert Step((0.1, 0.3, 0.6), 2, 0.0).best(2) == [2, 1]
+    assert ChoiceStep((0.5, 0.3, 0.15, 0.05), 3, 0.0).best(2) == [0, 3]
+    assert ChoiceStep((0.1, 0.3, 0.6), 2, 0.0).best(2) == [2, 1]
 
 
 def test_charts_hold_every_candidate(selector: Selector) -> None:
