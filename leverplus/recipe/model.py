@@ -52,7 +52,7 @@ class ModelSection:
     )
     image_pixels: int = setting(0, "most pixels of a picture, larger ones are shrunk; 0: as the model comes", low=0)
     image_cache: int = setting(512, "pictures whose features stay on the device", low=1)
-    batch_tokens: int = setting(0, "tokens computed together; 0: 65536 on a GPU, 2048 on a CPU", low=0)
+    batch_tokens: int = setting(0, "tokens computed together; 0: what fits a GPU, at most 131072; 2048 on a CPU", low=0)
     untrained: bool = setting(False, "the weights are random: scores show the wiring, no answer need be likelier")
     url: str = setting("", "openai: address of the server, such as http://127.0.0.1:8000/v1")
     key_env: str = setting("", 'openai: environment variable that holds the key; "": none is sent')
