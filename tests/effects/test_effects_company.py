@@ -63,6 +63,45 @@ def test_where_nobody_matters_effects_are_next_to_nothing():
     assert np.abs(estimate_company(data).effect).max() < 0.05
 
 
+def test_what_a_demonstration_adds_to_one_query_alone_is_no_effect_of_its_own():
+    """Lists of one query share members, so that their worth for this query shows again and again."""
+    spreads, effects = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        query = np.repeat(np.arange(100), 6)
+        near = np.stack([rng.permutation(120)[:10] for _ in range(100)])  # who may be shown to each query
+        lists = np.stack([rng.permutation(near[q])[:4] for q in query])
+        here = rng.normal(size=(100, 120))  # what everybody adds to each query, drawn anew for every query
+        scores = here[query[:, None], lists].sum(axis=1) + 0.3 * rng.normal(size=len(query))
+        found = estimate_company(ListScores.of(query, lists, scores, None, 120))
+        spreads.append(found.spread)
+        effects.append(float(np.abs(found.effect).max()))
+    assert np.mean(spreads) < 0.05  # 1.0 is what they add to their own query
+    assert np.median(effects) < 0.3
+
+
+def test_the_spread_is_that_of_all_pairs_of_rows_of_different_queries_taken_one_by_one():
+    data, _ = drawn(queries=8, each=4, demos=10, shots=3, spread=0.4)
+    plain = ListScores.of(data.queries, data.lists, data.scores, None, 10)
+    members = np.stack([np.bincount(own, minlength=10) for own in data.lists]).astype(float)
+    scores = data.scores.copy()
+    for query in range(8):
+        own = data.queries == query
+        members[own] -= members[own].mean(axis=0)
+        scores[own] -= scores[own].mean()
+    above = below = 0.0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if data.queries[i] != data.queries[j]:
+                alike = float(members[i] @ members[j])
+                above += scores[i] * scores[j] * alike
+                below += alike**2
+    found = estimate_company(plain)
+    assert found.spread == pytest.approx(above / below)
+    left = float(scores @ scores) - found.spread * float((members**2).sum())
+    assert found.noise == pytest.approx(left / (len(scores) - 8))
+
+
 def test_lists_may_differ_in_length_and_a_demonstration_never_shown_has_no_effect():
     data, _ = drawn(queries=30, each=5, demos=12, shots=4, spread=0.3)
     lists = data.lists.copy()
