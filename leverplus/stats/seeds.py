@@ -135,6 +135,7 @@ class _Spread:
     def of(cls, parts: Sequence[_World]) -> _Spread:
         items = seeds = 0.0  # the two parts of the variance
         weight = 0.0  # Satterthwaite's denominator: sum of (part of the variance)^2 / (its degrees of freedom)
+        of_seeds: tuple[list[tuple[float, int]], ...] = ([], [])  # for each arm: (variance, seeds) of every world
         pieces = sum(part.arms[0].shape[1] for part in parts)
         for part in parts:
             squared = part.share**2  # a part's mean counts by its share, so its variances by the square
@@ -143,11 +144,12 @@ class _Spread:
             own = squared * float(np.var(changed, ddof=1)) / blocks_here
             items += own
             weight += own**2 / (blocks_here - 1)
-            for arm in part.arms:
+            for arm, found in zip(part.arms, of_seeds, strict=True):
                 if len(arm) > 1:
                     seeds += squared * _seed_variance(arm) / len(arm)
                     of_means = squared * float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)
-                    weight += of_means**2 / len(arm)  # S, not S - 1: the square of an estimate is too large on average
+                    found.append((of_means, len(arm)))
+        weight += sum(_seed_weight(found) for found in of_seeds if found)
         # The seed part may fall below zero, as an unbiased estimate must; cut at zero, intervals were too wide (96.5 %
         # covered at 200 items). A quarter of the item part bounds the rare very low estimate.
         variance = items + max(-0.25 * items, seeds)
@@ -180,6 +182,19 @@ class _Spread:
         # Two significant digits are enough, and let the cache below serve many comparisons.
         freedom = float(f"{0.9 * self.freedom:.2g}")
         return min(1.0, self.error * _detectable_errors(max(1.0, freedom), alpha))
+
+
+def _seed_weight(found: Sequence[tuple[float, int]]) -> float:
+    """Satterthwaite's term for the seeds of one arm, from (variance, seeds S) of every world.
+
+    World by world it is S, not S - 1: the square of an estimate is too large on average. Over several worlds there are
+    no more degrees of freedom than trainings beyond the first of each: with two in each of three worlds that is 3.
+    """
+    by_world = sum(variance**2 / seeds for variance, seeds in found)
+    if len(found) == 1:
+        return by_world
+    together = sum(variance for variance, _ in found) ** 2 / sum(seeds - 1 for _, seeds in found)
+    return max(by_world, together)
 
 
 @lru_cache(maxsize=1024)

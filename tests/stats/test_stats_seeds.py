@@ -5,6 +5,7 @@ import pytest
 
 from leverplus.errors import EvaluationError
 from leverplus.stats import compare_seeds, paired_bootstrap
+from leverplus.stats.seeds import _seed_weight
 
 
 def _runs(rng: np.random.Generator, seeds: int, n: int, level: float, spread: float = 0.0) -> np.ndarray:
@@ -211,3 +212,14 @@ def test_a_picture_in_two_worlds_and_a_lonely_world_are_refused() -> None:
         compare_seeds(a, b, worlds=[0, 1, 1, 1])
     with pytest.raises(EvaluationError, match="one world per item"):
         compare_seeds(a, b, worlds=[0, 1])
+
+
+def test_the_degrees_of_freedom_of_seeds_by_hand() -> None:
+    """Two trainings in each of three worlds, variances 1, 2 and 3: by world 1/2 + 4/2 + 9/2 = 7, together 36/3 = 12.
+
+    With nothing but seeds that is 36/12 = 3 degrees of freedom, not 36/7. One world alone keeps its own count.
+    """
+    assert _seed_weight([(1.0, 2), (2.0, 2), (3.0, 2)]) == 12.0
+    assert _seed_weight([(3.0, 2)]) == 4.5
+    # One world varies and the others do not: its own trainings are all that is known.
+    assert _seed_weight([(6.0, 5), (0.0, 5), (0.0, 5)]) == 36.0 / 5
