@@ -44,10 +44,16 @@ def judge_pilot(scores: ArrayLike, *, corpus: int, candidates: int, calls: int, 
 
     table = np.asarray(scores, np.float64)
     shares = variance_shares(table)
-    room = table.max(axis=1) - table.mean(axis=1)  # (Q,)
+    room = room_to_choose(table)
     gain = _within(predicted_gain(shares, corpus=corpus, candidates=candidates, calls=calls, seed=seed), table.mean())
     interval = mean_interval(room) if room.any() else (0.0, min(1.0, 3.0 / len(room)))
     return PilotVerdict(shares, gain, float(room.mean()), interval)
+
+
+def room_to_choose(scores: Floats) -> Floats:
+    """What every query's best score has above its mean, (Q,), of scores (Q, choices)."""
+    room: Floats = scores.max(axis=1) - scores.mean(axis=1)
+    return room
 
 
 def _within(found: PredictedGain, mean: float) -> PredictedGain:

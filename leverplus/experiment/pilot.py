@@ -18,7 +18,6 @@ from leverplus.rundir import read_json, write_json
 from leverplus.types import Demos, Item, ItemId
 
 if TYPE_CHECKING:
-    from leverplus.effects.pilot import PilotVerdict
     from leverplus.types import Score
 
 
@@ -42,7 +41,7 @@ def pilot_of(run: Run) -> dict[str, Any]:
 
 
 def _make_pilot(run: Run) -> dict[str, Any]:
-    from leverplus.effects.pilot import judge_pilot
+    from leverplus.effects.pilot import SMALLEST_GAIN, judge_pilot
     from leverplus.scoring.scorer import TRAINING
 
     section = run.recipe.score
@@ -52,7 +51,7 @@ def _make_pilot(run: Run) -> dict[str, Any]:
     prompts = [(query.id, (demo.id,)) for query in queries for demo in demos]
     each = run.scorer.score(prompts, TRAINING, "pilot, one demonstration")
     table = np.array([score.accuracy for score in each]).reshape(len(queries), len(demos))  # (Q, D)
-    lists, tried = _best_lists(run, queries, demos, table, each)
+    lists, tried, list_gains = _best_lists(run, queries, demos, table, each)
     verdict = judge_pilot(
         table,
         corpus=len(run.demonstrations),
@@ -73,10 +72,11 @@ def _make_pilot(run: Run) -> dict[str, Any]:
             "calls": verdict.by_effect.calls,
         },
         "any_choice": {"gain": verdict.most, "ci95": list(verdict.most_ci95)},
-        "worth_training": verdict.worth_training,
+        "list_gains": list_gains,
+        "worth_training": verdict.worth_training or max(list_gains.values(), default=0.0) >= SMALLEST_GAIN,
         "fixed": lists,
     }
-    return {**facts, "says": _sentences(facts, verdict)}
+    return {**facts, "says": _sentences(facts)}
 
 
 def pilot_items(run: Run) -> tuple[list[Item], list[Item]]:
@@ -103,12 +103,14 @@ def pilot_items(run: Run) -> tuple[list[Item], list[Item]]:
 
 def _best_lists(
     run: Run, queries: Sequence[Item], demos: Sequence[Item], table: np.ndarray[Any, Any], each: Sequence[Score]
-) -> tuple[dict[str, Any], int]:
+) -> tuple[dict[str, Any], int, dict[str, float]]:
     """For every number of shots the better of two lists, by effect alone and with different answers first.
 
-    Also how many lists were tried.
+    Where these are one, the demonstrations of least effect are the second list.
+    Also how many lists were tried, and for every number above one with two different lists, what knowing the better
+    of both for every query would be worth: a model that one demonstration does not move may be moved by four.
     """
-    from leverplus.effects.pilot import by_effect, different_answers_first
+    from leverplus.effects.pilot import by_effect, different_answers_first, room_to_choose
     from leverplus.scoring.scorer import TRAINING
 
     finer = None
@@ -117,6 +119,7 @@ def _best_lists(
     ranked = by_effect(table, finer).tolist()
     mixed = different_answers_first(ranked, [demo.answer for demo in demos])
     found: dict[str, Any] = {}
+    gains: dict[str, float] = {}
     count = 0
     for shots in sorted(run.recipe.eval.shots):
         if shots > len(demos):
@@ -125,16 +128,23 @@ def _best_lists(
             found["1"] = {"demos": [demos[ranked[0]].id], "train": float(table[:, ranked[0]].mean())}
             continue
         tried: list[dict[str, Any]] = []
-        for order in dict.fromkeys((tuple(ranked[:shots]), tuple(mixed[:shots]))):
+        scores: list[list[float]] = []  # (lists, Q)
+        orders = list(dict.fromkeys((tuple(ranked[:shots]), tuple(mixed[:shots]))))
+        if len(orders) == 1 and 2 * shots <= len(ranked):
+            orders.append(tuple(ranked[-shots:]))  # another list, to see whether lists of this length matter
+        for order in orders:
             own = tuple(demos[place].id for place in order[::-1])  # the best next to the query
             asked = run.scorer.score([(query.id, own) for query in queries], TRAINING, f"pilot, lists of {shots}")
-            tried.append({"demos": list(own), "train": float(np.mean([score.accuracy for score in asked]))})
+            scores.append([score.accuracy for score in asked])
+            tried.append({"demos": list(own), "train": float(np.mean(scores[-1]))})
         found[str(shots)] = max(tried, key=lambda own: own["train"])  # the first among equals
         count += len(tried)
-    return found, count
+        if len(tried) > 1:
+            gains[str(shots)] = float(room_to_choose(np.array(scores).T).mean())
+    return found, count, gains
 
 
-def _sentences(facts: dict[str, Any], verdict: PilotVerdict) -> list[str]:
+def _sentences(facts: dict[str, Any]) -> list[str]:
     """What the pilot says, for people."""
     shares, effect, most = facts["shares"], facts["by_effect"], facts["any_choice"]
     says = [
@@ -142,10 +152,12 @@ def _sentences(facts: dict[str, Any], verdict: PilotVerdict) -> list[str]:
         f"{facts['calls']:,} calls with the lists for everybody",
         f"accuracy {100 * facts['zero_shot']:.1f} % without a demonstration, {100 * facts['one_shot']:.1f} % with one "
         "drawn by chance",
-        f"variance of a score: {100 * shares['query']:.0f} % between queries, {100 * shares['demonstration']:.1f} % "
-        f"demonstrations' own effects, {100 * shares['interaction_and_luck']:.0f} % interaction and luck",
-        f"demonstrations' own effects may be worth {_gain(effect)} to {effect['calls']:,} calls of training; knowing "
-        f"the best of {facts['demonstrations']} for every query would be worth {_gain(most)}, which no choice reaches",
+        f"variance of a score with one demonstration: {100 * shares['query']:.0f} % between queries, "
+        f"{100 * shares['demonstration']:.1f} % demonstrations' own effects, "
+        f"{100 * shares['interaction_and_luck']:.0f} % interaction and luck",
+        f"with one demonstration a prompt, their own effects may be worth {_gain(effect)} to {effect['calls']:,} calls "
+        f"of training; knowing the best of {facts['demonstrations']} for every query would be worth {_gain(most)}, "
+        "which no choice reaches",
     ]
     best = max(facts["fixed"], key=lambda shots: facts["fixed"][shots]["train"], default=None)
     if best is not None:
@@ -154,9 +166,14 @@ def _sentences(facts: dict[str, Any], verdict: PilotVerdict) -> list[str]:
             f"the best list for everybody has {best}: {', '.join(own['demos'])} ({100 * own['train']:.1f} % on these "
             "queries, on which it was chosen)"
         )
+    if by_shots := facts["list_gains"]:
+        gains = ", ".join(f"{100 * gain:+.1f} points with {shots}" for shots, gain in by_shots.items())
+        says.append(f"knowing the better of two such lists for every query would be worth {gains}")
+    else:
+        says.append("what a choice is worth with more than one demonstration was not asked")
     says.append(
         "training goes on"
-        if verdict.worth_training
+        if facts["worth_training"]
         else "the answers do not depend on what is shown, so training is left out and its calls are saved"
     )
     return says

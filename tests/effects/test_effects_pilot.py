@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leverplus.effects.pilot import by_effect, different_answers_first, judge_pilot
+from leverplus.effects.pilot import by_effect, different_answers_first, judge_pilot, room_to_choose
 
 
 def test_the_most_that_any_choice_gains_is_the_best_less_the_mean_of_every_query() -> None:
@@ -15,6 +15,10 @@ def test_the_most_that_any_choice_gains_is_the_best_less_the_mean_of_every_query
     assert verdict.most_ci95[0] <= verdict.most <= verdict.most_ci95[1]
     assert verdict.worth_training
     assert verdict.by_effect.calls == 100
+
+
+def test_the_room_to_choose_is_the_best_less_the_mean_of_every_query() -> None:
+    assert room_to_choose(np.array([[1.0, 0.0, 0.5], [0.3, 0.3, 0.3]])) == pytest.approx([0.5, 0.0])
 
 
 def test_no_prediction_goes_beyond_all_right() -> None:

@@ -33,6 +33,12 @@ def backend(task, model):
 """
 
 
+NEEDS_TWO = DEAF.replace("Deaf", "NeedsTwo").replace(
+    "for own in requests]\n        return", "if len(own.demos) < 2 else own.demos for own in requests]\n        return"
+)
+"""It hears one demonstration as little, and two as well as the world does."""
+
+
 @pytest.fixture(scope="module")
 def piloted(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     folder = tmp_path_factory.mktemp("piloted")
@@ -53,7 +59,8 @@ def test_a_pilot_asks_every_demonstration_with_every_query_and_its_lists_are_an_
     assert 6 * (1 + 4 + 1) <= found["calls"] <= 6 * (1 + 4 + 2)
     assert set(found["fixed"]) == {"1", "2"}
     assert sum(found["shares"][key] for key in ("query", "demonstration", "interaction_and_luck")) == pytest.approx(1.0)
-    assert len(found["says"]) == 6
+    assert len(found["says"]) == 7
+    assert "with one demonstration a prompt" in found["says"][3], "the promise says for how many shots it holds"
     report = piloted.report
     assert report["pilot"] == found
     assert set(report["arms"]["fixed"]["shots"]) == {"1", "2"}
@@ -98,6 +105,20 @@ def test_a_model_that_ignores_demonstrations_is_not_trained_for(tmp_path: Path, 
     assert (made.folder / "report.html").is_file()
     assert made.report["advice"]["arm"] is not None
     assert made.report["notes"] == []
+
+
+def test_a_model_that_only_lists_move_is_trained_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_two.py").write_text(NEEDS_TWO)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sets = [*PILOT, "score.backend=needs_two:backend", "eval.oracle=false", "task.world_seed=0"]
+    made = run_tiny(tmp_path / "run", tmp_path / "scores.db", *sets)
+    sys.modules.pop("needs_two", None)
+    pilot = made.report["pilot"]
+    assert pilot["any_choice"]["gain"] < 0.005, "one demonstration changes nothing"
+    assert pilot["list_gains"]["2"] >= 0.005
+    assert pilot["worth_training"]
+    assert "knowing the better of two such lists for every query would be worth +" in pilot["says"][-2]
+    assert "learned" in made.report["arms"]
 
 
 def test_the_forecast_holds_the_pilot_inside_the_budget() -> None:

@@ -66,8 +66,8 @@ class OpenAIBackend:
             )
         if not self.weighs:
             lines.append(
-                f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: search "
-                'goes by accuracy, and rewards must too, such as reward.mode = "soft_only"'
+                f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: what is "
+                "learnt and searched by is whether the written answer is right"
             )
         return "\n".join(lines)
 
