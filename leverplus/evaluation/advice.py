@@ -55,7 +55,7 @@ class DevArm:
         else:
             name = arm_name(plain)
         calibrated = " (calibrated)" if self.arm != plain else ""
-        if not self.shots:
+        if not self.shots or self.arm in MODEL_FREE:
             return name.rstrip(",") + calibrated
         most = "at most " if plain == "learned_auto" else ""
         return f"{name}{calibrated} with {most}{shots_name(self.shots)}"
@@ -90,6 +90,8 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     found: dict[str, Any] = {**best.as_json(), "n": len(dev.items), "training_helped": None, "why": ""}
     found["dev_accuracy"] = {arm: table[arm] for arm in dev.draws if arm in table}
     sentences = [f"Use {best.name}: {_percent(best.dev)} on {len(dev.items)} dev items."]
+    if best.dev == 0.0:
+        sentences.append("No answer was right on dev, so this is only the cheapest way.")
     if others:
         rival = others[0]
         on_dev = _compare(dev, best, rival)

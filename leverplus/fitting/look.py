@@ -21,6 +21,7 @@ from leverplus.metrics import postprocess_named
 from leverplus.parsing import parse_json
 from leverplus.rundir import shipped, write_text
 from leverplus.tasks.base import Task
+from leverplus.tasks.reading import as_word, other_format
 from leverplus.types import Item
 
 FEWEST_ITEMS = 40
@@ -79,6 +80,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DataError(f"{path} cannot be read ({reason})") from error
+    if other := other_format(path, text):
+        raise DataError(f"{path} {other}")
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -144,12 +147,9 @@ def pictures_beside(rows: Sequence[Mapping[str, Any]]) -> int:
 def _with_words(row: dict[str, Any]) -> dict[str, Any]:
     """A record whose label and answers are texts; numbers and truth values are written as JSON writes them."""
 
-    def word(value: Any) -> Any:
-        return json.dumps(value) if isinstance(value, (bool, int, float)) else value
-
-    own = {key: word(value) if key in ("label", "answer") else value for key, value in row.items()}
+    own = {key: as_word(value) if key in ("label", "answer") else value for key, value in row.items()}
     if isinstance(row.get("answers"), list):
-        own["answers"] = [word(value) for value in row["answers"]]
+        own["answers"] = [as_word(value) for value in row["answers"]]
     return own
 
 

@@ -31,9 +31,9 @@ def label_accuracy(answer: str, references: Sequence[str]) -> float:
     Case, spacing and marks around the label do not count ("Positive." is `positive`); nothing inside it is changed.
     """
     _require(references, "label accuracy")
-    counts = Counter(_label(reference) for reference in references)
+    counts = Counter(plain_label(reference) for reference in references)
     label, _ = counts.most_common(1)[0]
-    return float(_label(answer) == label)
+    return float(plain_label(answer) == label)
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
@@ -59,10 +59,10 @@ def _require(references: Sequence[str], name: str) -> None:
 
 
 def _normalised_or_label(text: str) -> str:
-    return normalise_answer(text) or _label(text)
+    return normalise_answer(text) or plain_label(text)
 
 
-def _label(text: str) -> str:
+def plain_label(text: str) -> str:
     """The text without case, extra spaces and outer marks; a text of marks only keeps them."""
     folded = " ".join(text.casefold().split())
     return _OUTER_MARKS.sub("", folded) or folded

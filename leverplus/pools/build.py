@@ -161,7 +161,8 @@ def _check_room(
     tightest = int(np.argmax([len(positions) for positions in forbidden]))
     room = len(items) - len(forbidden[tightest])
     if room < section.size:
+        smaller = f"set pool.size to at most {room} or " if room else ""
         raise LeverError(
             f"a pool of {section.size} cannot be filled: of {len(items)} demonstrations only {room} are neither query "
-            f"{queries[tightest].id} nor on its picture; set pool.size to at most {room} or give more demonstrations"
+            f"{queries[tightest].id} nor on its picture; {smaller}give more demonstrations (items of split train)"
         )

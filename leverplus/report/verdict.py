@@ -75,7 +75,7 @@ def verdict(report: Mapping[str, Any]) -> str:
         without_model = " (no model)" if rival in MODEL_FREE else ""
         name = f"{kind}, {arm_name(rival)}{without_model},"
         said = _by_claim([row for row in rows if row["baseline"] == rival])
-        lines.append(f"{name} has {_percent(mean_accuracy(arms[rival]))}: against it the learned selector {said}.")
+        lines.append(f"{name} has {_percent(mean_accuracy(arms[rival]))}: the learned selector {said}.")
     return " ".join(lines)
 
 
@@ -83,7 +83,7 @@ def _by_claim(rows: Sequence[Mapping[str, Any]]) -> str:
     """What may be said of the comparisons with one rival; shots of which the same is said stand together."""
     by_claim: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: int(row["shots"])):
-        claim = "is above" if row["diff"] > 0 else "is below"
+        claim = "is above it" if row["diff"] > 0 else "is below it"
         if within_noise(row):
             claim = "cannot be told from it"
         by_claim.setdefault(claim, []).append(f"{shots_name(row['shots'])} ({_difference(row)})")

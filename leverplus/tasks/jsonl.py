@@ -19,7 +19,7 @@ from leverplus.recipe.sections import TaskSection
 from leverplus.rundir import shipped
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
-from leverplus.tasks.reading import Problems, is_whole_number, read_text
+from leverplus.tasks.reading import Problems, as_word, is_whole_number, other_format, read_text
 from leverplus.tasks.splits import picture_root
 from leverplus.types import Item, ItemId
 
@@ -125,6 +125,9 @@ def read_jsonl(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
         return []
     rows: list[tuple[str, Mapping[str, Any]]] = []
     text = read_text(path, problems) or ""
+    if other := other_format(path, text):
+        problems.add(f"task.file = {path}", other)
+        return []
     # Not `splitlines`, which also splits at characters that may stand inside a JSON text, such as U+2028.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -135,7 +138,7 @@ def read_jsonl(section: TaskSection, problems: Problems) -> list[tuple[str, Mapp
             row.setdefault("id", number)  # whoever gives no ids finds an item again by its line
             rows.append((place, row))
         elif row is not UNREADABLE:
-            problems.add(place, f"must be an object in braces; it is {_shortened(row)}")
+            problems.add(place, f"must be an object in braces; it is {shortened(row)}")
     problems.present.append(f"{path} ({len(rows):,} records)")
     return rows
 
@@ -156,7 +159,7 @@ def json_record(line: str, place: str, problems: Problems) -> Any:
         return UNREADABLE
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
     """A value as JSON, at most 40 characters of it, for an error message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."
@@ -164,8 +167,7 @@ def _shortened(value: Any) -> str:
 
 def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Problems) -> Item | None:
     """The item of a record; None, with its problems reported, where the record is faulty."""
-    one_answer = [row["answer"]] if "answer" in row else []
-    answers = row.get("answers", one_answer)
+    answers = answers_of(row)
     faults = _faults(row, answers, section)
     image = None
     if not faults and row.get("image") and section.images != "none":
@@ -173,7 +175,7 @@ def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Pr
         image = str(root / row["image"])
         if not section.outside and not _is_below(Path(image), root):
             faults.append(
-                f"the picture {_shortened(row['image'])} lies outside {root}; move it there, set "
+                f"the picture {shortened(row['image'])} lies outside {root}; move it there, set "
                 "task.images = FOLDER, or allow it with task.outside = true"
             )
     for fault in faults:
@@ -194,6 +196,14 @@ def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Pr
     )
 
 
+def answers_of(row: Mapping[str, Any]) -> Any:
+    """The answers of a record, numbers and truth values as words; without any where it has none or null."""
+    answers = row.get("answers")
+    if answers is None:
+        answers = [] if row.get("answer") is None else [row["answer"]]
+    return [as_word(answer) for answer in answers] if isinstance(answers, list) else answers
+
+
 def _without_empty(answers: list[str]) -> list[str]:
     """The answers that are not empty; none where most annotators left it empty, so that the item is left out."""
     most_common = Item(ItemId(""), "", tuple(answers), "").answer
@@ -211,7 +221,7 @@ def _faults(row: Mapping[str, Any], answers: Any, section: TaskSection) -> list[
     if not isinstance(row.get("question"), str):
         faults.append("question must be a text")
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        faults.append("answers must be a list of texts")
+        faults.append(f"answers must be a list of texts; they are {shortened(answers)}")
     elif any(not answer.strip() for answer in answers) and not section.skip_empty:
         faults.append("an answer is empty; task.skip_empty = true leaves empty answers out")
     if not isinstance(image, (str, type(None))) or "\0" in (image or ""):

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from leverplus.metrics import postprocess_named
+from leverplus.metrics.text import plain_label
 from leverplus.recipe.sections import TaskSection
 from leverplus.tasks.base import SPLITS
 from leverplus.tasks.files import Draft, FileTask, task_from_drafts, text_id
-from leverplus.tasks.jsonl import read_jsonl
-from leverplus.tasks.reading import Problems, find_file, read_text
+from leverplus.tasks.jsonl import read_jsonl, shortened
+from leverplus.tasks.reading import Problems, as_word, find_file, read_text
 from leverplus.tasks.splits import group_of
 from leverplus.types import Item, ItemId
 
@@ -59,19 +61,46 @@ def labels(section: TaskSection) -> FileTask:
     problems = Problems("labels", "write the file yourself: one JSON record per line, see docs/tasks.md")
     drafts = []
     for place, row in read_jsonl(section, problems):
-        text, label, split = row.get("text"), row.get("label"), row.get("split") or ""
+        text, label, split = row.get("text"), as_word(row.get("label")), row.get("split") or ""
+        if label is None and section.skip_empty:
+            label = ""  # left out like every item without an answer
         if not isinstance(text, str) or not isinstance(label, str):
-            problems.add(place, "needs a text and a label, both texts")
+            problems.add(place, f"needs a text and a label, both texts; {_lack(row)}")
         elif split not in ("", *SPLITS):
             problems.add(place, f"split is '{split}'; allowed: {', '.join(SPLITS)}")
-        elif postprocess_named(POSTPROCESS)(label) != label:
-            problems.add(place, f"the label {label!r} would be cut from a model's text as another; use a shorter word")
+        elif (cut := postprocess_named(POSTPROCESS)(label)) != label:
+            problems.add(place, f"the label {label!r} would be cut from a model's text as {cut!r}; write another word")
         else:
             drafts.append(Draft(_item(str(row["id"]), text, label, split), place))
-    known = tuple(dict.fromkeys(draft.item.answer for draft in drafts))
-    if len(known) == 1:
-        problems.add("task.file", f"all texts have the label {known[0]!r}; there is nothing to tell apart")
-    return _build("labels", drafts, known, section, problems)
+    known = tuple(dict.fromkeys(draft.item.answer for draft in drafts if draft.item.answer))
+    alike = _alike(known)
+    if len(alike) == 1:
+        which = f"the label {known[0]!r}" if len(known) == 1 else f"labels that count as one: {_quoted(known)}"
+        problems.add("task.file", f"all texts have {which}; there is nothing to tell apart")
+    notes = [f"the labels {_quoted(own)} count as one and the same answer" for own in alike if len(own) > 1]
+    return _build("labels", drafts, known, section, problems, notes=notes)
+
+
+def _lack(row: Mapping[str, Any]) -> str:
+    """What a record has instead of a text and a label."""
+    for key in ("text", "label"):
+        if key not in row:
+            return f"its keys are {', '.join(own[:40] for own in row if own != 'id')}"
+    key = "label" if isinstance(row["text"], str) else "text"
+    left_out = "; task.skip_empty = true leaves such items out" if row["label"] is None else ""
+    return f"its {key} is {shortened(row[key])}{left_out}"
+
+
+def _alike(known: Sequence[str]) -> list[list[str]]:
+    """Labels in groups that are judged as the same: case, spacing and outer marks do not count."""
+    groups: dict[str, list[str]] = {}
+    for label in known:
+        groups.setdefault(plain_label(label), []).append(label)
+    return list(groups.values())
+
+
+def _quoted(labels: Sequence[str]) -> str:
+    return ", ".join(map(repr, labels[:5])) + (", ..." if len(labels) > 5 else "")
 
 
 def _read_files(
@@ -110,7 +139,13 @@ def _item(number: str, text: str, label: str, split: str) -> Item:
 
 
 def _build(
-    name: str, drafts: Sequence[Draft], known: tuple[str, ...], section: TaskSection, problems: Problems
+    name: str,
+    drafts: Sequence[Draft],
+    known: tuple[str, ...],
+    section: TaskSection,
+    problems: Problems,
+    *,
+    notes: Sequence[str] = (),
 ) -> FileTask:
     """Build the task after leaving out texts that stand in a later split too: test wins over dev, dev over train."""
     rank = {split: place for place, split in enumerate(("", *SPLITS))}
@@ -121,7 +156,8 @@ def _build(
             last_split[group] = split
     kept = [draft for draft in drafts if last_split[group_of(draft.item)] == draft.item.split]
     lost = len(drafts) - len(kept)
-    notes = [f"{lost} texts were left out because a later split has them too"] if lost else []
+    if lost:
+        notes = [*notes, f"{lost} texts were left out because a later split has them too"]
     return task_from_drafts(
         name, kept, section, problems, metric="label_accuracy", postprocess=POSTPROCESS, labels=known, notes=notes
     )

@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,6 +16,9 @@ from leverplus.parsing import parse_json
 
 LISTED = 20
 """At most so many problems are written out; the rest is counted."""
+
+LISTED_ALIKE = 3
+"""At most so many places of the same problem are written out."""
 
 MOST_GROWTH, ALWAYS_ALLOWED = 200, 1 << 26
 """A gzip file may grow 200 times (JSON of one repeated record does), or to 64 MB, whichever is more."""
@@ -29,23 +33,38 @@ class Problems:
 
     task: str
     where: str = ""
-    found: list[str] = field(default_factory=list)
+    found: list[tuple[str, str]] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
 
     def add(self, place: str, what: str) -> None:
-        self.found.append(f"{place}: {what}")
+        self.found.append((place, what))
 
     def finish(self) -> None:
         if not self.found:
             return
-        lines = [f"  - {line}" for line in self.found[:LISTED]]
-        if len(self.found) > LISTED:
-            lines.append(f"  ... and {len(self.found) - LISTED:,} more")
+        lines = self._listed()
         lines += [f"  found: {line}" for line in self.present]
         if self.where:
             lines.append(f"  where to get it: {self.where}")
         count = "1 problem" if len(self.found) == 1 else f"{len(self.found):,} problems"
         raise DataError(f"task {self.task}: {count}, nothing was loaded\n" + "\n".join(lines))
+
+    def _listed(self) -> list[str]:
+        """The lines of a message: what is wrong in the order found, the same thing at a few places only."""
+        places: dict[str, list[str]] = {}
+        for place, what in self.found:
+            places.setdefault(what, []).append(place)
+        lines: list[str] = []
+        shown = 0
+        for what, own in places.items():
+            if len(lines) >= LISTED:
+                lines.append(f"  ... and {len(self.found) - shown:,} more")
+                break
+            lines += [f"  - {place}: {what}" for place in own[:LISTED_ALIKE]]
+            if len(own) > LISTED_ALIKE:
+                lines.append(f"    ... the same at {len(own) - LISTED_ALIKE:,} more places")
+            shown += len(own)
+        return lines
 
 
 def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
@@ -107,6 +126,33 @@ def records_under(value: Any, key: str, path: Path, problems: Problems) -> list[
             problems.add(str(path), f'must hold {{"{key}": [...]}}, a list of records')
         return []
     return rows
+
+
+def other_format(path: Path, text: str) -> str:
+    """What a file is that does not hold one JSON record per line, and how to convert it; "" where it may hold them."""
+    first = text.lstrip().split("\n", maxsplit=1)[0].strip()
+    opened = f"open({str(path)!r}, encoding='utf-8-sig', newline='')"
+    what = ""
+    if first.startswith("["):
+        with suppress(json.JSONDecodeError):
+            if isinstance(parse_json(text), list):
+                what, rows, imported = "one JSON list", f"json.load({opened})", "json"
+    elif first and not first.startswith("{"):
+        columns, separator = max((first.count(mark), mark) for mark in ",;\t")
+        if columns:
+            what = f"a table of {columns + 1} columns"
+            rows, imported = f"csv.DictReader({opened}, delimiter={separator!r})", "csv, json"
+    if not what:
+        return ""
+    return (
+        f"is {what}, not one JSON record per line; convert it and give the new file: "
+        f'python -c "import {imported}; [print(json.dumps(row)) for row in {rows}]" > {path.stem}.jsonl'
+    )
+
+
+def as_word(value: Any) -> Any:
+    """A number or a truth value as JSON writes it, so that it can be an answer; anything else as it is."""
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else value
 
 
 def is_whole_number(value: Any) -> TypeGuard[int]:

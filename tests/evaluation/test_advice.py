@@ -49,6 +49,17 @@ def test_equals_go_to_the_cheaper_one() -> None:
     assert "which does not ask the model" in advise(dev, None)["why"]
 
 
+def test_an_answer_without_a_model_is_advised_without_shots() -> None:
+    """The evaluation repeats it at every number of shots, where it shows nothing."""
+    found = advise(results(majority1=30, majority2=30, learned1=20), None)
+    assert found["why"].startswith("Use the majority answer, which does not ask the model: 75.0 % on 40 dev items.")
+
+
+def test_advice_by_nothing_right_says_so() -> None:
+    assert "No answer was right on dev" in advise(results(zero_shot0=0, learned1=0), None)["why"]
+    assert "No answer was right" not in advise(results(zero_shot0=1, learned1=0), None)["why"]
+
+
 def test_no_arm_that_dev_shows_worse_is_ever_advised_and_oracles_are_no_choice() -> None:
     for seed in range(50):
         draw = random.Random(seed)

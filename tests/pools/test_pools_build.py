@@ -198,6 +198,9 @@ def test_a_set_that_is_too_small_is_refused_with_the_largest_possible_size(make_
     with pytest.raises(LeverError, match=r"pool of 10 .* of 12 demonstrations only 9 .*pool\.size to at most 9"):
         build(PoolSection(size=10), items, vectors, items, vectors)
     assert len(build(PoolSection(size=9), items, vectors, items, vectors)) == 12
+    items, vectors = make_set(3, per_image=3)
+    with pytest.raises(LeverError, match=r"only 0 .* nor on its picture; give more demonstrations"):
+        build(PoolSection(size=2), items, vectors, items, vectors)
 
 
 def test_no_queries_give_no_pools(make_set):

@@ -95,7 +95,7 @@ def test_hostile_texts_make_no_element_and_no_attribute(text) -> None:
 
 
 def test_verdict_findings_and_origin_are_told(text, made) -> None:
-    assert "is above at 1 shot (" in text
+    assert "is above it at 1 shot (" in text
     assert "Try:" not in text  # no finding here says what to try
     assert "bare" in Page(text).texts["training"]
     origin = Page(text).texts["recipe"]

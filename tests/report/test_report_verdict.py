@@ -22,14 +22,14 @@ def test_a_clear_difference_is_called_above_or_below_with_its_interval() -> None
     text = verdict(report(row(), nearest_text=0.5, learned=0.6))
     assert text.startswith("At 1 shot the learned selector has 60.0 % on 200 items.")
     assert "Its strongest rival, nearest by text, has 50.0 %" in text
-    assert "is above at 1 shot (+10.0 points, +2.0 to +18.0)" in text
+    assert "is above it at 1 shot (+10.0 points, +2.0 to +18.0)" in text
     assert "is below" in verdict(report(row(diff=-0.1, ci95=(-0.18, -0.02)), nearest_text=0.5, learned=0.4))
 
 
 @pytest.mark.parametrize("noisy", [row(p=0.2), row(ci95=(-0.01, 0.2)), row(ci95=(0.0, 0.2))])
 def test_a_difference_inside_the_noise_claims_nothing(noisy) -> None:
     text = verdict(report(noisy, nearest_text=0.5, learned=0.5))
-    assert "cannot be told from" in text
+    assert "has 50.0 %: the learned selector cannot be told from it at 1 shot" in text
     assert "above" not in text
 
 
@@ -49,7 +49,7 @@ def test_every_number_of_shots_and_the_strongest_rival_of_all_are_named() -> Non
     text = verdict(own)
     assert "On average over 1 and 2 shots the learned selector has 60.0 %" in text
     assert "Its strongest rival, label vote (no model), has 69.0 %" in text
-    assert "is below at 1 shot (-9.0 points, -14.0 to -3.0) and cannot be told from it at 2 shots" in text
+    assert "is below it at 1 shot (-9.0 points, -14.0 to -3.0) and cannot be told from it at 2 shots" in text
     assert "The strongest prompt without training, nearest, diverse (MMR), has 55.0 %" in text
 
 

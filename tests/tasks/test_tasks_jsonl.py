@@ -199,6 +199,20 @@ def test_items_without_an_answer_are_left_out_when_told_to(tmp_path, section) ->
     assert any("2 items without an answer were left out: 0, 2" in note for note in task.notes)
 
 
+def test_answers_that_are_numbers_truth_values_or_null(tmp_path, section) -> None:
+    lines = [{"id": n, "question": f"What is {n}?", "answer": (n, True, 1.5)[n % 3]} for n in range(30)]
+    task = jsonl(section(file=write(tmp_path / "a.jsonl", lines)))
+    assert [task.item(ItemId(str(n))).answers for n in range(3)] == [("0",), ("true",), ("1.5",)]
+    lines[4]["answer"] = None
+    path = write(tmp_path / "b.jsonl", lines)
+    with pytest.raises(DataError, match=r"line 5: the answer is empty; task\.skip_empty = true leaves such items out"):
+        jsonl(section(file=path))
+    assert sum(len(jsonl(section(file=path, skip_empty=True)).items(split)) for split in SPLITS) == 29
+    lines[4] = {"id": 4, "question": "What?", "answers": "yes"}
+    with pytest.raises(DataError, match='answers must be a list of texts; they are "yes"'):
+        jsonl(section(file=write(tmp_path / "c.jsonl", lines)))
+
+
 def test_marks_and_line_ends_of_other_systems_are_read(tmp_path, section) -> None:
     path = tmp_path / "a.jsonl"
     body = "\r\n".join(json.dumps(row) for row in rows()) + "\r\n\r\n  \r\n"

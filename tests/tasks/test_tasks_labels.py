@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +73,65 @@ def test_any_jsonl_with_labels_is_a_task(tmp_path, section) -> None:
         labels(section(file=path))
     assert "line 1: the label 'Answer, other' would be cut" in str(caught.value)
     assert "line 2: the question is empty" in str(caught.value)
+
+
+def lines(path, *own) -> Path:
+    path.write_text("".join(json.dumps({"text": f"text {n}", "label": own[n % len(own)]}) + "\n" for n in range(40)))
+    return path
+
+
+def test_labels_that_are_numbers_or_truth_values_are_words(tmp_path, section) -> None:
+    assert labels(section(file=lines(tmp_path / "a.jsonl", 0, 1, 2.5))).labels == ("0", "1", "2.5")
+    assert labels(section(file=lines(tmp_path / "b.jsonl", True, False))).labels == ("true", "false")
+
+
+def test_texts_without_a_label_are_left_out_when_told_to(tmp_path, section) -> None:
+    path = lines(tmp_path / "a.jsonl", "yes", None, "no", "")
+    with pytest.raises(DataError, match=r"line 2: .*its label is null; task\.skip_empty = true leaves such items out"):
+        labels(section(file=path))
+    task = labels(section(file=path, skip_empty=True))
+    assert task.labels == ("yes", "no")
+    assert sum(len(task.items(split)) for split in SPLITS) == 20
+
+
+def test_labels_that_count_as_one_are_said_and_refused_where_nothing_is_left(tmp_path, section) -> None:
+    task = labels(section(file=lines(tmp_path / "a.jsonl", "Good", "good", "bad")))
+    assert task.notes == ("the labels 'Good', 'good' count as one and the same answer",)
+    with pytest.raises(DataError, match=r"labels that count as one: 'Good', 'good'; there is nothing to tell apart"):
+        labels(section(file=lines(tmp_path / "b.jsonl", "Good", "good")))
+
+
+def test_records_of_other_keys_are_refused_with_their_keys_and_few_lines(tmp_path, section) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"sentence": f"text {n}", "class": "x"}) + "\n" for n in range(60)))
+    with pytest.raises(DataError) as caught:
+        labels(section(file=path))
+    said = str(caught.value).splitlines()
+    assert said[0].startswith("task labels: 60 problems")
+    assert said[1].endswith("line 1: needs a text and a label, both texts; its keys are sentence, class")
+    assert said[4] == "    ... the same at 57 more places"
+
+
+@pytest.mark.parametrize("form", ["excel.csv", "commas.csv", "tabs.tsv", "list.json", "list on one line.json"])
+def test_tables_and_lists_are_refused_with_a_command_that_converts_them(tmp_path, section, form: str) -> None:
+    rows = [{"text": f"text, {n}; é", "label": "yn"[n % 2]} for n in range(40)]
+    path, out = tmp_path / form, io.StringIO(newline="")
+    if form.startswith("list"):
+        out.write(json.dumps(rows, indent=None if "one line" in form else 1))
+    else:
+        mark = {"excel.csv": ";", "commas.csv": ",", "tabs.tsv": "\t"}[form]
+        table = csv.DictWriter(out, ["text", "label"], delimiter=mark)
+        table.writeheader()
+        table.writerows(rows)
+    path.write_bytes((b"\xef\xbb\xbf" if form == "excel.csv" else b"") + out.getvalue().encode())
+    with pytest.raises(DataError) as caught:
+        labels(section(file=path))
+    (said,) = [line for line in str(caught.value).splitlines() if "convert it" in line]
+    code = said[said.index('python -c "') + len('python -c "') : said.rindex('"')]
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    (tmp_path / "new.jsonl").write_bytes(printed)
+    task = labels(section(file=tmp_path / "new.jsonl"))
+    assert {item.question for split in SPLITS for item in task.items(split)} == {row["text"] for row in rows}
 
 
 def test_the_real_trec_and_sst2_files_are_read(shared_data, section) -> None:
