@@ -1,4 +1,4 @@
-"""docs/serve.md: its Python runs, and it names every flag, route and metric there is."""
+"""docs/serve.md: its Python runs, and it names every flag; docs/reference/http.md names every route and metric."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from leverplus.cli import serve
 from leverplus.serve.metrics import COUNTERS, GAUGES, HISTOGRAMS, OUTCOMES, ROUTES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +46,8 @@ def test_the_page_names_every_flag_with_its_default() -> None:
             assert float(rows[flag]) == default, flag
 
 
-def test_the_page_names_every_route_metric_and_outcome() -> None:
+def test_the_reference_names_every_route_metric_and_outcome() -> None:
     routes = set(ROUTES) - {"/assets", "/v1", "other"}
-    assert [route for route in routes if f"{route}`" not in PAGE] == []
-    assert [name for name in (*COUNTERS, *GAUGES, *HISTOGRAMS) if f"`{name}" not in PAGE] == []
+    assert [route for route in routes if f"{route}`" not in REFERENCE] == []
+    assert [name for name in (*COUNTERS, *GAUGES, *HISTOGRAMS) if f"`{name}" not in REFERENCE] == []
     assert [name for name in OUTCOMES if f"`{name}`" not in PAGE] == []
