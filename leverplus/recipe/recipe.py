@@ -151,6 +151,11 @@ def find_recipe(name: str) -> Path:
     for folder in (FOLDER, LEGACY_FOLDER):
         if (folder / f"{name}.toml").is_file():
             return folder / f"{name}.toml"
+    if path.is_file():
+        raise UnknownName(
+            f"{name} is no recipe, whose name ends in .toml; if these are your data, type "
+            f"`lever fit {name} --model MODEL`, or `lever run own_labels --set task.file={name}`"
+        )
     near = difflib.get_close_matches(name, [*recipe_names(), *gallery_names(), *documents_names()], n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     raise UnknownName(

@@ -104,6 +104,29 @@ def test_free_answers_that_are_all_the_same_are_evaluated(
     assert outcome.end == "evaluated", outcome.message
 
 
+def test_a_text_too_long_for_the_model_is_refused_before_anything_is_asked(
+    tmp_path: Path, tiny_models: dict[str, str], asked: Asked
+) -> None:
+    splits = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+    rows = labelled(*((f"text {n}", "AB"[n % 2], split) for n, split in enumerate(splits)))
+    rows[9]["text"] += " word" * 4000
+    before = asked.count
+    outcome = run_rows(tmp_path, asked, rows, small_recipe(tiny_models))
+    assert outcome.end == "refused", outcome.message
+    assert "1 text is too long for this model: data.jsonl, line 10 takes 20,0" in outcome.message
+    assert asked.count == before
+
+
+def test_demonstrations_that_are_too_long_together_are_refused_with_the_keys(
+    tmp_path: Path, tiny_models: dict[str, str], asked: Asked
+) -> None:
+    splits = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+    rows = labelled(*((f"text {n}" + " word" * 600, "AB"[n % 2], split) for n, split in enumerate(splits)))
+    outcome = run_rows(tmp_path, asked, rows, small_recipe(tiny_models))
+    assert outcome.end == "refused", outcome.message
+    assert "and the model has room for 4,096; its longest text is item" in outcome.message
+
+
 def test_a_relative_model_folder_is_found_from_another_folder(
     tmp_path: Path, tiny_models: dict[str, str], asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,12 @@ def test_a_recipe_that_is_not_there_is_named() -> None:
         load_recipe("wrold")
 
 
+def test_a_data_file_in_a_recipes_place_is_told_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("{}")
+    with pytest.raises(UnknownName, match=r"mine\.jsonl is no recipe.*`lever fit .*mine\.jsonl --model MODEL`"):
+        load_recipe(str(tmp_path / "mine.jsonl"))
+
+
 def test_a_section_that_is_a_value_is_refused() -> None:
     assert problems_of({"pool": 3}) == ["pool: must be a section, written [pool]"]
     assert problems_of({"purpose": 3}) == ["purpose: must be a text"]

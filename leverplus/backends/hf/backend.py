@@ -17,9 +17,9 @@ from leverplus.backends.hf.load import load_model
 from leverplus.backends.hf.reader import PromptReading, Reader, tokens_that_fit
 from leverplus.backends.hf.sight import Sight, prompts_for
 from leverplus.backends.hf.tree import Codes, Prompt
-from leverplus.errors import ScoringError
+from leverplus.errors import DataError, ScoringError
 from leverplus.recipe.model import ModelSection
-from leverplus.tasks.base import Task
+from leverplus.tasks.base import SPLITS, Task
 from leverplus.types import Item
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
@@ -42,6 +42,8 @@ class HfBackend:
         self.sight = Sight(task, processor, model, section) if processor is not None else None
         self.language = self.sight.language if self.sight else Language(model)
         self.prompts = prompts_for(self.loaded.tokenizer, processor, section)
+        self.longest: int | None = getattr(self.language.config, "max_position_embeddings", None)
+        self._require_texts_that_fit()
         beams = Beams(section.beams, section.length_penalty)
         tokens = section.batch_tokens or tokens_that_fit(self.language)
         self.reader = Reader(self.language, batch_tokens=tokens, beams=beams)
@@ -111,11 +113,12 @@ class HfBackend:
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
         codes, positions = self._codes(ids, shown)  # (L,), (P, L)
-        longest = getattr(self.language.config, "max_position_embeddings", None)
-        if longest is not None and int(positions.max()) >= longest:
+        if self.longest is not None and int(positions.max()) >= self.longest:
+            largest = max((*request.demos, request.query), key=lambda item: len(item.question))
             raise ScoringError(
-                f"query {request.query.id} with {len(request.demos)} demonstrations takes {int(positions.max()) + 1} "
-                f"places; the model has {longest}: show fewer or shorter ones"
+                f"query {request.query.id} with {len(request.demos)} demonstrations takes {int(positions.max()) + 1:,} "
+                f"tokens, and the model has room for {self.longest:,}; its longest text is item {largest.id}: shorten "
+                "the longest texts of the data or leave them out, or show fewer (eval.shots, score.dev_shots)"
             )
         answers = tuple(self.prompts.answer(text, reference) for reference in request.references)
         return Prompt(codes, positions, answers)
@@ -131,6 +134,26 @@ class HfBackend:
             return ids, np.arange(len(ids), dtype=np.int64)[None]
         codes = self.sight.pictures.codes(ids, [self.sight.slot(item) for item in shown])
         return codes, self.sight.pictures.positions(codes)
+
+    def _require_texts_that_fit(self) -> None:
+        """Refuse items whose text alone is too long for the model, before anything is asked."""
+        if self.longest is None:
+            return
+        too_long: list[tuple[Item, int]] = []
+        for split in SPLITS:
+            for item in self.task.items(split):
+                # A token has a byte at least, so that most texts need not be made into tokens.
+                if len(item.question.encode(errors="replace")) > self.longest // 2:
+                    ids = self.prompts.tokens_of([self.prompts.text(Request(item, (), ()))])[0]
+                    if len(ids) >= self.longest:
+                        too_long.append((item, len(ids)))
+        if too_long:
+            (item, tokens), places = too_long[0], getattr(self.task, "places", {})
+            count = "1 text is" if len(too_long) == 1 else f"{len(too_long):,} texts are"
+            raise DataError(
+                f"{count} too long for this model: {places.get(item.id, f'item {item.id}')} takes {tokens:,} tokens, "
+                f"and the model has room for {self.longest:,}; shorten such texts in task.file or leave them out"
+            )
 
     def _verify(self) -> None:
         """Refuse a model for which reading in parts does not give its own logits, with pictures if it sees any."""

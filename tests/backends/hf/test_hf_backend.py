@@ -84,7 +84,7 @@ def test_a_language_model_is_not_shown_pictures(backend: HfBackend) -> None:
 
 
 def test_a_prompt_that_is_too_long_names_its_query(backend: HfBackend) -> None:
-    with pytest.raises(ScoringError, match=f"query {QUERY.id} with 0 demonstrations takes .* the model has 4096"):
+    with pytest.raises(ScoringError, match=f"query {QUERY.id} with 0 demonstrations takes .* has room for 4,096"):
         backend.answer([Request(replace(QUERY, question="colour " * 5000), (), ("red",))])
 
 
