@@ -76,7 +76,7 @@ def paint(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_adapters_are_trained_saved_and_used_from_the_recipe_to_the_selector(tmp_path, monkeypatch) -> None:
+def test_adapters_are_trained_saved_and_used_from_the_recipe_to_the_selector(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("LEVERPLUS_STORE", str(tmp_path / "scores.db"))
     paint(tmp_path)
     weights = save_dual_model(tmp_path / "weights", "clip")
@@ -105,3 +105,12 @@ def test_adapters_are_trained_saved_and_used_from_the_recipe_to_the_selector(tmp
     assert (
         main(["select", str(out), "--image", str(tmp_path / "2.png"), "--question", "what color is it", "-k", "1"]) == 0
     )
+    assert main(["pack", str(out), "--arm", "learned", "--out", str(tmp_path / "bundle")]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lever:")]
+    assert said == [
+        "lever: a selector with adapters in the embedder cannot be packed; train one with sft.lora_rank = 0"
+    ]
+    assert not (tmp_path / "bundle").exists()
+    assert main(["pack", str(out), "--arm", "nearest_both", "--out", str(tmp_path / "bundle")]) == 0
+    near = Selector.load(tmp_path / "bundle").select(image=tmp_path / "2.png", question="what color is it", shots=1)
+    assert len(near) == 1, "ways that are not learned are packed from the same run"

@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     calls = made.report["calls"]
     counts = f"{calls['training']:,} training, {calls['dev']:,} dev, {calls['test']:,} test"
     print(f"{time.monotonic() - started:.0f} s; calls: {counts}")
-    print(f"bundle {made.folder}, figures in {made.folder}/fit.json, report in {made.folder}/report.html")
+    there = (made.folder / "report.html").is_file()
+    report = f"report in {made.folder}/report.html" if there else "no report: type the same command to make it again"
+    print(f"bundle {made.folder}, figures in {made.folder}/fit.json, {report}")
     for warning in made.report["warnings"]:
         print(f"warning: {warning}")
     print(f"Recommendation: {made.report['recommended']['why']}")

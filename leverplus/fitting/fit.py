@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.fitting.look import FoundData, describe_task, find_data
-from leverplus.fitting.plan import CALLS, SELF_TEST, SeenData, SplitShares, divide, model_values, recipe_values
+from leverplus.fitting.money import check_money, require_paid
+from leverplus.fitting.plan import (
+    CALLS,
+    SELF_TEST,
+    SeenData,
+    SplitShares,
+    divide,
+    model_values,
+    recipe_values,
+    smallest_plan,
+)
 from leverplus.rundir import (
     disk_sentence,
     lock_folder,
@@ -105,15 +115,15 @@ def fit(
     _check(wanted, folder)
     with disk_sentence(folder):
         make_private_folder(folder.parent)
-    run = _open(wanted, folder, store, say, progress)
-    planned = _forecast(run, wanted)
+    run, smallest = _open(wanted, folder, store, say, progress)
+    planned = _forecast(run, wanted, smallest)
     say(f"forecast: {planned['line']}")
     recipe = folder.with_name(f"{folder.name}.toml")
     if dry_run:
         return Fit(folder, recipe, planned)
     if (done := _done_before(run, folder)) is not None:
         say(f"{folder} is finished; nothing was asked")
-        return Fit(folder, recipe, planned, done)
+        return Fit(folder, recipe, planned, _with_report(run, folder, done))
     with lock_folder(run.folder):
         report = _carry_out(run, folder)
     return Fit(folder, recipe, planned, report)
@@ -133,12 +143,13 @@ def _check(wanted: FitRequest, folder: Path) -> None:
         raise WrongUsage("--shots is empty; give whole numbers from 1 to 8, such as 1,2,4")
     if wanted.calls is not None and wanted.calls < 1:
         raise WrongUsage(f"--calls {wanted.calls}: must be a whole number of at least 1")
+    check_money(wanted.model_settings, wanted.model)
     if folder.exists() and not (folder / FIT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise LeverError(f"{folder} exists and holds no fit; choose another folder with --out DIR")
 
 
-def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progress: Progress) -> Run:
-    """Look, decide, write the recipe, and open its run beside the bundle."""
+def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progress: Progress) -> tuple[Run, int]:
+    """Look, decide, write the recipe, and open its run beside the bundle; also the calls of the smallest plan."""
     from leverplus.engine.open import build_task
     from leverplus.experiment.opening import open_run
     from leverplus.recipe.recipe import load_recipe
@@ -159,10 +170,10 @@ def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progre
         raise DataError(_one_sentence(str(error), data)) from error
     for line in describe_task(task):
         say(f"data: {line}")
-    values = _decide(wanted, data, task, say)
+    values, smallest = _decide(wanted, data, task, say)
     path = folder.with_name(f"{folder.name}.toml")
     _write_recipe(path, values, say)
-    return open_run(
+    run = open_run(
         load_recipe(str(path)),
         path,
         folder.with_name(f"{folder.name}.run"),
@@ -171,6 +182,7 @@ def _open(wanted: FitRequest, folder: Path, store: Path | None, say: Say, progre
         say=say,
         progress=progress,
     )
+    return run, smallest
 
 
 def _one_sentence(problems: str, data: FoundData) -> str:
@@ -188,8 +200,8 @@ def _one_sentence(problems: str, data: FoundData) -> str:
     return f"{named}{listed}" if named != found[0] else f"{data.source or file}: {found[0]}{listed}"
 
 
-def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> dict[str, Any]:
-    """The values of the recipe, every rule said."""
+def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> tuple[dict[str, Any], int]:
+    """The values of the recipe, every rule said, and the calls of the smallest plan (0: calls cost nothing)."""
     shown = any(item.image is not None for split in ("train", "dev") for item in task.items(split))
     model = _named_model(model_values(wanted.model), wanted, say)
     if unknown := set(wanted.model_settings) - _model_keys():
@@ -200,6 +212,7 @@ def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> dict[s
     weighs = _weighs(model, task, shown, say)
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
     seen = SeenData(task.name, **counts, labels=labels, pictures=sees, shown=shown, weighs=weighs, texts=data.texts)
+    smallest = 0
     if model["backend"] == "table":
         _check_table(model["model"]["name"])
         shots = wanted.shots or (1,)
@@ -211,13 +224,13 @@ def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> dict[s
     else:
         shots = wanted.shots or SHOTS
         calls = wanted.calls or CALLS
-        shares = divide(calls, seen, shots)
+        shares, smallest = divide(calls, seen, shots), smallest_plan(seen, shots)
         say(f"rule: {shares.rule(calls)}")
         say(f"rule: {shares.pilot_rule()}")
     values, rules = recipe_values({"task": data.values, "embed": embed, "model": model}, seen, shares, shots)
     for rule in rules:
         say(f"rule: {rule}")
-    return values
+    return values, smallest
 
 
 def _named_model(model: dict[str, Any], wanted: FitRequest, say: Say) -> dict[str, Any]:
@@ -304,7 +317,7 @@ def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
         if backend.weighs:
             model["model"]["prompt"] = form
             return True
-    model["model"]["prompt"] = "chat"
+    model["model"] |= {"prompt": "chat", "logprobs": "never"}  # known now: not asked again, and not priced
     say("model: the server gives no log-probabilities of given answers; answers are written and judged")
     return False
 
@@ -334,10 +347,10 @@ def _digest(body: str) -> str:
     return sha256(body.encode()).hexdigest()[:12]
 
 
-def _forecast(run: Run, wanted: FitRequest) -> dict[str, Any]:
-    """All calls before the first one, and a refusal where they pass what was allowed."""
+def _forecast(run: Run, wanted: FitRequest, smallest: int) -> dict[str, Any]:
+    """All calls before the first one, and a refusal where they pass what was allowed; `smallest` is the least plan."""
     from leverplus.experiment.forecast import forecast_calls, rough_price
-    from leverplus.recipe.forecast import as_json, line
+    from leverplus.recipe.forecast import ForecastPart, as_json, line
 
     parts = forecast_calls(run)
     table = run.recipe.score.backend == "table"
@@ -348,7 +361,8 @@ def _forecast(run: Run, wanted: FitRequest) -> dict[str, Any]:
             f"this recipe may take {total:,} calls with its self-test, more than --calls {wanted.calls:,}; lower "
             "score.budget, eval.items or eval.dev_items in it, or delete it"
         )
-    price = rough_price(run, parts)
+    price = rough_price(run, [*parts, ForecastPart("self-test", test, exact=False, demos=1)])
+    require_paid(run.recipe.model.max_cost, price, total, smallest)
     money = "" if price is None else f"; roughly {price:,.2f} at the prices given, pictures not counted"
     said = f"self-test at most {test:,}, then {line(parts)}{money}"
     return {"line": said, "calls": total, "self_test": test, "price": price, "parts": as_json(parts)["parts"]}
@@ -364,6 +378,21 @@ def _done_before(run: Run, folder: Path) -> dict[str, Any] | None:
     raise LeverError(
         f"{folder} is the fit of other data or settings; choose another folder with --out DIR, or delete it"
     )
+
+
+def _with_report(run: Run, folder: Path, done: dict[str, Any]) -> dict[str, Any]:
+    """What a finished fit says, after the page that failed in it was made up."""
+    from leverplus.report.build import build_report
+
+    if (folder / REPORT).is_file():
+        return done
+    page = build_report(run)
+    with disk_sentence(folder):
+        shutil.copyfile(page, folder / REPORT)
+        missing = f"{REPORT} is missing"
+        done = {**done, "warnings": [own for own in done["warnings"] if not own.startswith(missing)]}
+        write_json(folder / FIT, done)
+    return done
 
 
 def _carry_out(run: Run, folder: Path) -> dict[str, Any]:

@@ -32,6 +32,8 @@ PILOT_QUERIES = (8, 60)
 """Fewest and most training queries of the pilot; where a tenth of the calls pays for fewer there is none."""
 YOURS = "your instruction stands before them word for word, and zero-shot is your instruction alone"
 STAGE_EPOCHS = {"label_pretraining": 4, "listwise": 6}
+EPOCHS = sum(count + 1 for count in STAGE_EPOCHS.values())
+"""How often training is judged on dev at most: after every epoch, and once more for each stage."""
 DEV_SHARE, TEST_SHARE = 0.25, 0.3
 MOST_DEV, MOST_TEST = 200, 500
 
@@ -126,31 +128,43 @@ def divide(calls: int, seen: SeenData, shots: Sequence[int]) -> SplitShares:
     return _divide(calls, seen, shots, 0)
 
 
+def smallest_plan(seen: SeenData, shots: Sequence[int]) -> int:
+    """The fewest calls that a fit of these data can do with: no pilot, the fewest items of dev and test."""
+    per_dev, per_test = _asked_per_split(seen, shots, pilot=False)
+    few_dev, few_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
+    return SELF_TEST + few_dev * per_dev + few_test * per_test + _training(4)
+
+
+def _asked_per_split(seen: SeenData, shots: Sequence[int], *, pilot: bool) -> tuple[int, int]:
+    """Most calls of a dev item and of a test item."""
+    per_test = asked_per_item(shots, seen.pictures, pilot)
+    return per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0), per_test
+
+
+def _training(queries: int, pilot: int = 0) -> int:
+    """Fewest calls of training that is judged on so many dev queries."""
+    return pilot + queries * EPOCHS + 4 * (POOL + 1)
+
+
 def _divide(calls: int, seen: SeenData, shots: Sequence[int], pilot: int) -> SplitShares:
     """The same where the pilot takes so many calls."""
-    per_test = asked_per_item(shots, seen.pictures, pilot > 0)
-    per_dev = per_test + (len(TEXT_SHARES) * len(shots) if seen.pictures else 0)
-    epochs = sum(count + 1 for count in STAGE_EPOCHS.values())
-
-    def training(queries: int) -> int:
-        return pilot + queries * epochs + 4 * (POOL + 1)
-
+    per_dev, per_test = _asked_per_split(seen, shots, pilot=pilot > 0)
     few_dev, few_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
-    smallest = SELF_TEST + few_dev * per_dev + few_test * per_test + training(4)
+    smallest = SELF_TEST + few_dev * per_dev + few_test * per_test + _training(4, pilot)
     if calls < smallest:
         raise LeverError(
             f"{calls:,} calls are too few: the smallest plan for these data takes {smallest:,} ({SELF_TEST} self-test, "
-            f"{training(4)} training, {few_dev} dev items, {few_test} test items, {len(shots)} numbers of shots); "
-            f"give --calls {smallest} or more, or fewer --shots"
+            f"{_training(4, pilot)} training, {few_dev} dev items, {few_test} test items, {len(shots)} numbers of "
+            f"shots); give --calls {smallest} or more, or fewer --shots"
         )
     left = calls - SELF_TEST
     dev = max(few_dev, min(seen.dev, MOST_DEV, int(DEV_SHARE * left) // per_dev))
     test = max(few_test, min(seen.test, MOST_TEST, int(TEST_SHARE * left) // per_test))
     rest = left - dev * per_dev - test * per_test
-    while rest < training(4):  # the minima above leave room; shares were rounded in favour of dev and test
+    while rest < _training(4, pilot):  # the minima above leave room; shares were rounded in favour of dev and test
         dev, test = max(few_dev, dev - 1), max(few_test, test - 1)
         rest = left - dev * per_dev - test * per_test
-    queries = max(4, min(16, seen.dev, (rest - pilot) // (6 * epochs)))
+    queries = max(4, min(16, seen.dev, (rest - pilot) // (6 * EPOCHS)))
     return SplitShares(rest, dev, test, queries)
 
 

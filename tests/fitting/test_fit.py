@@ -13,7 +13,7 @@ import pytest
 
 import leverplus
 from leverplus.cli.main import main
-from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
+from leverplus.errors import LeverError, MissingFile, WrongUsage
 from leverplus.fitting.fit import fit, fit_report
 from leverplus.fitting.look import find_data, near_duplicates
 from leverplus.fitting.plan import SELF_TEST, SeenData, asked_per_item, divide, model_values
@@ -142,6 +142,100 @@ def test_bad_data_are_one_sentence_and_nothing_is_asked(
     assert what in said[0]
 
 
+def refusal(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one sentence with which `lever fit` ends."""
+    capsys.readouterr()
+    assert main(["fit", *words]) == code
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lever:")]
+    assert len(said) == 1
+    return said[0]
+
+
+def test_a_file_that_is_not_there_and_broken_pictures_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ["--model", "m", "--out", str(tmp_path / "o")]
+    assert "there is no file" in refusal([str(tmp_path / "none.jsonl"), *there], 1, capsys)
+    for number in range(50):
+        (tmp_path / f"p{number}.png").write_bytes(b"no picture")
+    rows = [{"id": n, "question": f"q{n}", "answer": f"a{n}", "image": f"p{n}.png"} for n in range(50)]
+    data = write(tmp_path / "d.jsonl", rows)
+    assert "cannot be read as a picture" in refusal([str(data), *there], 1, capsys)
+    assert not (tmp_path / "o").exists()
+
+
+def capitals(tmp_path: Path) -> Path:
+    rows = [
+        {"question": f"capital of {land}, {n}?", "answer": city} for n in range(10) for land, city in CAPITALS.items()
+    ]
+    return write(tmp_path / "capitals.jsonl", rows)
+
+
+def test_a_server_that_is_off_refuses_or_weighs_nothing_is_one_sentence_and_nothing_is_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = capitals(tmp_path)
+    before = data.read_bytes()
+    there = ["--out", str(tmp_path / "o"), "--store", str(tmp_path / "scores.db")]
+    off = refusal([str(data), "--model", "http://127.0.0.1:9/v1#m", *there], 1, capsys)
+    assert "did not answer" in off
+    with speaking(key="secret-of-tests") as served:
+        wants = refusal([str(data), "--model", served.url, *there], 1, capsys)
+        assert "wants a key" in wants
+        assert "--key-env NAME" in wants
+        assert not [path for path, _ in served.asked if "completions" in path]
+    with speaking(weighs=False) as served:
+        words = [str(data), "--model", served.url, "--calls", "1200", *there]
+        assert main(["fit", *words, "--dry-run"]) == 0
+        recipe = tmp_path / "o.toml"
+        recipe.write_text(recipe.read_text().replace('mode = "soft_only"', 'mode = "gt_prob"'))
+        said = refusal(words, 1, capsys)
+        assert 'reward.mode = "gt_prob" needs log-probabilities of given answers' in said
+        assert "nothing was scored" in said
+    assert data.read_bytes() == before
+    assert 'mode = "gt_prob"' in recipe.read_text(), "what the user edited stays"
+
+
+def test_too_few_calls_or_too_little_money_are_refused_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = capitals(tmp_path)
+    there = ["--out", str(tmp_path / "o"), "--store", str(tmp_path / "scores.db")]
+    with speaking(weighs=False) as served:
+        words = [str(data), "--model", served.url, *there]
+        few = refusal([*words, "--calls", "100"], 1, capsys)
+        assert "100 calls are too few: the smallest plan for these data takes" in few
+        smallest = few.split("give --calls ")[1].split(" ")[0]
+        probes = len(served.asked)  # what the server serves and offers is asked before a plan is made
+        prices = ["--price-in", "10", "--price-out", "30"]
+        poor = refusal([*words, *prices, "--max-cost", "0.001"], 1, capsys)
+        assert f"--max-cost 0.001 is too little: the smallest plan for these data takes {int(smallest):,} calls" in poor
+        short = refusal([*words, *prices, "--max-cost", "1.2"], 1, capsys)
+        assert "more than --max-cost 1.2; give --calls " in short
+        pays = short.split("give --calls ")[1].split(" ")[0]
+        assert main(["fit", *words, *prices, "--max-cost", "1.2", "--calls", pays, "--dry-run"]) == 0
+        assert len(served.asked) == 4 * probes, "only probes"
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--max-cost", "5"], "--max-cost 5 needs the server's prices of a million tokens: give --price-in and"),
+        (["--max-cost", "0", "--price-in", "1"], "--max-cost 0: must be above 0"),
+        (["--max-cost", "nan", "--price-in", "1"], "--max-cost nan: must be a number of at least 0"),
+        (["--price-in", "-1"], "--price-in -1.0: must be a number of at least 0"),
+        (["--price-out", "1", "--model", "some/model"], "--price-out is for a server, and --model some/model is none"),
+    ],
+)
+def test_money_that_bounds_nothing_is_wrong_usage(
+    tmp_path: Path, words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(tmp_path / "d.jsonl", labelled(60))
+    model = ["--model", "http://127.0.0.1:9/v1#m"]
+    assert what in refusal([str(data), *model, *words, "--out", str(tmp_path / "o")], 2, capsys)
+
+
 def test_what_is_wrong_before_any_look_is_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", labelled(60))
     with pytest.raises(MissingFile, match="there is no file"):
@@ -250,9 +344,12 @@ def test_near_duplicates_between_splits_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_of_the_world_ends_with_a_bundle_and_a_recommendation(
+def test_a_fit_of_the_world_ends_with_a_bundle_also_where_its_report_fails_at_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def broken(_run: object) -> Path:
+        raise OSError("no room for a page")
+
     monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)  # how well labels teach is tested beside it
     monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
     words = [
@@ -269,8 +366,19 @@ def test_a_fit_of_the_world_ends_with_a_bundle_and_a_recommendation(
         "--json",
     ]
     words += ["--store", str(tmp_path / "scores.db")]
+    with monkeypatch.context() as only_now:
+        only_now.setattr("leverplus.report.build.build_report", broken)
+        assert main([word for word in words if word != "--json"]) == 0
+        printed = capsys.readouterr()
+    assert "no report: type the same command to make it again" in printed.out
+    assert "report.html is missing" in printed.err
+    kept = {path.name for path in (tmp_path / "w").iterdir()}
+    assert {"bundle.json", "fit.json", "demos.sqlite"} <= kept
+    assert "report.html" not in kept
+    assert any("report.html is missing" in own for own in json.loads((tmp_path / "w/fit.json").read_text())["warnings"])
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
+    assert not [own for own in found["warnings"] if "report.html" in own], "the same command made it"
     assert sum(found["calls"].values()) <= 1500
     on_dev = {arm: own["dev"] for arm, own in found["arms"].items()}
     assert on_dev[found["recommended"]["arm"]] == max(on_dev.values()), "never one that dev shows worse"
@@ -308,11 +416,3 @@ def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_pac
     ]
     found["advice"]["n"] = 200
     assert fit_report(Empty, found, "mmr")["warnings"] == []  # type: ignore[arg-type]
-
-
-def test_a_broken_picture_is_named(tmp_path: Path) -> None:
-    for number in range(50):
-        (tmp_path / f"p{number}.png").write_bytes(b"no picture")
-    rows = [{"id": n, "question": f"q{n}", "answer": f"a{n}", "image": f"p{n}.png"} for n in range(50)]
-    with pytest.raises(DataError, match=r"p\d+\.png cannot be read as a picture"):
-        fit(write(tmp_path / "d.jsonl", rows), model="m", out=tmp_path / "o")
