@@ -2,7 +2,8 @@
 
     python benchmarks/real_lists.py prepare INPUTS --data DATA --cache vectors     here: rivals, lists for learning
     python benchmarks/real_lists.py ask INPUTS --model PATH --out OUT --seconds 480 --processes 6     on a GPU
-    python benchmarks/real_lists.py report OUT --inputs INPUTS      Markdown tables of what was asked
+    python benchmarks/real_lists.py keep OUT --inputs INPUTS --to FILE      all answers in one file
+    python benchmarks/real_lists.py report [FILE]      Markdown tables; without a file those of docs/recorded.md
 
 Every question is a test question once (five folds by picture); its demonstrations come from the four other folds. Lists
 for learning are asked first; what is learnt from them for fold f comes from questions and demonstrations outside f
@@ -25,6 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real_lists_ask import PIECE, Book, Crew, InTime, Job, pieces
+from real_lists_keep import FILE, keep
 from real_lists_learn import Asked, Chosen, choose_all
 from real_lists_plan import prepare
 from real_lists_pools import Ints, Pools
@@ -283,10 +285,14 @@ def main() -> None:
     sub.add_argument("--piece", type=int, default=PIECE, help="demonstrations that a process is given at a time")
     sub.add_argument("--questions", type=int, default=0, help="only the first so many in the random order")
     sub.set_defaults(run=ask)
-    sub = commands.add_parser("report")
-    sub.add_argument("out", type=Path)
+    sub = commands.add_parser("keep")
+    sub.add_argument("records", type=Path, help="the folder that `ask` wrote")
     sub.add_argument("--inputs", type=Path, required=True)
-    sub.set_defaults(run=report)
+    sub.add_argument("--to", type=Path, default=FILE)
+    sub.set_defaults(run=lambda args: keep(args.records, Inputs(args.inputs), args.to))
+    sub = commands.add_parser("report")
+    sub.add_argument("file", type=Path, nargs="?", default=FILE)
+    sub.set_defaults(run=lambda args: report(args.file))
     args = parser.parse_args()
     args.run(args)
 

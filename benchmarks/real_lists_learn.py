@@ -89,28 +89,28 @@ def fit_value(asked: Asked, parts: Sequence[str], company: CompanyEffects | None
     names = [name for name in NAMES if any(name in PARTS[part] for part in parts)]
     shots = (asked.demos >= 0).sum(axis=1)
     x = with_length(asked.features, shots)[:, [NAMES.index(name) for name in names]]
-    x = _centred(x, asked.rows)
+    x = centred(x, asked.rows)
     scale = np.maximum(x.std(axis=0), 1e-12)
     x = x / scale
     added = np.zeros(len(x)) if company is None else np.append(company.effect, 0.0)[asked.demos].sum(axis=1)
-    right = _centred((asked.accuracy - added)[:, None], asked.rows)[:, 0]
-    likely = _centred(asked.gt_prob[:, None], asked.rows)[:, 0]
-    guide = _ridge(x, likely, asked.rows)
+    right = centred((asked.accuracy - added)[:, None], asked.rows)[:, 0]
+    likely = centred(asked.gt_prob[:, None], asked.rows)[:, 0]
+    guide = ridge(x, likely, asked.rows)
     along = x @ guide
     steep = float(along @ right) / max(float(along @ along), 1e-12)
-    weights = steep * guide + _ridge(x, right - steep * along, asked.rows)
+    weights = steep * guide + ridge(x, right - steep * along, asked.rows)
     member = company.effect if company is not None and company.spread > 0 else np.zeros(0)
     return Value(dict(zip(names, (weights / scale).tolist(), strict=True)), member)
 
 
-def _centred(columns: Floats, rows: Ints) -> Floats:
+def centred(columns: Floats, rows: Ints) -> Floats:
     _, number = np.unique(rows, return_inverse=True)
     sums = np.zeros((int(number.max()) + 1, columns.shape[1]))
     np.add.at(sums, number, columns)
     return np.asarray(columns - (sums / np.bincount(number)[:, None])[number])
 
 
-def _ridge(x: Floats, y: Floats, rows: Ints) -> Floats:
+def ridge(x: Floats, y: Floats, rows: Ints) -> Floats:
     """Ridge weights; the penalty by cross-validation over whole questions, nothing at all where 0 predicts better."""
     _, number = np.unique(rows, return_inverse=True)
     part = np.random.default_rng(0).permutation(int(number.max()) + 1)[number] % CV_PARTS
