@@ -374,6 +374,40 @@ def cost_picture(kept: dict[str, Any]) -> str:
     return svg(820, bottom + 76, "Accuracy against characters read with and without a prefix cache", parts)
 
 
+def promises_picture(_: dict[str, Any]) -> str:
+    """What a learned value promised of lists before they were asked, and what they scored, over one rival."""
+    row = r"^\| ([^|]+?) \| (8|16) \| [\d,]+ \| ([-+][\d.]+) \| ([-+][\d.]+) \| [-+][\d.]+ \|$"
+    rows = re.findall(row, TRANSFER_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    left, right, top, step = 250, 760, 86, 30
+    bottom = top + step * len(rows)
+
+    def across(points: float) -> float:
+        return left + (points + 3) / 5 * (right - left)
+
+    parts = [
+        text(
+            20, 24, "A search for the best list finds the errors of its own model", font_size="16", font_weight="bold"
+        ),
+        text(20, 44, "points over vote + similarity with as many demonstrations, 5,045 questions of OK-VQA", fill=GREY),
+    ]
+    for points in range(-3, 3):
+        parts.append(line((across(points), top - 16), (across(points), bottom - 12), GREY if points == 0 else PALE))
+        parts.append(text(across(points), bottom + 6, f"{points:+d}" if points else "0", text_anchor="middle"))
+    for number, (arm, shots, promised, measured) in enumerate(rows):
+        y, x0, x1 = top + step * number, across(float(promised)), across(float(measured))
+        parts.append(text(left - 20, y + 4, f"{arm}, {shots}", text_anchor="end"))
+        parts.append(line((x0, y), (x1, y), BAD if x1 < x0 else GOOD, 2))
+        parts.append(f'<circle cx="{x0:.1f}" cy="{y}" r="5" fill="white" stroke="{GREY}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{x1:.1f}" cy="{y}" r="5" fill="{INK}"/>')
+    parts += [
+        f'<circle cx="26" cy="{bottom + 30}" r="5" fill="white" stroke="{GREY}" stroke-width="2"/>',
+        text(38, bottom + 34, "promised by the learned value"),
+        f'<circle cx="256" cy="{bottom + 30}" r="5" fill="{INK}"/>',
+        text(268, bottom + 34, "measured: python benchmarks/real_lists.py report"),
+    ]
+    return svg(800, bottom + 48, "What a learned value promised of lists, and what they scored", parts)
+
+
 PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "idea.svg": idea_picture,
     "shots.svg": shots_picture,
@@ -381,6 +415,7 @@ PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "transfer.svg": transfer_picture,
     "cost.svg": cost_picture,
     "calls.svg": calls_picture,
+    "promises.svg": promises_picture,
 }
 
 

@@ -64,10 +64,18 @@ def test_the_page_has_the_shares_of_variance_and_what_was_promised(results, part
     ridge = parts.foreseen(kept.expected[kept.drawn(8)], eight)
     assert f"+{100 * ridge.got:.2f} (standard error {100 * ridge.got_error:.2f})" in page
     assert f"+{100 * ridge.promised:.2f}; slope {ridge.slope:.2f}, error {ridge.slope_error:.2f}" in page
-    rows, rivals = kept.rows_of("learned", 8), kept.rows_of("vote + similarity", 8)
-    promised = 100 * (kept.promised[rows].mean() - kept.promised[rivals].mean())
-    measured = 100 * (kept.accuracy[rows].mean() - kept.accuracy[rivals].mean())
-    assert f"| learned | 8 | 5,045 | {promised:+.2f} | {measured:+.2f} |" in page
+
+
+def test_the_table_and_the_picture_of_promises_are_those_of_the_kept_values(results, page) -> None:
+    kept = results.kept
+    arms = ("learned", "learned without labels", "MMR + effects", "nearest by question", "MMR + company")
+    for arm, shots in [(arm, 8) for arm in arms] + [("learned", 16), ("learned without effects", 16)]:
+        rows, rivals = kept.rows_of(arm, shots), kept.rows_of("vote + similarity", shots)
+        columns = (kept.promised, kept.accuracy, kept.gt_prob)
+        cells = [f"{100 * (column[rows].mean() - column[rivals].mean()):+.2f}" for column in columns]
+        assert f"| {arm} | {shots} | 5,045 | {' | '.join(cells)} |" in page
+    picture = (ROOT / "docs" / "pictures" / "promises.svg").read_text(encoding="utf-8")
+    assert load_benchmark("draw").draw("promises.svg") == picture
 
 
 def test_no_list_shows_an_item_of_its_questions_fold_or_one_item_twice(results) -> None:
