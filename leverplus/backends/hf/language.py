@@ -125,11 +125,17 @@ class Language:
     def verify(self, codes: Codes, positions: Codes, tolerance: float, **inputs: Any) -> float:
         """The largest difference to the model's own logits at the last place of one prompt, in standard deviations.
 
-        `inputs` are what the model itself is given for the same prompt; ScoringError where it is more than `tolerance`.
+        The prompt is read in two parts without a mask: the second attends to what is kept of the first. `inputs` are
+        what the model itself is given for the same prompt; ScoringError where it is more than `tolerance`.
         """
         own = self.model(**inputs, use_cache=False).logits[0, -1].float()  # (V,)
         rotary = torch.from_numpy(positions[:, None]).to(self.device)  # (P, 1, L)
-        hidden, _ = self.run(self.embed(codes[None]), rotary, None, _distances_of_one(codes, self), None)
+        distance = _distances_of_one(codes, self)
+        middle = len(codes) // 2
+        kept: KeysValues | None = None
+        for start, stop in ((0, middle), (middle, len(codes))):
+            near = None if distance is None else distance[:, :, start:stop, :stop]
+            hidden, kept = self.run(self.embed(codes[None, start:stop]), rotary[:, :, start:stop], None, near, kept)
         ours = self.head(hidden[:, -1])[0].float()  # (V,)
         gap = float((own - ours).abs().max() / own.std().clamp_min(1e-9))
         if not gap <= tolerance:  # true for NaN too

@@ -191,10 +191,15 @@ class PictureTable:
         """
         if len(self._features) + len(self._waiting) > self.capacity:
             return
-        for members in self._stacks(list(self._waiting)):
-            start = 0
-            while len(members) - start >= self.per_pass:
-                start += self._encode_some(members[start : start + self.per_pass])
+        try:
+            for members in self._stacks(list(self._waiting)):
+                start = 0
+                while len(members) - start >= self.per_pass:
+                    start += self._encode_some(members[start : start + self.per_pass])
+        except RuntimeError as error:
+            # They stay waiting: whoever reads prompts with them frees what he can, or says what is lacking.
+            if not out_of_memory(error):
+                raise
 
     def _stacks(self, slots: list[int]) -> list[list[int]]:
         """Waiting slots that can be encoded together: of one shape, or of any where patches are packed."""

@@ -30,6 +30,9 @@ ATTENTION = "leverplus"
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Without cuDNN's, which takes 60 ms to plan for a size it has not seen: every step of writing is one."""
 
+MORE_THAN_PRODUCTS = ("position_bias", "softcap", "s_aux")
+"""What some models add to the products of queries and keys, or do to them; torch's attention function takes a mask."""
+
 FEW_PLACES = 8
 """New places up to which query heads that share keys are read as further places instead of copying the keys."""
 
@@ -78,7 +81,7 @@ def _replace(
         if kind not in verdicts:
             try:
                 verdicts[kind] = alike(module, quick)
-            except (TypeError, RuntimeError, AttributeError):  # another version of torch or transformers than was known
+            except (TypeError, RuntimeError, AttributeError, ImportError):  # another version of torch or transformers
                 verdicts[kind] = False
         if verdicts[kind]:
             module.forward = quick
@@ -97,7 +100,7 @@ def _close(own: Tensor, ours: Tensor) -> bool:
 
 @contextmanager
 def quick_attention(decoder: Any) -> Iterator[None]:
-    """Let a decoder attend by `attend` for a while, if its attention is torch's own.
+    """Let a decoder attend by `attend` for a while, if its attention is torch's own and can be exchanged by name.
 
     Only for a while: the model's own pass makes its own masks (for padding, for windows), which `attend` would not get.
     """
@@ -105,10 +108,12 @@ def quick_attention(decoder: Any) -> Iterator[None]:
 
     config = decoder.config
     before = config._attn_implementation
-    if before != "sdpa":
+    # A decoder that does not ask transformers for its attention by name (Falcon) takes an unknown name for "eager".
+    if before != "sdpa" or not getattr(decoder, "_supports_attention_backend", False):
         yield
         return
-    # It has no entry among transformers' makers of masks, so the mask that the decoder is given arrives as it is.
+    # It has no entry among transformers' makers of masks, so the mask of four dimensions that the decoder is given
+    # arrives as it is, and so does none.
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     config._attn_implementation_internal = ATTENTION
     try:
@@ -131,6 +136,11 @@ def attend(
     batch, heads, new, width = query.shape
     groups = heads // key.shape[1]  # query heads for one head of keys
     scale = more.get("scaling")
+    if any(more.get(name) is not None for name in MORE_THAN_PRODUCTS):
+        if attention_mask is None and 1 < new < key.shape[2]:
+            seen = torch.ones(new, key.shape[2], dtype=torch.bool, device=query.device)  # (L, T + L)
+            attention_mask = seen.tril(key.shape[2] - new)[None, None]
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
     if attention_mask is None and 1 < new < key.shape[2]:
         # Causal from the lower right corner of the (L, T + L) square; `is_causal` alone would begin at the upper left.
         bias: Any = causal_lower_right(new, key.shape[2])
@@ -273,7 +283,8 @@ def widen(model: nn.Module, multiple: int) -> int:
     changed = 0
     for module in model.modules():
         gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
-        if not (isinstance(gate, nn.Linear) and isinstance(up, nn.Linear) and isinstance(down, nn.Linear)):
+        # No class below it: one that holds its numbers in another way (4 bits, 8 bits) cannot be filled up like this.
+        if not (type(gate) is nn.Linear and type(up) is nn.Linear and type(down) is nn.Linear):
             continue
         lacking = -gate.out_features % multiple
         if gate.out_features % 8 == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tiny_hf import ColourTask, llama
-from wrong_wirings import Plant, answers_see_one_another, looks_ahead, one_place_off, query_first
+from wrong_wirings import Plant, answers_see_one_another, hides_what_is_kept, looks_ahead, one_place_off, query_first
 
 from leverplus.backends.hf.backend import HfBackend
 from leverplus.errors import ScoringError
@@ -22,6 +22,7 @@ FAULTS: dict[str, Plant] = {
     "one place early": one_place_off(-1),
     "one place late": one_place_off(1),
     "a mask that looks ahead": looks_ahead,
+    "kept places that are hidden where nothing is": hides_what_is_kept,
     "answers that see one another": answers_see_one_another,
 }
 

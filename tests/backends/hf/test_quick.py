@@ -114,6 +114,38 @@ def test_attention_to_kept_places_by_hand(new: int, kept: int, masked: bool) -> 
     torch.testing.assert_close(found, expected)
 
 
+def test_what_a_model_adds_to_the_products_of_attention_is_not_lost() -> None:
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(2, 4, 3, 8, generator=generator)
+    key, value = torch.randn(2, 2, 4, 9, 8, generator=generator)
+    added = torch.randn(1, 4, 3, 9, generator=generator)
+    found, _ = quick.attend(torch.nn.Module(), query, key, value, None, scaling=0.5, position_bias=added)
+    products = query @ key.transpose(2, 3) * 0.5 + added
+    before = torch.ones(3, 9, dtype=torch.bool).tril(6)
+    expected = (products.masked_fill(~before, -torch.inf).softmax(-1) @ value).transpose(1, 2)
+    torch.testing.assert_close(found, expected)
+
+
+def test_layers_that_hold_their_numbers_in_another_way_are_not_filled_up() -> None:
+    class Packed(torch.nn.Linear):
+        """As layers of 4 bits: a kind of linear layer whose weight is no matrix of numbers."""
+
+    gate = torch.nn.Module()
+    gate.gate_proj, gate.up_proj, gate.down_proj = Packed(6, 47), Packed(6, 47), Packed(47, 6)
+    assert quick.widen(gate, 64) == 0
+    assert gate.gate_proj.out_features == 47
+
+
+def test_a_part_that_this_version_of_torch_lacks_is_left_out(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(self: Any, *_: Any, **__: Any) -> Any:
+        raise ImportError("No module named 'torch.nn.attention.varlen'")
+
+    for module in model.modules():
+        module.__dict__.pop("forward", None)
+    monkeypatch.setattr(quick, "see", lacking)
+    assert not set(quick.quicken(model)) & set(quick.WINDOWED)
+
+
 def test_a_part_that_computes_something_else_is_left_as_it_is(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     visual = model.model.visual
     for module in visual.modules():
@@ -144,6 +176,19 @@ def test_pictures_that_do_not_fit_are_encoded_in_smaller_passes() -> None:
     assert len(table.features(slots)) == 10
     assert [count for count in passes if count <= 3] == [2] * 5
     assert table.encoded == 10
+
+
+def test_pictures_that_fit_nowhere_wait_for_whoever_reads_them() -> None:
+    def encode(inputs: dict[str, torch.Tensor]) -> list[Any]:
+        raise torch.OutOfMemoryError("too small")
+
+    table = PictureTable(9, encode, capacity=50, device=torch.device("cpu"), turning=False)
+    table.per_pass = 1
+    shown = Unfolded((9,), None, {"pixel_values": torch.zeros(1, 3)})
+    slot = table.slot("picture", lambda: shown)
+    table.encode_full_stacks()
+    with pytest.raises(torch.OutOfMemoryError):
+        table.features([slot])
 
 
 def test_full_stacks_are_encoded_before_anybody_asks(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def gemma2(folder: Path) -> Path:
     return save(model, tokenizer(), folder)
 
 
+def falcon(folder: Path) -> Path:
+    """It looks up by name how to attend, in a way of its own: a name it does not know is "eager" to it."""
+    from transformers import FalconConfig, FalconForCausalLM
+
+    return save(spread(FalconForCausalLM(FalconConfig(**text_settings()))), tokenizer(), folder)
+
+
 def qwen2_5_vl(folder: Path) -> Path:
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
@@ -238,7 +245,7 @@ def llava(folder: Path) -> Path:
 
 
 VISION = {"qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl, "idefics3": idefics3, "llava": llava}
-TEXT = {"llama": llama, "gemma3": gemma3, "mistral": mistral, "gemma2": gemma2}
+TEXT = {"llama": llama, "gemma3": gemma3, "mistral": mistral, "gemma2": gemma2, "falcon": falcon}
 
 
 class ColourTask:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from leverplus.backends.base import Request
+from leverplus.backends.hf import quick
 from leverplus.backends.hf import reader as reading
 from leverplus.backends.hf.backend import HfBackend
 
@@ -38,6 +39,13 @@ def looks_ahead(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
         return run(embedded, positions, torch.ones(rows, 1, new, every, dtype=torch.bool), distance, past)
 
     patch.setattr(model.language, "run", masked)
+
+
+def hides_what_is_kept(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
+    """Without a mask causal attention begins at the upper left: new places see the first kept ones only."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    patch.setattr(quick, "attend", sdpa_attention_forward)
 
 
 def answers_see_one_another(model: HfBackend, patch: pytest.MonkeyPatch) -> None:
