@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,31 @@ def test_a_name_the_server_does_not_serve_is_refused_before_anything_is_asked(se
     with pytest.raises(ScoringError, match="serves speaker-1"):
         OpenAIBackend(capitals, section_of(served, name="speaker-2"))
     assert served.asked == []
+
+
+class NothingThere(BaseHTTPRequestHandler):
+    """A server that has nothing at any address, as one whose address lacks its /v1."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("prompt", ["plain", "chat"])
+def test_an_address_with_nothing_behind_it_is_not_a_server_without_log_probabilities(capitals, prompt) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), NothingThere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            with pytest.raises(ScoringError, match=r"model\.url = .* finds nothing .* most addresses end in /v1"):
+                OpenAIBackend(capitals, ModelSection(name="any", url=url, prompt=prompt, retries=0))
+        finally:
+            server.shutdown()
 
 
 def test_pictures_cannot_go_into_a_plain_prompt(served, paintings) -> None:

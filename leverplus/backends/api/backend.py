@@ -28,6 +28,7 @@ from leverplus.tasks.base import Task
 MODEL_FACTS = ("id", "root", "owned_by", "meta")
 """Fields of a server's /models entry that go into the fingerprint; its time of start does not."""
 
+NOT_FOUND = 404
 NOT_KNOWN_STATUSES = (400, 404, 405, 415, 422, 501)
 """HTTP statuses by which servers say that they do not know an option or an address."""
 
@@ -268,6 +269,11 @@ class OpenAIBackend:
         except Refused as error:
             if error.status not in NOT_KNOWN_STATUSES:
                 raise
+            if error.status == NOT_FOUND and not self.served:  # neither a list of models nor a place to ask
+                raise ScoringError(
+                    f"model.url = {self.section.url}: a server answers there, but finds nothing at /models nor where "
+                    "prompts are sent; most addresses end in /v1"
+                ) from error
             return False
         if offers:
             self.client.account.learn(known, True)
