@@ -103,6 +103,7 @@ def quick_attention(decoder: Any) -> Iterator[None]:
     """Let a decoder attend by `attend` for a while, if its attention is torch's own and can be exchanged by name.
 
     Only for a while: the model's own pass makes its own masks (for padding, for windows), which `attend` would not get.
+    The name stands in the model's config, so only one thread may read with a model at a time.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
