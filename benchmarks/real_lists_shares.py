@@ -101,18 +101,19 @@ def member_spread(kept: Kept, shots: int) -> tuple[float, float]:
     shown = (shown - own @ (own.T @ shown) / lists).tocsr()
     sums = (own.T @ shown.multiply(scores[:, None])).tocsr()  # (question, demonstration)
     alike = (shown @ shown.T).tocoo()
-    apart = query[alike.row] != query[alike.col]
-    first, second, square = query[alike.row[apart]], query[alike.col[apart]], alike.data[apart] ** 2
-
-    def spread(used: Ints) -> float:
-        part = sums[np.flatnonzero(used)]
-        whole = np.asarray(part.sum(axis=0)).ravel()
-        return float((whole @ whole - part.multiply(part).sum()) / square[used[first] & used[second]].sum())
-
+    apart = np.flatnonzero(query[alike.row] != query[alike.col])
     block = np.random.default_rng(0).integers(BLOCKS, size=count)
-    without = np.array([spread(block != b) for b in range(BLOCKS)])
+    pair = BLOCKS * block[query[alike.row[apart]]] + block[query[alike.col[apart]]]
+    squares = np.bincount(pair, alike.data[apart] ** 2, BLOCKS**2).reshape(BLOCKS, BLOCKS)
+
+    def spread(blocks: Ints) -> float:
+        part = sums[np.flatnonzero(np.isin(block, blocks))]
+        whole = np.asarray(part.sum(axis=0)).ravel()
+        return float((whole @ whole - part.multiply(part).sum()) / squares[np.ix_(blocks, blocks)].sum())
+
+    without = np.array([spread(np.delete(np.arange(BLOCKS), b)) for b in range(BLOCKS)])
     error = float(np.sqrt((BLOCKS - 1) / BLOCKS * ((without - without.mean()) ** 2).sum()))
-    return spread(np.ones(count, bool)), error
+    return spread(np.arange(BLOCKS)), error
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ def test_the_page_has_the_shares_of_variance_and_what_was_promised(results, part
     eight, sixteen = (kept.accuracy[kept.drawn(shots)] for shots in (8, 16))
     cells = [f"{100 * own.question / own.total:.1f} %" for own in map(parts.shares, (eight, sixteen))]
     assert f"| question | {' | '.join(cells)} |" in page
+    pairs = [f"{100 * parts.overlap(kept, shots).member_share(shots):.0f} %" for shots in (8, 16)]
+    assert f"which demonstrations are shown, for this question | {' | '.join(pairs)} |" in page
+    spread, error = (100 * 16 * part / parts.shares(sixteen).within for part in parts.member_spread(kept, 16))
+    assert f"| {abs(spread):.1f} % ({error:.1f}) |" in page
     best, mean, worst = (100 * float(own.mean()) for own in (eight.max(axis=1), eight, eight.min(axis=1)))
     assert f"six lists has {best:.2f}, the mean {mean:.2f}, the worst {worst:.2f}" in page
     ridge = parts.foreseen(kept.expected[kept.drawn(8)], eight)
