@@ -73,6 +73,7 @@ def open_engine(section: ScoreSection, backend: Backend, factory: Callable[[], B
             hung_after=section.worker_timeout,
             most=getattr(backend, "most_by_worker", 0),
             charged=getattr(backend, "charged_elsewhere", lambda _values: None),
+            lost=getattr(backend, "lost_elsewhere", lambda _requests: None),
         )
     from leverplus.engine.local import LocalEngine
 

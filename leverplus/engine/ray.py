@@ -8,6 +8,7 @@ a task bound to an actor that finds no node would wait for ever.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from leverplus.backends.base import Answered, Backend, Request, Streams
 from leverplus.engine.base import answered_chunk, chunk_starts
+from leverplus.engine.head import EVERY, HeadWatch
 from leverplus.errors import LeverError, ScoringError
 
 PATIENCE = 300.0
@@ -41,19 +43,17 @@ class RayWorker:
     """Lives in an actor: one copy of the model."""
 
     def __init__(self, factory: Callable[[], Backend]) -> None:
+        self._told: dict[str, float] = {}
         self.backend = factory()
 
     def ready(self) -> tuple[dict[str, str], str, int]:
         """The fingerprint of this copy, the node it lives on and its process."""
-        import os
-
         import ray
 
         return dict(self.backend.fingerprint()), str(ray.get_runtime_context().get_node_id()), os.getpid()
 
     def answer(self, requests: Sequence[Request], start: int) -> RayBatch:
         """Answer the chunk that begins at `start`; where replies are paid for one by one, a failure drops none."""
-        before = self._usage()
         answered: list[Answered] = []
         try:
             if isinstance(self.backend, Streams):
@@ -64,15 +64,15 @@ class RayWorker:
                 replies = self.backend.answer(requests)
                 answered = answered_chunk(start, len(requests), replies, time.perf_counter() - began)
         except LeverError as error:
-            return RayBatch(answered, self._charged_since(before), error)
-        return RayBatch(answered, self._charged_since(before))
+            return RayBatch(answered, self._newly_charged(), error)
+        return RayBatch(answered, self._newly_charged())
 
-    def _usage(self) -> dict[str, float]:
-        usage = getattr(self.backend, "usage", None)
-        return {} if usage is None else dict(usage())
-
-    def _charged_since(self, before: Mapping[str, float]) -> dict[str, float]:
-        return {name: value - before[name] for name, value in self._usage().items()}
+    def _newly_charged(self) -> dict[str, float]:
+        """What a server charged since this was called last; the first time also what building the backend cost."""
+        usage = dict(getattr(self.backend, "usage", dict)())
+        charged = {name: value - self._told.get(name, 0) for name, value in usage.items()}
+        self._told = usage
+        return charged
 
 
 @dataclass
@@ -80,6 +80,7 @@ class _Asked:
     """A chunk that an actor works on, and when it has to be done."""
 
     start: int
+    requests: Sequence[Request]
     actor: Any
     deadline: float
 
@@ -101,7 +102,7 @@ class RayEngine:
     `workers` copies, each with a GPU where the cluster has any, else with a CPU; 0: as many as there are. Connects to
     the cluster of RAY_ADDRESS, or starts one on this machine. `repeated` counts chunks asked again after a loss.
     `hung_after` bounds the seconds of a chunk, `most` its prompts (0: as the caller says); `charged` is told what
-    workers paid to a server.
+    workers paid to a server, `lost` which requests were with a worker that never said what it paid.
     """
 
     def __init__(
@@ -114,41 +115,55 @@ class RayEngine:
         hung_after: float = HUNG_AFTER,
         most: int = 0,
         charged: Callable[[Mapping[str, float]], None] = lambda _values: None,
+        lost: Callable[[Sequence[Request]], None] = lambda _requests: None,
     ) -> None:
         self.factory, self.fingerprint = factory, dict(fingerprint)
         self.workers, self.patience, self.hung_after = workers, patience, hung_after
-        self.most, self.charged = most, charged
+        self.most, self.charged, self.lost = most, charged, lost
         self.repeated = 0
         self._actors: list[Any] = []
+        self._head: HeadWatch | None = None
 
     def run(self, requests: Sequence[Request], chunk: int) -> Generator[list[Answered], None, None]:
         if not requests:
             return
         size = min(chunk, self.most or chunk)
-        starts = chunk_starts(requests, size)
-        work = _Work(deque(starts))
+        work = _Work(deque(chunk_starts(requests, size)))
         for actor in self._started():
             self._expect(work, actor)
-        for _ in starts:
-            batch = None
-            while batch is None:
-                task = self._next_task(work)
-                if task is None:
-                    self._give_up_hung(work)
-                elif task in work.absent:
-                    self._admit(work, task)
-                else:
-                    batch = self._collect(work, task)
+        problem: LeverError | None = None
+        try:
+            while work.waiting or work.asked:
+                batch = self._step(work)
+                if batch is not None:
+                    problem = problem or batch.problem
+                    if batch.charged:
+                        self.charged(batch.charged)
+                if problem is not None:  # what is under way is waited for: it may be paid
+                    work.waiting.clear()
                 while work.free and work.waiting:
                     actor, start = work.free.pop(), work.waiting.popleft()
-                    asked = actor.answer.remote(requests[start : start + size], start)
-                    work.asked[asked] = _Asked(start, actor, time.monotonic() + self.hung_after)
-            if batch.charged:
-                self.charged(batch.charged)
-            if batch.answered:
-                yield batch.answered
-            if batch.problem is not None:
-                raise batch.problem
+                    part = requests[start : start + size]
+                    task = actor.answer.remote(part, start)
+                    work.asked[task] = _Asked(start, part, actor, time.monotonic() + self.hung_after)
+                if batch is not None and batch.answered:
+                    yield batch.answered
+        finally:
+            for asked in work.asked.values():  # none but when this ends before its time
+                self.lost(asked.requests)
+        if problem is not None:
+            raise problem
+
+    def _step(self, work: _Work) -> RayBatch | None:
+        """Wait until something happens; the answer of a chunk where it was that."""
+        task = self._next_task(work)
+        if task is None:
+            self._give_up_hung(work)
+        elif task in work.absent:
+            self._admit(work, task)
+        else:
+            return self._collect(work, task)
+        return None
 
     def places(self) -> list[tuple[str, int]]:
         """(node, process) of every worker, once all of them are there."""
@@ -164,7 +179,8 @@ class RayEngine:
         ray = _ray()
         if not self._actors:
             if not ray.is_initialized():
-                ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
+                _connect(ray)
+            self._head = HeadWatch(ray.get_runtime_context().gcs_address)
             resources = ray.cluster_resources()
             gpus = int(resources.get("GPU", 0))
             count = self.workers or gpus or int(resources.get("CPU", 1))
@@ -181,17 +197,27 @@ class RayEngine:
 
     def _next_task(self, work: _Work) -> Any:
         """A task that is done; None when a worker took too long. When nothing is asked, somebody must show up."""
-        pending = [*work.asked, *work.absent]
-        limit = self.patience
+        limit = time.monotonic() + self.patience
         if work.asked:
-            limit = max(0.0, min(asked.deadline for asked in work.asked.values()) - time.monotonic())
-        ready, _ = _ray().wait(pending, num_returns=1, timeout=limit) if pending else ([], [])
+            limit = min(asked.deadline for asked in work.asked.values())
+        ready = self._wait([*work.asked, *work.absent], limit)
         if not ready and not work.asked:
             raise ScoringError(
                 f"no worker of the Ray cluster is alive and {len(work.waiting)} chunks were not answered; what was "
                 "answered is in the store: look at `ray status`, then run the same command again"
             )
         return ready[0] if ready else None
+
+    def _wait(self, pending: Sequence[Any], limit: float) -> list[Any]:
+        """The first task that is done before the clock says `limit`; none when there is none, or none is pending."""
+        while pending:
+            assert self._head is not None  # `_started` came first
+            self._head.look()
+            left = max(0.0, limit - time.monotonic())
+            ready, _ = _ray().wait(pending, num_returns=1, timeout=min(left, EVERY))
+            if ready or left <= EVERY:
+                return list(ready)
+        return []
 
     def _give_up_hung(self, work: _Work) -> None:
         """Start workers anew that took too long, and ask others for their chunks."""
@@ -206,9 +232,14 @@ class RayEngine:
                     "lower score.chunk, then run the same command again"
                 )
             _ray().kill(asked.actor, no_restart=False)
-            self.repeated += 1
-            work.waiting.appendleft(asked.start)
-            self._expect(work, asked.actor)
+            self._ask_again(work, asked)
+
+    def _ask_again(self, work: _Work, asked: _Asked) -> None:
+        """Put the chunk of a lost worker first in the queue; the worker may come back."""
+        self.repeated += 1
+        self.lost(asked.requests)
+        work.waiting.appendleft(asked.start)
+        self._expect(work, asked.actor)
 
     def _admit(self, work: _Work, task: Any) -> None:
         """Give work to an actor that shows itself; one that cannot even be built is left out."""
@@ -217,8 +248,14 @@ class RayEngine:
             fingerprint, node, _ = ray.get(task)
         except ray.exceptions.RayActorError as error:
             self._actors.remove(actor)
-            if not self._actors:
+            if not self._actors and error.actor_init_failed:
                 raise ScoringError(f"no worker could load the model on the Ray cluster: {error}") from error
+            if not self._actors:  # Ray takes all workers of a process away when the node it is connected to is lost
+                raise ScoringError(
+                    "the Ray cluster has taken all workers away, as it does when the node of this process is lost; "
+                    "what was answered is in the store: look at `ray status`, start what is missing with `ray start`, "
+                    "then run the same command again"
+                ) from error
             return
         if fingerprint != self.fingerprint:
             raise ScoringError(
@@ -234,9 +271,7 @@ class RayEngine:
         try:
             batch: RayBatch = ray.get(task)
         except ray.exceptions.RayActorError:
-            self.repeated += 1
-            work.waiting.appendleft(asked.start)
-            self._expect(work, asked.actor)
+            self._ask_again(work, asked)
             return None
         except ray.exceptions.RayTaskError as error:
             raise _as_lever_error(error) from error
@@ -250,6 +285,22 @@ def _as_lever_error(error: Any) -> LeverError:
     if isinstance(cause, LeverError):
         return cause
     return ScoringError(f"a worker failed with {type(cause).__name__}: {cause}")
+
+
+def _connect(ray: Any) -> None:
+    """Connect to the cluster of RAY_ADDRESS, to one on this machine, or start one here."""
+    # Ray's own remarks on every lost worker would bury the sentence that says what to type
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    try:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        address = os.environ.get("RAY_ADDRESS", "")
+        where = f"the Ray cluster at RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
+        reason = str(error).strip().partition("\n")[0]
+        raise ScoringError(
+            f"cannot connect to {where} ({reason}); type `ray status` to see whether it runs and `ray start --head` to "
+            "start one, then run the same command again"
+        ) from error
 
 
 def _ray() -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ import pytest
 
 from leverplus.backends.base import Answered, Reply, Request
 from leverplus.backends.world import WorldBackend
+from leverplus.engine.head import HeadWatch
 from leverplus.engine.local import LocalEngine
 from leverplus.engine.open import BackendFactory, open_engine
 from leverplus.engine.ray import RayEngine
@@ -74,3 +76,33 @@ def test_without_ray_the_error_says_what_to_type(monkeypatch) -> None:
     with pytest.raises(ScoringError, match=r"pip install 'ray>=2\.50'"):
         list(engine.run(requests_for("a"), 1))
     assert list(engine.run([], 1)) == []
+
+
+def test_a_head_that_is_gone_for_long_ends_scoring_with_what_to_type(monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("leverplus.engine.head.time.monotonic", lambda: now)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        watch = HeadWatch(f"127.0.0.1:{head.getsockname()[1]}", silent=30.0)
+        now += 100
+        watch.look()
+    now += 29  # gone, but one that restarts now is not noticed
+    watch.look()
+    now += 1
+    watch.look()  # it looks every two seconds only
+    now += 1
+    with pytest.raises(ScoringError, match=r"has not answered for 31 s; .*`ray start --head` .*run the same command"):
+        watch.look()
+
+
+def test_an_address_without_a_cluster_is_told_in_one_sentence(monkeypatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def refuse(**_options: object) -> None:
+        raise ConnectionError("ray.init() could not find a node\nin the cluster")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ScoringError) as told:
+        list(RayEngine(Echo, {"model": "echo"}).run(requests_for("a"), 1))
+    assert "RAY_ADDRESS=10.0.0.1:6379 (ray.init() could not find a node); type `ray status`" in str(told.value)
+    assert "\n" not in str(told.value)

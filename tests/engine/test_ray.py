@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from leverplus.backends.base import Backend, Request
 from leverplus.backends.world import WorldBackend
 from leverplus.engine.local import LocalEngine
-from leverplus.engine.open import BackendFactory
+from leverplus.engine.open import BackendFactory, open_engine
 from leverplus.engine.ray import RayEngine
 from leverplus.errors import ScoringError
-from leverplus.recipe.sections import TaskSection
+from leverplus.recipe.model import ModelSection
+from leverplus.recipe.sections import ScoreSection, TaskSection
 from leverplus.scoring.scorer import Scorer
 from leverplus.store.db import ScoreStore
 from leverplus.store.exchange import verify
@@ -24,6 +26,7 @@ from leverplus.tasks.world import WorldTask
 from leverplus.types import Item, ItemId
 
 ray = pytest.importorskip("ray")
+sys.path.append(str(Path(__file__).parent.parent / "backends"))  # for the server that keeps books
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 CHUNK = 8
@@ -151,3 +154,73 @@ def test_a_worker_that_hangs_is_given_up_and_another_one_asked(cluster, tmp_path
     assert [(one.place, one.reply.raw) for one in answered] == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
     assert engine.repeated == 1
     engine.close()
+
+
+def test_what_a_lost_worker_may_have_paid_is_counted_and_all_else_to_the_cent(cluster, tmp_path: Path) -> None:
+    from faulty_server import faulty
+    from paying_scorer import open_scorer
+    from speaking_server import MODEL
+
+    cluster.add_node(num_cpus=1, object_store_memory=80_000_000)  # an earlier test took one away
+    with faulty(delay=0.1) as served:
+        section = ModelSection(name=MODEL, url=served.url, concurrency=2, price_in=2000.0, price_out=8000.0)
+        scorer, prompts = open_scorer(tmp_path, section, demos=4)
+        task = TaskSection(name="jsonl", file=str(tmp_path / "capitals.jsonl"), folder=str(tmp_path), images="none")
+        score = ScoreSection(engine="ray", workers=2, chunk=8)
+        engine = open_engine(score, scorer.backend, BackendFactory(task, "openai", section))
+        assert isinstance(engine, RayEngine)
+        process = engine.places()[0][1]
+        killed: list[int] = []
+
+        def trouble(what: str, done: int, total: int) -> None:
+            if done >= 8 and not killed:
+                os.kill(process, signal.SIGKILL)
+                killed.append(done)
+
+        scorer.engine, scorer.chunk, scorer.progress = engine, 8, trouble
+        scorer.score(prompts)
+        engine.close()
+        account = scorer.backend.client.account.total
+        assert killed
+        assert engine.repeated == 1
+        assert scorer.store.count() == len(prompts) == scorer.meter.fresh == 48
+        # One chunk was lost: 8 prompts, each with one request to weigh two answers and one to write.
+        assert account.unpriced == 2 * 8
+        # The lost worker's own requests have no price here; one more where it was lost before its first chunk was
+        # told, because whether the server weighs answers was asked when it was built.
+        spent_by_lost = served.cost(2000.0, 8000.0) - account.cost
+        dearest = max(asked * 2000.0 + written * 8000.0 for asked, written in served.tokens) / 1e6
+        assert -1e-9 <= spent_by_lost <= (account.unpriced + 1) * dearest
+        assert account.cost >= spent_by_lost  # 40 prompts and more are priced, 8 at most are not
+
+
+def test_what_others_have_under_way_is_handed_over_before_a_failure_is_told(cluster) -> None:
+    def build() -> Backend:
+        import time
+
+        from leverplus.backends.base import Reply
+        from leverplus.errors import ScoringError
+
+        class Failing:
+            def fingerprint(self) -> dict[str, str]:
+                return {"model": "failing"}
+
+            def answer(self, requests: Any) -> list[Reply]:
+                if requests[0].query.question == "b":
+                    time.sleep(1.0)
+                    raise ScoringError("the server has closed the account")
+                time.sleep(3.0)
+                return [Reply(request.query.question, None, 1) for request in requests]
+
+        return Failing()
+
+    cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    engine = RayEngine(build, {"model": "failing"}, workers=2, patience=300)
+    engine.places()  # both are there, so that both are asked at once
+    requests = [Request(Item(ItemId(letter), letter, ("x",), "dev"), (), ("x",)) for letter in "abcdef"]
+    seen: list[str] = []
+    with pytest.raises(ScoringError, match="closed the account"):
+        seen.extend(one.reply.raw for part in engine.run(requests, 1) for one in part)
+    engine.close()
+    assert "a" in seen
+    assert len(seen) <= 2  # nothing new was begun; on a busy machine "a" may be done before "b" begins

@@ -111,6 +111,17 @@ class OpenAIBackend:
         """Count what a copy of this backend in another process spent."""
         self.client.account.settled(**{**values, "settled": values["requests"]})
 
+    def lost_elsewhere(self, requests: Sequence[Request]) -> None:
+        """Count what a copy of this backend may have spent on prompts before it was lost: at most so many requests."""
+        count = 0
+        for request in requests:
+            weighing = len(request.references) if self.chat else 1
+            writing = 0 if self.weighs and request.choose else 1
+            # an answer that is not ASCII takes one more, for the length of its prompt
+            length = 0 if all(reference.isascii() for reference in request.references) else 1
+            count += (weighing + length if self.weighs else 0) + writing
+        self.client.account.settled(requests=count, unpriced=count, settled=count)
+
     def judged(self) -> None:
         """Forget the replies to a self-test, which were judged and are of no further use."""
         self.client.account.stored()
