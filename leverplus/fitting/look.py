@@ -183,7 +183,7 @@ def _questions(
     if _are_labels(rows) and not pictures:
         _write(prepared, [_as_label(row, number) for number, row in enumerate(rows, start=1)])
         known = len({_answers(row)[0] for row in rows})
-        said = f"{len(rows):,} questions, each with one of {known} answers: they are labels, and every label is weighed"
+        said = f"{len(rows):,} questions, each with one of {known} answers: they are labels"
         return FoundData("labels", {"name": "labels", "file": str(prepared)}, (said,))
     if anew:
         own = [{"id": f"{number:06d}", **row} for number, row in enumerate(rows, start=1)]
