@@ -33,8 +33,9 @@ USUALLY_MOVED, FALSE_REFUSALS = 0.9, 0.01
 FEWEST = 4
 """So many prompts at least, before a share or a standard error says anything."""
 
-DISAGREE = 8
-"""One answer in so many may be written although another is weighed likelier: two were equally likely."""
+DISAGREE, CLEARLY = 8, 2.0
+"""One answer in so many, and one at least, may be written although another is weighed likelier by so many nats: what is
+written greedily, token by token, need not be the likeliest answer as a whole."""
 
 UNLIKELY, UNLIKELY_LETTER = 10.0, 0.5
 """Nats, for an answer and for each of its letters, beyond which nobody would have written it greedily. SmolLM2 has 2
@@ -55,7 +56,8 @@ class Copying:
     `effect`: by how many nats the shown answer gains on the other one, right shown against wrong shown; `error` its
     standard error; `moved` the share of questions in which it gains at all. `copied`: the share of prompts after which
     the model wrote the shown answer. `agreement`: of the answers it wrote that are one of the two, the share that is
-    also weighed likelier. `ends`: the share of prompts in which a shown answer is likelier than its own first words.
+    not weighed clearly less likely. `ends`: the share of prompts in which a shown answer is likelier than its own first
+    words.
     """
 
     effect: float | None
@@ -156,16 +158,16 @@ def _agreement(told: Sequence[Request], replies: Sequence[Reply], problems: list
     for request, reply in zip(told, replies, strict=True):
         written, (right, wrong) = reply.raw.strip(), reply.logprobs or ()
         if written in request.references:
-            first = written == request.references[0]
-            agree.append((right > wrong) == first)
+            own, other = (right, wrong) if written == request.references[0] else (wrong, right)
+            agree.append(own > other - CLEARLY)
             answers.append(written)
-            logprobs.append(right if first else wrong)
+            logprobs.append(own)
     if len(agree) < FEWEST:
         return None
-    if agree.count(False) > len(agree) // DISAGREE:
+    if agree.count(False) > max(1, len(agree) // DISAGREE):
         problems.append(
-            f"of {len(agree)} answers that the model wrote itself, {agree.count(False)} are weighed less likely than "
-            "another one: answers are not weighed where the model writes them"
+            f"of {len(agree)} answers that the model wrote itself, {agree.count(False)} are weighed clearly less "
+            "likely than another one: answers are not weighed where the model writes them"
         )
     elif not _likely(answers, logprobs):
         problems.append(

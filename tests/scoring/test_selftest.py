@@ -8,10 +8,10 @@ import pytest
 import torch
 from tiny_task import WORDS, TinyBackend, TinyTask
 
-from leverplus.backends.base import Reply
+from leverplus.backends.base import Reply, Request
 from leverplus.backends.world import WorldBackend
 from leverplus.errors import ScoringError
-from leverplus.scoring.copying import FALSE_REFUSALS, Copying, KnowsFewAnswers, _at_most, _effect
+from leverplus.scoring.copying import FALSE_REFUSALS, Copying, KnowsFewAnswers, _agreement, _at_most, _effect
 from leverplus.scoring.selftest import self_test
 from leverplus.scoring.trust import WatchedBackend
 from leverplus.tasks.world import WorldTask
@@ -92,8 +92,21 @@ def test_a_backend_that_writes_one_thing_and_weighs_another_fails() -> None:
             gone = min(request.references) if reply.raw == max(request.references) else max(request.references)
             return replace(reply, raw=gone)
 
-    with pytest.raises(ScoringError, match="32 are weighed less likely than another one"):
+    with pytest.raises(ScoringError, match="32 are weighed clearly less likely than another one"):
         self_test(TinyTask(), Contrary())
+
+
+def test_greedy_words_need_not_be_the_likeliest_answer() -> None:
+    """Four of 24 answers were written although another was a little likelier: the tokens of made-up labels do that."""
+    query = TinyTask().items("train")[0]
+    told = [Request(query, (), ("zorp", "blim"))] * 24
+    replies = [Reply("zorp", (-2.0, -1.0 if place < 4 else -4.0), 1) for place in range(24)]
+    problems: list[str] = []
+    assert _agreement(told, replies, problems) == 1.0
+    assert problems == []
+    far = [replace(reply, logprobs=(-9.0, -1.0)) if place < 4 else reply for place, reply in enumerate(replies)]
+    assert _agreement(told, far, problems) == pytest.approx(20 / 24)
+    assert "4 are weighed clearly less likely" in problems[0]
 
 
 def test_a_backend_that_leaves_out_the_end_of_an_answer_fails() -> None:
