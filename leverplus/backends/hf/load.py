@@ -60,8 +60,9 @@ def _load(folder: Path, device: str, dtype: str) -> LoadedModel:
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     kind = AutoModelForImageTextToText if sees_pictures(folder) else AutoModelForCausalLM
+    attention = "eager" if caps_attention(folder) else "sdpa"
     try:
-        model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa", **NO_CODE)
+        model: Any = kind.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation=attention, **NO_CODE)
     except ValueError as error:  # this model has no "sdpa" attention
         if "scaled_dot_product_attention" not in str(error):
             raise
@@ -70,6 +71,14 @@ def _load(folder: Path, device: str, dtype: str) -> LoadedModel:
     model = model.to(device).eval().requires_grad_(False)
     quicken(model)
     return LoadedModel(model, tokenizer, processor, dtype)
+
+
+def caps_attention(folder: Path) -> bool:
+    """Whether attention weights are capped, as in Gemma 2: torch's attention cannot, and transformers may not say."""
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(folder, **NO_CODE)
+    return getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None) is not None
 
 
 def sees_pictures(folder: Path) -> bool:

@@ -180,17 +180,24 @@ class PictureTable:
         found = [self._features[slot] for slot in slots]
         for slot in slots:
             self._features.move_to_end(slot)  # used last, dropped last
-        while len(self._features) > max(self.capacity, len(slots)):
-            self._features.popitem(last=False)
+        self._drop_oldest(max(self.capacity, len(slots)))
         return found
 
+    def _drop_oldest(self, most: int) -> None:
+        while len(self._features) > most:
+            self._features.popitem(last=False)
+
+    def expect(self, name: str) -> None:
+        """Say that a picture will be asked for soon: its features, if there are any, are dropped last."""
+        slot = self._slots.get(name)
+        if slot in self._features:
+            self._features.move_to_end(slot)
+
     def encode_full_stacks(self) -> None:
-        """Encode the waiting pictures that fill a pass, if all pictures so far can be kept.
+        """Encode the waiting pictures that fill a pass; features of pictures that nobody expects make room for them.
 
         A GPU works at them while further pictures are read from their files.
         """
-        if len(self._features) + len(self._waiting) > self.capacity:
-            return
         try:
             for members in self._stacks(list(self._waiting)):
                 start = 0
@@ -200,6 +207,7 @@ class PictureTable:
             # They stay waiting: whoever reads prompts with them frees what he can, or says what is lacking.
             if not out_of_memory(error):
                 raise
+        self._drop_oldest(self.capacity)
 
     def _stacks(self, slots: list[int]) -> list[list[int]]:
         """Waiting slots that can be encoded together: of one shape, or of any where patches are packed."""

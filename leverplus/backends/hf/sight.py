@@ -45,19 +45,22 @@ class Sight:
         self.language.insert = self.pictures.insert
 
     def prepare(self, items: Iterable[Item]) -> None:
-        """Give new pictures their slots: files are decoded by several threads, and full stacks encoded meanwhile."""
-        new: dict[str, Item] = {}
-        for item in items:
-            digest = self.task.image_digest(item)
-            if digest not in self.pictures:
-                new.setdefault(digest, item)
+        """Give new pictures their slots: files are decoded by several threads, and full stacks encoded meanwhile.
+
+        Only where the features of all of them can be kept; else a picture would be seen, dropped and seen again.
+        """
+        shown_here = {self.task.image_digest(item): item for item in items}
+        new = {digest: item for digest, item in shown_here.items() if digest not in self.pictures}
         if len(new) < 2:  # nothing to gain; `slot` will do it
             return
+        ahead = len(shown_here) <= self.pictures.capacity
+        for digest in shown_here:
+            self.pictures.expect(digest)
         with ThreadPoolExecutor(DECODERS) as pool:
             shown = pool.map(self._show, new.values())
             for number, ((digest, item), unfolded) in enumerate(zip(new.items(), shown, strict=True), start=1):
                 self.pictures.add(digest, unfolded, partial(self._show, item))
-                if number % self.pictures.per_pass == 0:
+                if ahead and number % self.pictures.per_pass == 0:
                     self.pictures.encode_full_stacks()
 
     def slot(self, item: Item) -> int:

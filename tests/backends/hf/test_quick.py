@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_hf import VISION, qwen2_5_vl, qwen3_vl
+from tiny_hf import VISION, gemma2, qwen2_5_vl, qwen3_vl
 from torch.nn import functional as F
 
 from leverplus.backends.hf import quick
+from leverplus.backends.hf.load import load_model
 from leverplus.backends.hf.pictures import PictureTable, Unfolded, vision_encoder
 from leverplus.backends.hf.reader import tokens_that_fit
+from leverplus.recipe.model import ModelSection
 
 GRIDS = [(8, 8), (8, 8), (12, 6), (4, 10), (8, 8)]
 """In patches: windows of 4 x 4 fit the first, the others have rests."""
@@ -220,3 +222,25 @@ def test_batches_are_as_large_as_the_free_memory_allows(
     language: Any = SimpleNamespace(device=torch.device("cuda"), config=config, output=SimpleNamespace(weight=weight))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free), int(140e9)))
     assert tokens_that_fit(language) == tokens
+
+
+def test_pictures_that_are_expected_stay_and_others_make_room() -> None:
+    def encode(inputs: dict[str, torch.Tensor]) -> list[Any]:
+        return [object() for _ in range(len(inputs["pixel_values"]))]
+
+    table = PictureTable(9, encode, capacity=3, device=torch.device("cpu"), turning=False)
+    table.per_pass = 2
+    shown = Unfolded((9,), None, {"pixel_values": torch.zeros(1, 3)})
+    old = [table.slot(name, lambda: shown) for name in ("a", "b", "c")]
+    table.features(old)
+    table.expect("a")
+    for name in ("d", "e"):
+        table.slot(name, lambda: shown)
+    table.encode_full_stacks()
+    assert table.encoded == 5
+    assert set(table._features) == {old[0], 3, 4}, "a was expected; b and c made room"
+
+
+def test_capped_attention_is_read_as_the_model_has_it(tmp_path: Path) -> None:
+    model = load_model(gemma2(tmp_path / "capped"), ModelSection(device="cpu")).model
+    assert model.get_decoder().config._attn_implementation == "eager"
