@@ -9,6 +9,7 @@ from pathlib import Path
 
 from leverplus.cli.console import Bars, add_store_option, whole_number
 from leverplus.errors import WrongUsage
+from leverplus.rundir import REPORT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     calls = made.report["calls"]
     counts = f"{calls['training']:,} training, {calls['dev']:,} dev, {calls['test']:,} test"
     print(f"{time.monotonic() - started:.0f} s; calls: {counts}")
-    there = (made.folder / "report.html").is_file()
-    report = f"report in {made.folder}/report.html" if there else "no report: type the same command to make it again"
+    there = (made.folder / REPORT).is_file()
+    report = f"report in {made.folder / REPORT}" if there else "no report: type the same command to make it again"
     print(f"bundle {made.folder}, figures in {made.folder}/fit.json, {report}")
     for warning in made.report["warnings"]:
         print(f"warning: {warning}")
