@@ -190,7 +190,7 @@ class PictureTable:
     def expect(self, name: str) -> None:
         """Say that a picture will be asked for soon: its features, if there are any, are dropped last."""
         slot = self._slots.get(name)
-        if slot in self._features:
+        if slot is not None and slot in self._features:
             self._features.move_to_end(slot)
 
     def encode_full_stacks(self) -> None:
