@@ -89,7 +89,8 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
         table.setdefault(own.arm, {})[str(own.shots)] = own.dev
     found: dict[str, Any] = {**best.as_json(), "n": len(dev.items), "training_helped": None, "why": ""}
     found["dev_accuracy"] = {arm: table[arm] for arm in dev.draws if arm in table}
-    sentences = [f"Use {best.name}: {_percent(best.dev)} on {len(dev.items)} dev items."]
+    judged_on = "1 dev item" if len(dev.items) == 1 else f"{len(dev.items)} dev items"
+    sentences = [f"Use {best.name}: {_percent(best.dev)} on {judged_on}."]
     if best.dev == 0.0:
         sentences.append("No answer was right on dev, so this is only the cheapest way.")
     if others:
