@@ -16,6 +16,7 @@ from urllib.parse import quote
 from leverplus.errors import LeverError
 from leverplus.serve.access import NOTES, log_failure
 from leverplus.serve.api import picture_content
+from leverplus.serve.filters import FILTER_HEADER, read_filter
 from leverplus.serve.guard import OWN_HEADER, bearer
 from leverplus.serve.limits import BodyBudget, HttpRefusal, Overloaded, TooSlow, WorkQueue
 from leverplus.serve.splice import ChatText, NoChat, read_chat
@@ -93,7 +94,7 @@ class OpenAIProxy:
             return PassedAnswer(await self._ask(request, target, headers, content), [])
 
     async def _chat(self, request: Request, target: bytes, headers: list[Header], content: bytes) -> Response:
-        prepared = await self._prepare(content, request.headers.get(SHOTS_HEADER))
+        prepared = await self._prepare(content, request.headers.get(SHOTS_HEADER), _joined(request, FILTER_HEADER))
         answer = await self._ask(request, target, headers, prepared.content)
         if prepared.content is not content and answer.status in REFUSED:
             await answer.aclose()
@@ -128,11 +129,11 @@ class OpenAIProxy:
             gone.cancel()
             asking.cancel()  # does nothing where it is done
 
-    async def _prepare(self, content: bytes, shots: str | None) -> PreparedChat:
+    async def _prepare(self, content: bytes, shots: str | None, only: str | None) -> PreparedChat:
         """The request with demonstrations, or as it came with the reason."""
         started = time.perf_counter()
         try:
-            return await self.queue.run(lambda _: self.choose(content, shots), self.settings.deadline_ms / 1000)
+            return await self.queue.run(lambda _: self.choose(content, shots, only), self.settings.deadline_ms / 1000)
         except TooSlow:
             return PreparedChat(content, "deadline")
         except Overloaded:
@@ -147,7 +148,7 @@ class OpenAIProxy:
         finally:
             self.metrics.observe("lever_select_seconds", "proxy", time.perf_counter() - started)
 
-    def choose(self, content: bytes, shots: str | None) -> PreparedChat:
+    def choose(self, content: bytes, shots: str | None, only: str | None = None) -> PreparedChat:
         """Runs in a thread: read the chat, choose, write the turns in."""
         if shots is not None and shots.strip() == "0":
             return PreparedChat(content, "off")
@@ -155,13 +156,14 @@ class OpenAIProxy:
         if chat.is_conversation:
             return PreparedChat(content, "conversation")
         wanted = self.settings.shots if shots is None else _whole(shots)
+        allowed = None if only is None else read_filter(only)
         selector = self.served.current()
         question, image = asked_of(chat)
         picture = None
         if image is not None and "image" in selector.source.rows.blocks:
             picture = read_upload(picture_content(image), self.settings.body_bytes, self.settings.pixels)
         fingerprint = selector.fingerprint
-        demos = selector.select(question=question, image=picture, shots=wanted)
+        demos = selector.select(question=question, image=picture, shots=wanted, allowed=allowed)
         if not demos:
             return PreparedChat(content, "none", (), fingerprint)
         longer = chat.with_turns(selector.turns(demos)).encode()
@@ -185,6 +187,11 @@ def asked_of(chat: ChatText) -> tuple[str, str | None]:
 def _url(value: Any) -> str | None:
     found = value.get("url") if isinstance(value, Mapping) else value
     return found if isinstance(found, str) else None
+
+
+def _joined(request: Request, name: str) -> str | None:
+    """A header as one text, with commas where it was sent several times."""
+    return ",".join(request.headers.getlist(name)) if name in request.headers else None
 
 
 def _whole(text: str) -> int:

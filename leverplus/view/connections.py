@@ -61,7 +61,8 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise LeverError(f"--port {port}: a port is a number from 0 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # named as TCP, or asyncio leaves Nagle's algorithm on: a body then waits 40 ms for the head to be acknowledged
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

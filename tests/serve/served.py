@@ -104,7 +104,8 @@ def make_bundle(folder: Path, count: int = 40, *, pictures: bool = False, **plan
             name = pixel_digest(decoded)
             kept = KeptPicture(name, content)
             vectors.setdefault("image", []).append(colour_vector(decoded))
-        entries.append((Entry(ItemId(f"d{row}"), question, (answer,), {}, name), kept))
+        meta = {"tenant": f"shop {row % 3}", "split": ("a,b", "c&d=e")[row % 2]}
+        entries.append((Entry(ItemId(f"d{row}"), question, (answer,), meta, name), kept))
         vectors["text"].append(vector_of(question))
     section = {"section": {"name": "served:embedder"}, "fingerprint": FINGERPRINT}
     how = BundlePlan(**{"arm": "nearest_text", "shots": 2, "embedder": section, **plan})

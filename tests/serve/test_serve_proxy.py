@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -161,6 +162,8 @@ SAME = {
     "the selector fails": ({"question": BROKEN}, {}, "error"),
     "the selector is too slow": ({"question": SLOW}, {}, "deadline"),
     "a number of shots that is none": ({}, {"x-lever-shots": "many"}, "error"),
+    "a filter that is none": ({}, {"x-lever-filter": "shop 1"}, "error"),
+    "an empty filter": ({}, {"x-lever-filter": ""}, "error"),
     "an empty question": ({"question": " "}, {}, "error"),
 }  # fmt: skip
 
@@ -202,6 +205,37 @@ def test_the_client_says_how_many_demonstrations_it_wants(client) -> None:
     assert len(ask(client, extra_headers={"x-lever-shots": "5"}).headers["x-lever-demos"].split(",")) == 5
 
 
+def allowed_by(proxy, *filters: str) -> list[int]:
+    """Rows of the demonstrations that a chat with these headers was shown."""
+    headers = [("x-lever-shots", "8"), *(("x-lever-filter", one) for one in filters)]
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": ASKED}]}).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+    connection.putrequest("POST", "/v1/chat/completions")
+    for name, value in [*headers, ("content-type", "application/json"), ("content-length", str(len(body)))]:
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    assert "x-lever-unchanged" not in answer.headers
+    return [int(name[1:]) for name in answer.headers["x-lever-demos"].split(",") if name]
+
+
+def test_a_filter_by_metadata_is_exact_and_can_only_be_narrowed(proxy, behind) -> None:
+    assert {row % 3 for row in allowed_by(proxy, "tenant=shop%201")} == {1}
+    assert {row % 3 for row in allowed_by(proxy, "tenant=shop%201&tenant=shop%202")} == {1, 2}
+    both = allowed_by(proxy, "tenant=shop%201&split=c%26d%3De")
+    assert both
+    assert all(row % 3 == 1 and row % 2 == 1 for row in both)
+    assert {row % 2 for row in allowed_by(proxy, "split=a%2Cb")} == {0}
+    assert sorted(allowed_by(proxy, "id=d3&id=d7&id=nobody")) == [3, 7]
+    assert allowed_by(proxy, "tenant=shop%201", "tenant=shop%202") == [], "two headers must both hold"
+    assert allowed_by(proxy, "tenant=shop%201, tenant=shop%202") == [], "and so they must where a server joined them"
+    assert allowed_by(proxy, "owner=shop%201") == [], "what lacks the key is not shown"
+    assert len(behind.last["messages"]) == 1
+    assert not any(name.startswith("x-lever") for name in behind.asked[-1][1])
+
+
 def test_what_is_no_chat_reaches_the_upstream_which_says_so(proxy, behind) -> None:
     for body in (b"{", b"[]", b'{"messages": 1}', b'{"messages": [], "messages": [1]}', b"\xff", b""):
         asked = urllib.request.Request(f"{proxy.address}/v1/chat/completions", body, {"content-type": "x/y"})
@@ -222,8 +256,6 @@ def test_other_paths_pass_through(client, proxy, behind) -> None:
 
 
 def test_no_redirect_of_the_upstream_is_followed(proxy) -> None:
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
     connection.request("GET", "/v1/redirect")
     answer = connection.getresponse()

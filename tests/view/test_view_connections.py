@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -101,3 +102,25 @@ def test_a_slow_answer_is_waited_for(port) -> None:
     time.sleep(1.5)
     assert kept.recv(12) == b"HTTP/1.1 200"
     kept.close()
+
+
+def test_what_is_written_is_sent_at_once() -> None:
+    """Head and body are two writes: with Nagle's algorithm the second waits until the first is acknowledged, 40 ms."""
+    told: list[int] = []
+
+    class Answering(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted = transport.get_extra_info("socket")
+            told.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+
+    async def connected() -> None:
+        listening = listen("127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(Answering, sock=listening)
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await reader.read() == b""
+        writer.close()
+        server.close()
+
+    asyncio.run(connected())
+    assert told == [1]
