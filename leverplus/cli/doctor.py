@@ -189,7 +189,10 @@ def _show(findings: Sequence[Finding], source: str, read: Sequence[str]) -> None
         print(f"{source}: no findings. What was not measured was not judged; docs/doctor.md lists what is looked at.")
         return
     severities = [finding.severity for finding in findings]
-    counted = [f"{severities.count(kind)} {kind}" for kind in ("error", "warning", "info") if kind in severities]
+    several = {"error": "errors", "warning": "warnings", "info": "remarks"}
+    one = {"error": "error", "warning": "warning", "info": "remark"}
+    counts = {kind: severities.count(kind) for kind in several}
+    counted = [f"{count} {(one if count == 1 else several)[kind]}" for kind, count in counts.items() if count]
     print(f"{source}: {', '.join(counted)}; root causes first\n")
     for number, finding in enumerate(findings, start=1):
         print(fill(f"{number}. [{finding.severity}] {finding.code}: {finding.title}", WIDTH, subsequent_indent="   "))

@@ -56,7 +56,7 @@ def reward_hacked(record: Record) -> list[Finding]:
         if right.early > 0.95 or right.change > max(0.01, 0.5 * right.error) or right.rises:
             continue  # accuracy had no room to rise, or did rise a little
         held = curve(series, "val/reward")
-        if (held is not None and not held.rises) or max(right.values) - right.early > max(5.0 * right.noise, 0.05):
+        if (held is not None and not held.rises) or right.rose_for_a_while:
             continue  # what is held out does not follow the reward either, or followed it for a while: over-fitting
         how = text.say("fell") if right.falls else text.say("stayed")
         title = text.say(
@@ -181,15 +181,13 @@ def length_drifts(record: Record) -> list[Finding]:
     text = TEXTS["length_drifts"]
     for series in record.stages("grpo"):
         length, cut = curve(series, "length", 5), curve(series, "truncated", 5)
-        if rises(series, "val/accuracy", "accuracy"):
-            continue
-        judged = curve(series, "accuracy") is not None or curve(series, "val/accuracy") is not None
-        if not judged and rises(series, "reward"):
-            continue  # the reward is all there is to judge by
-        if length is not None and length.moves and not 0.5 < length.late / max(length.early, 1e-9) < 2.0:
+        judged = [name for name in ("val/accuracy", "accuracy") if curve(series, name) is not None]
+        better = rises(series, *(judged or ["reward"]))  # where nothing else is measured the reward is believed
+        other = length is not None and length.moves and not 0.5 < length.late / max(length.early, 1e-9) < 2.0
+        if length is not None and other and not better:
             title = text.say("seen", first=length.early, last=length.late)
             evidence = {"length_first": length.early, "length_last": length.late}
-        elif cut is not None and cut.early < 0.3 and cut.late > 0.6:
+        elif cut is not None and cut.late > max(0.3, 3.0 * cut.early):  # no room left, even where it still gets better
             title = text.say("cut_off", last=cut.late, first=cut.early)
             evidence = {"truncated_first": cut.early, "truncated_last": cut.late}
         else:

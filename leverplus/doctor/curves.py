@@ -66,6 +66,11 @@ class Curve:
         return self.rises or self.falls
 
     @property
+    def rose_for_a_while(self) -> bool:
+        """Whether the curve was well above its beginning at some time, wherever it ended."""
+        return max(self.values) - self.early > max(5.0 * self.noise, 0.05)
+
+    @property
     def _part(self) -> int:
         return max(1, len(self.values) // FIFTH)
 

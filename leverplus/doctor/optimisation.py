@@ -94,7 +94,8 @@ def learning_rate_tiny(record: Record) -> list[Finding]:
         if still:
             title = text.say("seen_in_log", rate=rate, measures=", ".join(still))
             evidence = {"lr": rate, "unmoved": len(still)}
-            return text.found(title, evidence, severity=ERROR, about=[series.label])
+            why, what = text.say("cause_in_log"), text.say("cure_in_log")
+            return text.found(title, evidence, severity=ERROR, cause=why, cure=what, about=[series.label])
     return []
 
 
@@ -289,8 +290,11 @@ def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, fl
     """A held-out reward well below its best while the training measure, or its likelihood, went on improving."""
     if not series.exact and series.stage in ("sft", "dpo") and curve(series, "val/loss", 4) is not None:
         return None  # there the held-out loss says more than an accuracy of few items
-    for metric, fitted in FITTED.items():
+    for metric, fits in FITTED.items():
         held = [value for _, value in series.values(metric)]
+        fitted = fits
+        if metric == "val/accuracy" and not series.values("accuracy") and held and Curve(tuple(held)).rose_for_a_while:
+            fitted = ("reward",)  # it followed the reward at first: what is learnt from is all that was paid for
         error = held_out_error(record, series, metric)
         if error is None or len(held) < 4:
             continue

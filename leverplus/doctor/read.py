@@ -14,7 +14,7 @@ from leverplus.doctor.logs.console import read_console
 from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, read_log_text, record_of
 from leverplus.doctor.logs.names import meaning
 from leverplus.doctor.logs.series import series_from
-from leverplus.doctor.logs.tabular import lines_of, read_state
+from leverplus.doctor.logs.tabular import lines_of, lines_of_json, read_state
 from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record, Series
 from leverplus.doctor.runfolder import read_log_lines, read_run, series_of
@@ -76,9 +76,7 @@ def read_target(path: Path, watch: Watch | None = None, chosen: Mapping[str, str
     with path.open("rb") as file:
         start = file.read(len(SQLITE))
     if start == SQLITE:
-        from leverplus.doctor.storefile import read_store
-
-        return read_store(path, watch)
+        return _read_database(path, watch, chosen)
     refuse_strangers(path, start)
     if is_log_file(path):
         return read_log_file(path, chosen)
@@ -88,6 +86,14 @@ def read_target(path: Path, watch: Watch | None = None, chosen: Mapping[str, str
     if first[:1] in (b"{", b"[") and first != b"{'":  # a dict that Python printed is no JSON
         return _read_json(path, watch, chosen)
     return _read_text(path, chosen)
+
+
+def _read_database(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Record:
+    """A score store, or what MLflow wrote."""
+    from leverplus.doctor.logs.mlflow import is_mlflow, read_database
+    from leverplus.doctor.storefile import read_store
+
+    return record_of(read_database(path), str(path), chosen) if is_mlflow(path) else read_store(path, watch)
 
 
 def _first_signs(path: Path) -> bytes:
@@ -181,6 +187,10 @@ def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Re
         raise DataError(f"{path} is not a JSON file, or was cut off ({error})") from error
     if isinstance(values, list):
         _refuse_data_set(path, values)
+    if not (isinstance(values, Mapping) and isinstance(values.get("log_history"), list)):
+        lines = lines_of_json(values)
+        if len(lines) > 1:
+            return record_of({"": lines}, str(path), chosen)
     if not isinstance(values, Mapping):
         raise DataError(f"{path} holds a JSON {type(values).__name__}, not an object; {READ}")
     if isinstance(values.get("log_history"), list):
@@ -198,13 +208,12 @@ def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Re
 
 
 def _log_of_objects(path: Path, chosen: Mapping[str, str]) -> Record | None:
-    """A run log under another name: a JSON object a line."""
+    """A run log under another name: a JSON object a line; None where it is not that."""
     try:
-        return _read_log(path, chosen)
-    except DataError as error:
-        if "is a data set" in str(error):
-            raise
+        read_log_lines(path)
+    except DataError:
         return None
+    return _read_log(path, chosen)
 
 
 def _is_report(values: Mapping[str, Any]) -> bool:

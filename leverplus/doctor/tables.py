@@ -127,7 +127,9 @@ def _unprinted(record: Record, published: Published) -> list[str]:
         missing.append(overview_line("unprinted_flat"))
     if trained:
         missing += [text for name, text in UNPRINTED.items() if all(own.last(name) is None for own in trained)]
-    if trained and not published.identical_picks:
+    if all(own.last("val/accuracy") is not None for own in trained):
+        missing = [text for text in missing if text != UNPRINTED["val/reward"]]
+    if trained and not published.identical_picks and not record.read_as:  # other libraries choose no demonstrations
         missing.append(overview_line("unprinted_changes"))
     if published.arms or published.gains:
         missing.append(overview_line("unprinted_items"))

@@ -7,9 +7,13 @@ is None in a row is not printed there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 Columns = dict[str, Sequence[float | None]]
 
 
@@ -229,6 +233,85 @@ def run_folder(columns: Columns, path: Path) -> Path:
     return path
 
 
+def announced(columns: Columns, path: Path) -> Path:
+    """An epoch has a line of its own, with its time; the numbers are below, training and held out on two lines."""
+    lines = ["Using device: cuda"]
+    for n, row in enumerate(_rows(columns), start=1):
+        lines.append(f"Epoch: {n:02d} | Time: 0m {10 + n}s")
+        for held in (False, True):
+            own = {name: value for name, value in row.items() if name.startswith("val_") is held}
+            start = "\tValidation " if held else "\tTrain "
+            shown = [f"{start}{ENGLISH[name].split(' ', 1)[1]}" if held else f"\t{ENGLISH[name]}" for name in own]
+            lines += [" | ".join(f"{name}: {v:.6g}" for name, v in zip(shown, own.values(), strict=True))] * bool(own)
+    return _text(path.with_suffix(".log"), lines)
+
+
+def prose(columns: Columns, path: Path) -> Path:
+    """Notes in sentences, several steps on a line."""
+    told = []
+    for n, row in enumerate(_rows(columns), start=1):
+        first, *others = [f"{ENGLISH[name]} was {value:.6g}" for name, value in row.items()]
+        told.append(f"At step {50 * n} the {first}" + "".join(f" and the {other}" for other in others) + ".")
+    return _text(path.with_suffix(".txt"), ["Notes of Tuesday.", *(" ".join(told[n : n + 3]) for n in range(0, 12, 3))])
+
+
+def chinese_prose(columns: Columns, path: Path) -> Path:
+    told = []
+    for n, row in enumerate(_rows(columns), start=1):
+        told.append(f"第 {50 * n} 步时" + "，".join(f"{CHINESE[name]}为 {v:.6g}" for name, v in row.items()) + "。")
+    return _text(path.with_suffix(".txt"), ["实验记录", *("".join(told[n : n + 3]) for n in range(0, 12, 3))])
+
+
+def notebook(columns: Columns, path: Path) -> Path:
+    """What a Trainer shows in a notebook, copied: tabs, and blanks around the slashes."""
+    shown = {"loss": "Training Loss", "val_loss": "Validation Loss", "length": "completions / mean_length",
+             "accuracy": "rewards / correctness_reward_func / mean"}  # fmt: skip
+    lines = ["\t".join(["Step", *(shown.get(name, ENGLISH[name]) for name in columns)])]
+    for n, row in enumerate(_rows(columns), start=1):
+        lines.append("\t".join([str(10 * n), *(f"{value:.6g}" for value in row.values())]))
+    return _text(path.with_suffix(".txt"), lines)
+
+
+def json_list(columns: Columns, path: Path) -> Path:
+    """One JSON file with a list of objects, nested under `metrics`."""
+    rows = [{"step": n, "metrics": {"train": _underscored(row)}} for n, row in enumerate(_rows(columns), start=1)]
+    return _text(path.with_suffix(".json"), [json.dumps(rows)])
+
+
+def json_columns(columns: Columns, path: Path) -> Path:
+    """One JSON object with a list for every metric, like the history of Keras."""
+    return _text(path.with_suffix(".json"), [json.dumps(_underscored(columns))])
+
+
+def long_csv(columns: Columns, path: Path) -> Path:
+    """A row for every measurement, metric after metric, as MLflow exports them."""
+    lines = ["run_id,key,value,step,timestamp"]
+    for name in columns:
+        rows = [(n, row[name]) for n, row in enumerate(_rows(columns), start=1) if name in row]
+        lines += [f"4fa0,{ENGLISH[name].replace(' ', '_')},{value!r},{n},{1700000000000 + n}" for n, value in rows]
+    return _text(path.with_suffix(".csv"), lines)
+
+
+def mlflow_database(columns: Columns, path: Path) -> Path:
+    """The tables of an mlflow.db that hold metrics."""
+    path = path.with_suffix(".db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
+        database.execute("CREATE TABLE runs (run_uuid TEXT PRIMARY KEY, name TEXT)")
+        columns_of = "key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan BOOLEAN"
+        database.execute(f"CREATE TABLE metrics ({columns_of})")
+        database.execute("INSERT INTO runs VALUES ('4fa0', 'bold-fox-7')")
+        for n, row in enumerate(_rows(columns), start=1):
+            for name, value in _underscored(row).items():
+                database.execute("INSERT INTO metrics VALUES (?, ?, ?, '4fa0', ?, 0)", (name, value, 1000 * n, n))
+        database.commit()
+    return path
+
+
+def _underscored(row: Mapping[str, T]) -> dict[str, T]:
+    return {ENGLISH[name].lower().replace(" ", "_").replace("-", "_"): value for name, value in row.items()}
+
+
 def _text(path: Path, lines: Sequence[str]) -> Path:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -245,4 +328,12 @@ FORMS: dict[str, Callable[[Columns, Path], Path]] = {
     "flat_jsonl": flat_jsonl,
     "nested_jsonl": nested_jsonl,
     "run_folder": run_folder,
+    "announced": announced,
+    "prose": prose,
+    "chinese_prose": chinese_prose,
+    "notebook": notebook,
+    "json_list": json_list,
+    "json_columns": json_columns,
+    "long_csv": long_csv,
+    "mlflow_database": mlflow_database,
 }

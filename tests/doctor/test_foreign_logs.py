@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import struct
+from contextlib import closing
 
 import pytest
 
@@ -209,3 +211,139 @@ def test_a_step_number_that_falls_is_a_resumption(tmp_path):
     record = read_target(path)
     assert record.series[0].marks == (12,)
     assert codes(record)[0] == "resumed_without_optimiser"
+
+
+@pytest.mark.parametrize(
+    ("logged", "ours"),
+    [
+        ("Validation Loss", "val/loss"),
+        ("valid_loss", "val/loss"),
+        ("validation accuracy", "val/accuracy"),
+        ("train_reward", "reward"),
+        ("Train Acc", "accuracy"),
+        ("metrics/train/reward", "reward"),
+        ("completions / mean_length", "length"),
+        ("rewards / correctness_reward_func / mean", "accuracy"),
+        ("info/learner/default_policy/learner_stats/kl", "kl"),
+        ("rewards/accuracy_reward", "accuracy"),
+        ("rewards/accuracy_reward/std", None),
+        ("timing_s/reward", None),
+        ("value", None),
+    ],
+)
+def test_names_are_known_with_the_words_that_people_put_around_them(logged, ours):
+    found = meaning(logged)
+    assert (found and found[0]) == ours
+
+
+def test_overfitting_of_a_policy_is_told_from_a_hacked_reward_where_only_held_out_accuracy_is_logged(tmp_path):
+    """The reward rises in both; what is held out followed it for a while, or never did."""
+    path = tmp_path / "log.csv"
+    followed = [0.30, 0.35, 0.40, 0.44, 0.46, 0.45, 0.42, 0.38, 0.34, 0.30, 0.26, 0.22]
+    for held, first in ((followed, "overfits"), ([0.3 + 0.002 * (-1) ** n for n in range(12)], "reward_hacked")):
+        rows = [f"{n},{0.3 + 0.04 * n},{value}" for n, value in enumerate(held)]
+        path.write_text("\n".join(["step,train/reward,eval/accuracy", *rows]) + "\n")
+        assert codes(read_target(path))[0] == first
+
+
+def test_answers_that_no_longer_fit_are_named_although_accuracy_still_rises(tmp_path):
+    path = tmp_path / "log.csv"
+    for last, first in ((0.45, ["length_drifts"]), (0.08, [])):
+        rows = [f"{n},{0.3 + 0.01 * n},{200 + 60 * n},{0.02 + (last - 0.02) * n / 19}" for n in range(20)]
+        path.write_text(
+            "\n".join(
+                ["step,rewards/accuracy_reward/mean,response_length,truncated,kl", *(f"{row},0.02" for row in rows)]
+            )
+        )
+        assert codes(read_target(path)) == first
+
+
+def test_what_tensorboard_lets_download_is_named_by_its_file(tmp_path):
+    path = tmp_path / "run-ppo_1-tag-train_kl.csv"
+    path.write_text("Wall time,Step,Value\n" + "".join(f"{1.7e9 + n},{100 * n},{0.04 * 2**n}\n" for n in range(12)))
+    record = read_target(path)
+    assert record.read_as == {"step": "Step", "kl": "train_kl"}
+    assert codes(record)[0] == "kl_explodes"
+
+
+def test_a_long_table_of_several_runs_asks_for_a_file_each(tmp_path, capsys):
+    path = tmp_path / "metrics.csv"
+    path.write_text("run_id,key,value,step\n" + "".join(f"r{n % 2},kl,0.1,{n}\n" for n in range(6)))
+    assert main(["doctor", str(path)]) == 1
+    assert "holds 2 runs; write a file for each" in capsys.readouterr().err
+
+
+def test_runs_of_an_mlflow_database_are_compared_under_their_names(tmp_path):
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE experiments (experiment_id INTEGER)")
+        database.execute("CREATE TABLE runs (run_uuid TEXT, name TEXT)")
+        database.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan)")
+        database.executemany("INSERT INTO runs VALUES (?, ?)", [("1a", "bold-fox"), ("2b", "shy-owl")])
+        rows = [("kl", 0.1 + n, n, run, n, int(n == 2)) for run in ("1a", "2b") for n in range(4)]
+        database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
+        database.commit()
+    record = read_target(path)
+    assert [series.label for series in record.series] == ["bold-fox", "shy-owl"]
+    assert [line.values["kl"] for line in record.series[0].epochs] == [0.1, 1.1, None, 3.1]
+
+
+def test_an_mlflow_database_without_metrics_says_so(tmp_path, capsys):
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as database:
+        for table_of in ("experiments (a)", "runs (run_uuid, name)"):
+            database.execute(f"CREATE TABLE {table_of}")
+        database.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan)")
+    assert main(["doctor", str(path)]) == 1
+    assert "holds no metric yet" in capsys.readouterr().err
+
+
+def test_json_lines_in_a_json_file_are_read_or_say_what_they_log(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    stats = {"learner": {"default_policy": {"learner_stats": {"kl": 0.04, "entropy": 1.2}}}}
+    rows = [
+        {"training_iteration": n, "env_runners": {"episode_return_mean": 20.0 + n}, "info": stats} for n in range(9)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    record = read_target(path)
+    assert set(record.read_as) == {"step", "reward", "kl", "entropy"}
+    path.write_text("\n".join(json.dumps({"a": 1.5, "b": n}) for n in range(3)))
+    assert main(["doctor", str(path)]) == 1
+    assert "no metric was recognised; it logs a, b" in capsys.readouterr().err
+
+
+def test_counts_of_findings_are_told_in_one_or_several(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(map(str, trl_lines())))
+    assert main(["doctor", str(path)]) == 0
+    assert "train.log: 2 errors; root causes first" in capsys.readouterr().out
+
+
+def test_a_sentence_that_mentions_another_step_stays_one_line(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(f"step {n} | reward 0.{n} | best step {n - 1} | kl 0.0{n}" for n in range(2, 9)))
+    lines = read_target(path).series[0].epochs
+    assert len(lines) == 7
+    assert all(set(line.values) == {"reward", "kl"} for line in lines)
+
+
+@pytest.mark.parametrize("form", ["step:{n} - actor/lr:{lr} - actor/ppo_kl:{kl} - critic/rewards/mean:{reward:.3f}",
+                                  "step {n} lr={lr} approx_kl={kl} reward={reward:.3f}"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lr", "kl", "found"),
+    [("0.000", "0.000", []), ("0.0", "0.0", ["learning_rate_tiny"]), ("1e-10", "0.00000000", ["learning_rate_tiny"])],
+)
+def test_a_learning_rate_that_was_rounded_to_zero_is_not_called_tiny(tmp_path, form, lr, kl, found):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(form.format(n=n, lr=lr, kl=kl, reward=0.3 + 0.01 * (-1) ** n) for n in range(20)))
+    assert codes(read_target(path)) == found
+
+
+def test_a_tiny_rate_of_another_library_gets_advice_for_its_own_size(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(f"step {n} lr=1e-10 kl=0.0000001 reward=0.3" for n in range(20)))
+    main(["doctor", str(path)])
+    shown = capsys.readouterr().out
+    assert "about 1e-6 for all weights of a model of billions" in " ".join(shown.split())
+    assert "selector" not in shown
+    assert "picks" not in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from leverplus.doctor.logs.names import PLACES, LogLine, meaning
 
@@ -28,9 +29,13 @@ _PLACE = re.compile(
 # kl=0.04, reward: 0.3, accuracy 45 %: a name, a sign or a blank, a number that no letter follows
 _PAIR = re.compile(
     rf"([A-Za-z\u4e00-\u9fff][A-Za-z\u4e00-\u9fff/_.\- ]*?(?:@\d+)?)\s*(?:[=:：≈]|为|是|\s)\s*"
-    rf"({_NUMBER})\s*(%?)(?![\w.])",
+    rf"({_NUMBER})\s*(%?)(?!\w|\.\w)",
     re.IGNORECASE,
 )
+# words between a name and its number in a sentence: "the KL was 0.01", "reward fell to 0.2"
+_BETWEEN = re.compile(r"was|is|were|are|at|of|to|reached|around|about|had|stood|fell|rose|dropped|went|climbed", re.I)
+# a sentence in Chinese names its metric after these: 第 100 步时熵为 0.2
+_AFTER = re.compile(r"[时的后处]")
 _RESUMED = re.compile(
     r"\bresum(?:e|ed|ing)\b|\bcontinu(?:e|ed|ing) (?:training|from)\b|restored? from checkpoint"
     r"|恢复训练|断点续训|继续训练",
@@ -46,6 +51,7 @@ def read_console(text: str) -> list[LogLine]:
     table: dict[str, float | None] = {}  # a table of one step that is not complete yet (Stable-Baselines3)
     section, resumed = "", False
     header: list[str] = []  # of a table with a row per step, as long as its rows go on
+    under: dict[str, float] = {}  # the epoch that a line of its own announced (Keras, plain PyTorch)
     for row in text.splitlines():
         columns = _columns(row)
         if header and len(columns) == len(header):
@@ -68,11 +74,12 @@ def read_console(text: str) -> list[LogLine]:
             lines.append(LogLine(table, resumed))
             table, section, resumed = {}, "", False
             continue
-        values = _values(row)
-        if "train_runtime" in values:
+        under = _announced(row) or under
+        found = _values(row, under)
+        if found and "train_runtime" in found[0]:
             resumed = True  # a Trainer sums up at its end; what follows is another training
-        elif values:
-            lines.append(LogLine(values, resumed))
+        elif found:
+            lines += [LogLine(values, resumed and place == 0) for place, values in enumerate(found)]
             resumed = False
         elif _RESUMED.search(row) and not _NOT_RESUMED.search(row):
             resumed = True
@@ -105,12 +112,25 @@ def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None
         return {}
     values: dict[str, float | None] = {}
     for name, cell in zip(header, cells, strict=True):
-        if cell is None:
+        if cell is None or _rounded_away(name, cell.group(1)):
             continue
         value = printed_number(cell.group(1))
         percent = bool(cell.group(2))
         values[name] = (value or 0.0) / 100.0 if percent else value
     return values
+
+
+_TELLS = {"lr": 1e-7, "kl_prox": 1e-6, "kl": 1e-4}
+"""How small a number must be to say that nothing moves; a zero that was rounded before that says nothing."""
+
+
+def _rounded_away(name: str, shown: str) -> bool:
+    """Whether a printed zero may be a number that matters: a learning rate of 1e-6 printed as 0.000 (verl)."""
+    known = meaning(name)
+    decimals = re.fullmatch(r"[+-]?0\.(0{2,})", shown)  # Python prints a true zero as 0.0
+    if known is None or decimals is None or known[0] not in _TELLS:
+        return False
+    return 0.5 * 10.0 ** -len(decimals.group(1)) > _TELLS[known[0]]
 
 
 def printed_number(text: str) -> float | None:
@@ -119,25 +139,42 @@ def printed_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _values(row: str) -> dict[str, float | None]:
-    """The metrics of one printed line, under their printed names."""
+def _values(row: str, under: Mapping[str, float]) -> list[dict[str, float | None]]:
+    """The metrics of one printed line, under their printed names; several where a sentence tells of several steps."""
     verl = _VERL.search(row)
     if verl is not None:
         values: dict[str, float | None] = {"step": float(verl.group(1))}
         for part in verl.group(2).split(" - "):
             name, sign, shown = part.rpartition(":")
             shown = re.sub(r"^np\.\w+\((.*)\)$", r"\1", shown.strip())
-            if sign and re.fullmatch(_NUMBER, shown, re.IGNORECASE):
+            if sign and re.fullmatch(_NUMBER, shown, re.IGNORECASE) and not _rounded_away(name, shown):
                 values[name.strip()] = printed_number(shown)
-        return values
+        return [values]
     for found in _DICT.finditer(row):
         items = {name: printed_number(value) for name, value in _DICT_ITEM.findall(found.group())}
         if any(meaning(name) is not None for name in items):
             place = _PLACE.search(row[: found.start()])  # "step 12: {...}"
             if place and "step" not in items:
-                return {"step": _place(place)[1], **items}
-            return items
-    return _pairs(row)
+                return [{"step": _place(place)[1], **items}]
+            return [items]
+    return _sentences(row) or [values for values in [_pairs(row, under)] if values]
+
+
+def _announced(row: str) -> dict[str, float]:
+    """The epoch that this short line begins with and says no metric of; the numbers are on the lines below."""
+    place = _PLACE.search(row)
+    if place is None or re.search(r"\w", row[: place.start()]) or len(row.split()) > 8 or _pairs(row, {}):
+        return {}
+    return dict([_place(place)])
+
+
+def _sentences(row: str) -> list[dict[str, float | None]]:
+    """Running text that tells the same of several steps; nothing where the line does not speak so."""
+    starts = [found.start() for found in _PLACE.finditer(row)]
+    if len(starts) < 2:
+        return []
+    told = [_pairs(row[start:end], {}) for start, end in zip(starts, [*starts[1:], len(row)], strict=True)]
+    return told if told[0] and all(values.keys() == told[0].keys() for values in told) else []
 
 
 def _place(found: re.Match[str]) -> tuple[str, float]:
@@ -147,15 +184,15 @@ def _place(found: re.Match[str]) -> tuple[str, float]:
     return kind, float(found.group("number") or found.group("count"))
 
 
-def _pairs(row: str) -> dict[str, float | None]:
-    """`step 12 kl=0.04 reward 0.3`: a place and at least one known name with its number."""
-    places = [_place(found) for found in _PLACE.finditer(row)]
+def _pairs(row: str, under: Mapping[str, float]) -> dict[str, float | None]:
+    """`step 12 kl=0.04 reward 0.3`: a place (or the one announced above) and a known name with its number."""
+    places = [_place(found) for found in _PLACE.finditer(row)] or list(under.items())
     if not places:
         return {}
     values: dict[str, float | None] = {}
     for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
         name = _known_end(found.group(1))
-        if name is not None and name not in values:
+        if name is not None and name not in values and not _rounded_away(name, found.group(2)):
             value = printed_number(found.group(2))
             values[name] = value / 100.0 if found.group(3) and value is not None else value
     return {**dict(places), **values} if values else {}
@@ -163,7 +200,9 @@ def _pairs(row: str) -> dict[str, float | None]:
 
 def _known_end(text: str) -> str | None:
     """The longest end of a text, in words, that is a known metric name."""
-    words = text.split()
+    words = _AFTER.split(text)[-1].split() if re.search(r"[\u4e00-\u9fff]", text) else text.split()
+    while words and _BETWEEN.fullmatch(words[-1]):
+        words.pop()
     for start in range(max(0, len(words) - 5), len(words)):  # no known name has more than five words
         name = " ".join(words[start:])
         found = meaning(name)

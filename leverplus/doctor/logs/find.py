@@ -6,16 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from leverplus.doctor.logs.console import printed_number, read_console
+from leverplus.doctor.logs.console import read_console
 from leverplus.doctor.logs.events import read_events
-from leverplus.doctor.logs.names import LogLine
+from leverplus.doctor.logs.mlflow import read_mlruns
+from leverplus.doctor.logs.names import LogLine, Runs
 from leverplus.doctor.logs.series import series_from
 from leverplus.doctor.logs.tabular import lines_of, read_checkpoints, read_csv, read_state
 from leverplus.doctor.records import Record, Series
 from leverplus.doctor.runfolder import read_log_lines
 from leverplus.errors import DataError
-
-Runs = dict[str, list[LogLine]]
 
 FORMS = "docs/doctor.md lists what is read"
 
@@ -91,7 +90,7 @@ def _runs(folder: Path) -> Runs:
     if events:
         found = {_label(own, folder): read_events(_in_time(paths)) for own, paths in events.items()}
         return {label: lines for label, lines in found.items() if lines}
-    tracked = _mlflow(folder) or _wandb(folder)
+    tracked = read_mlruns(folder) or _wandb(folder)
     if tracked:
         return tracked
     named = [folder / "progress.csv"] if (folder / "progress.csv").is_file() else []
@@ -107,26 +106,6 @@ def _label(own: Path, folder: Path) -> str:
 def _in_time(paths: Sequence[Path]) -> list[Path]:
     """Event files in the order they were opened: their names hold the second."""
     return sorted(paths, key=lambda path: (re.findall(r"tfevents\.(\d+)", path.name) or ["0"], path.name))
-
-
-def _mlflow(folder: Path) -> Runs:
-    """mlruns/EXPERIMENT/RUN/metrics/NAME: lines of time, value and step."""
-    homes = [folder / "metrics"] if (folder / "metrics").is_dir() else sorted(folder.rglob("metrics"))
-    runs: Runs = {}
-    for home in homes:
-        steps: dict[float, dict[str, float | None]] = {}
-        if not home.is_dir() or not (home.parent / "meta.yaml").is_file():
-            continue  # some other folder called metrics
-        for path in sorted(own for own in home.rglob("*") if own.is_file()):
-            metric = path.relative_to(home).as_posix()  # a name may hold slashes, which are folders here
-            for row in path.read_text(encoding="utf-8").splitlines():
-                cells = row.split()  # time, value, step
-                if len(cells) >= 3:
-                    steps.setdefault(float(cells[2]), {})[metric] = printed_number(cells[1])
-        if steps:
-            label = "" if len(homes) == 1 else home.parent.name
-            runs[label] = [LogLine({"step": step, **steps[step]}) for step in sorted(steps)]
-    return runs
 
 
 def _wandb(folder: Path) -> Runs:

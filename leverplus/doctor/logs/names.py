@@ -15,8 +15,11 @@ from leverplus.errors import WrongUsage
 
 Values = Mapping[str, float | None]
 
-_HELD_OUT = re.compile(r"^(?:eval|val|valid|validation|dev|test|held out|验证集?|测试集?)\s*[/ ]?\s*(?=\S)")
-_TRAINING = re.compile(r"^(?:train|training|metrics|global|训练集?)\s*/\s*")
+_HELD_OUT = re.compile(
+    r"^(?:(?:eval|evaluation|val|valid|validation|dev|test|held out)(?:/|\s)|(?:验证集?|测试集?)\s*/?)\s*(?=\S)"
+)
+# train/reward, metrics/train/reward, train_reward (with a blank by now)
+_TRAINING = re.compile(r"^(?:(?:train|training|metrics|global|训练集?)\s*/\s*)+|^(?:train|training)\s+")
 PLACES = ("step", "epoch", "elapsed")
 """Names that say when a line was written; they are no metrics."""
 HELD_OUT = {"loss/total": "val/loss", "reward": "val/reward", "accuracy": "val/accuracy", "test_reward": "val/reward",
@@ -33,6 +36,10 @@ class LogLine:
 
     values: Values
     resumed: bool = False
+
+
+Runs = dict[str, list[LogLine]]
+"""The lines of several trainings by label; one alone has an empty label."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def _exact() -> dict[str, tuple[str, int]]:
 
 def plain_name(name: str) -> str:
     """A logged name as the table writes names."""
-    return re.sub(r"[_\-.\s]+", " ", name.strip().lower().replace("\\", "/"))
+    return re.sub(r"\s*/\s*", "/", re.sub(r"[_\-.\s]+", " ", name.strip().lower().replace("\\", "/")))
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from leverplus.doctor.logs.names import LogLine, finite
+from leverplus.doctor.logs.names import LogLine, finite, meaning
 from leverplus.errors import DataError
 from leverplus.parsing import parse_json
 
@@ -28,7 +28,41 @@ def read_csv(path: Path) -> list[LogLine]:
             table = [{_column(name): value for name, value in row.items() if name} for row in rows]
         except csv.Error as error:
             raise DataError(f"{path} is not a CSV file ({error})") from error
+    if table and _NAMES & set(table[0]) and "value" in table[0]:
+        return _from_long(table, path)
+    if table and set(table[0]) == {"Wall time", "Step", "Value"}:  # what TensorBoard lets download: one metric a file
+        metric = path.stem.rpartition("tag-")[2]
+        table = [{"Step": row["Step"], metric: row["Value"]} for row in table]
     return [LogLine(_numbers(row)) for row in table]
+
+
+_NAMES = {"key", "metric", "tag", "name", "variable"}
+"""Columns that name the metric of a row, in tables with a row for every measurement (MLflow, molten data frames)."""
+_RUNS = ("run_id", "run_uuid", "run")
+
+
+def _from_long(table: list[dict[str, Any]], path: Path) -> list[LogLine]:
+    """A table with a row for every measurement: a line a step."""
+    runs = {row[column] for column in _RUNS for row in table if column in row}
+    if len(runs) > 1:
+        raise DataError(f"{path} holds {len(runs)} runs; write a file for each, then `lever doctor RUN.csv RUN.csv`")
+    named = sorted(_NAMES & set(table[0]))[0]
+    steps: dict[str, dict[str, Any]] = {}
+    for row in table:
+        place = next((row[name] for name in ("step", "epoch", "iteration") if row.get(name)), "")
+        steps.setdefault(place, {"step": place})[row[named]] = row["value"]
+    return [LogLine(_numbers(row)) for row in steps.values()]
+
+
+def lines_of_json(values: Any) -> list[LogLine]:
+    """A JSON list of objects, or an object of columns (Keras' history); no lines where it is neither."""
+    if isinstance(values, Mapping):
+        columns = {name: own for name, own in values.items() if isinstance(own, list) and meaning(name) is not None}
+        longest = max(map(len, columns.values()), default=0)
+        values = [{name: own[n] for name, own in columns.items() if n < len(own)} for n in range(longest)]
+    if not isinstance(values, list) or not all(isinstance(row, Mapping) for row in values):
+        return []
+    return lines_of(values) if any(meaning(name) is not None for row in values for name in _flat(row)) else []
 
 
 def _column(name: str) -> str:
