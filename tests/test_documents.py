@@ -19,6 +19,7 @@ from leverplus.recipe.training import SECTIONS
 ROOT = Path(__file__).parent.parent
 PAGES = load_benchmark("write_documents")
 ROWS = PAGES.read_rows()
+RUN = {*documents_names(), *(name.removeprefix("documents/").removesuffix("_documents") for name in documents_names())}
 TABLES = {
     "reward": catalog.REWARDS, "advantage": catalog.ADVANTAGES, "preset": catalog.POLICIES, "check": catalog.CHECKS,
 }  # fmt: skip
@@ -69,7 +70,9 @@ def test_every_link_of_a_row_leads_somewhere(row: Any) -> None:
     for kind, name in row.links:
         require(kind, name)
     if row.tried == "recipe":
-        assert any(kind == "recipe" for kind, _ in row.links), "tried by running a recipe, so it names one"
+        named = [name for kind, name in row.links if kind == "recipe"]
+        assert named, "tried by running a recipe, so it names one"
+        assert set(named) <= RUN, "tests/matrix/test_plan_recipes.py runs the plans in both forms, and no other recipe"
     else:
         assert (ROOT / row.tried).is_file(), row.tried
 
