@@ -185,6 +185,31 @@ def printed_columns(columns: Columns, path: Path) -> Path:
     return _text(path.with_suffix(".out"), lines)
 
 
+def data_frame(columns: Columns, path: Path) -> Path:
+    """What `print(frame)` shows: the number of the row first, under no name."""
+    names = ["step", *(ENGLISH[name].replace(" ", "_").replace("-", "_") for name in columns)]
+    lines = [" " * 3 + "".join(f"{name:>22}" for name in names)]
+    for n, row in enumerate(_rows(columns)):
+        lines.append(f"{n:<3}" + "".join(f"{value:>22.6g}" for value in (10 * n, *row.values())))
+    return _text(path.with_suffix(".txt"), lines)
+
+
+def data_frame_markdown(columns: Columns, path: Path) -> Path:
+    """The same with `to_markdown`."""
+    head = ["", "step", *(ENGLISH[name] for name in columns)]
+    rows = [[str(n), str(10 * n), *(f"{value:.6g}" for value in row.values())] for n, row in enumerate(_rows(columns))]
+    return _text(path.with_suffix(".md"), [f"| {' | '.join(cells)} |" for cells in (head, ["--:"] * len(head), *rows)])
+
+
+def chinese_epochs(columns: Columns, path: Path) -> Path:
+    """An epoch on a line of its own, training and held out below, in Chinese."""
+    lines = []
+    for n, row in enumerate(_rows(columns), start=1):
+        lines.append(f"轮次 {n}/12")
+        lines += [f"{CHINESE[name].replace('验证', '验证集')}：{value:.6g}" for name, value in row.items()]
+    return _text(path.with_suffix(".log"), lines)
+
+
 def comma_separated(columns: Columns, path: Path) -> Path:
     names = ["epoch", *(ENGLISH[name] for name in columns)]
     rows = [",".join(f"{value:.6g}" for value in (n, *row.values())) for n, row in enumerate(_rows(columns), start=1)]
@@ -328,6 +353,9 @@ FORMS: dict[str, Callable[[Columns, Path], Path]] = {
     "flat_jsonl": flat_jsonl,
     "nested_jsonl": nested_jsonl,
     "run_folder": run_folder,
+    "data_frame": data_frame,
+    "data_frame_markdown": data_frame_markdown,
+    "chinese_epochs": chinese_epochs,
     "announced": announced,
     "prose": prose,
     "chinese_prose": chinese_prose,

@@ -222,6 +222,10 @@ def test_a_step_number_that_falls_is_a_resumption(tmp_path):
         ("train_reward", "reward"),
         ("Train Acc", "accuracy"),
         ("metrics/train/reward", "reward"),
+        ("训练集准确率", "accuracy"),
+        ("训练集损失", "loss/total"),
+        ("Value function loss", "loss/value"),
+        ("test/env/all/reward/total", "val/reward"),
         ("completions / mean_length", "length"),
         ("rewards / correctness_reward_func / mean", "accuracy"),
         ("info/learner/default_policy/learner_stats/kl", "kl"),
@@ -347,3 +351,14 @@ def test_a_tiny_rate_of_another_library_gets_advice_for_its_own_size(tmp_path, c
     assert "about 1e-6 for all weights of a model of billions" in " ".join(shown.split())
     assert "selector" not in shown
     assert "picks" not in shown
+
+
+def test_an_iteration_in_a_heading_holds_for_the_lines_below(tmp_path):
+    """As rsl_rl prints them: other numbers with `steps` in them do not begin another one."""
+    below = "  Computation: 98304 steps/s\n  Surrogate loss: -0.01\n  Mean reward: {reward:.2f}\n"
+    path = tmp_path / "train.log"
+    rows = (f"#####\n   Learning iteration {n}/50   \n\n" + below.format(reward=20.0 + n) for n in range(6))
+    path.write_text("".join(rows))
+    lines = read_target(path).series[0].epochs
+    assert [line.epoch for line in lines] == list(range(6))
+    assert [line.values for line in lines] == [{"loss/pg": -0.01, "reward": 20.0 + n} for n in range(6)]

@@ -1,4 +1,4 @@
-"""Short logs that people print, in eighteen forms: the planted cause is named first, and nothing in healthy ones."""
+"""Short logs that people print, in twenty-one forms: the planted cause is named first, and nothing in healthy ones."""
 
 from __future__ import annotations
 

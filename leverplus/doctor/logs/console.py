@@ -34,6 +34,8 @@ _PAIR = re.compile(
 )
 # words between a name and its number in a sentence: "the KL was 0.01", "reward fell to 0.2"
 _BETWEEN = re.compile(r"was|is|were|are|at|of|to|reached|around|about|had|stood|fell|rose|dropped|went|climbed", re.I)
+# what may stand before the number of an epoch that has a line of its own
+_BEFORE = re.compile(r"\W*(?:learning|training|train)?\W*", re.I)
 # a sentence in Chinese names its metric after these: 第 100 步时熵为 0.2
 _AFTER = re.compile(r"[时的后处]")
 _RESUMED = re.compile(
@@ -54,6 +56,8 @@ def read_console(text: str) -> list[LogLine]:
     under: dict[str, float] = {}  # the epoch that a line of its own announced (Keras, plain PyTorch)
     for row in text.splitlines():
         columns = _columns(row)
+        if header and len(columns) == len(header) + 1 and columns[0].isdigit():
+            columns = columns[1:]  # a data frame prints the number of the row, under no name
         if header and len(columns) == len(header):
             values = _of_columns(header, columns)
             if values:
@@ -100,7 +104,7 @@ def _is_header(columns: list[str]) -> bool:
     """Whether a table begins: its first column counts steps or epochs, another one is a metric, and none a number."""
     if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
         return False
-    first = meaning(columns[0])
+    first = meaning(columns[0] or columns[1])  # a data frame as Markdown has no name over the numbers of its rows
     known = [meaning(cell) for cell in columns[1:]]
     return first is not None and first[0] in PLACES and any(found and found[0] not in PLACES for found in known)
 
@@ -163,7 +167,7 @@ def _values(row: str, under: Mapping[str, float]) -> list[dict[str, float | None
 def _announced(row: str) -> dict[str, float]:
     """The epoch that this short line begins with and says no metric of; the numbers are on the lines below."""
     place = _PLACE.search(row)
-    if place is None or re.search(r"\w", row[: place.start()]) or len(row.split()) > 8 or _pairs(row, {}):
+    if place is None or not _BEFORE.fullmatch(row[: place.start()]) or len(row.split()) > 8 or _pairs(row, {}):
         return {}
     return dict([_place(place)])
 

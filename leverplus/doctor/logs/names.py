@@ -19,7 +19,7 @@ _HELD_OUT = re.compile(
     r"^(?:(?:eval|evaluation|val|valid|validation|dev|test|held out)(?:/|\s)|(?:验证集?|测试集?)\s*/?)\s*(?=\S)"
 )
 # train/reward, metrics/train/reward, train_reward (with a blank by now)
-_TRAINING = re.compile(r"^(?:(?:train|training|metrics|global|训练集?)\s*/\s*)+|^(?:train|training)\s+")
+_TRAINING = re.compile(r"^(?:(?:train|training|metrics|global|训练集?)\s*/\s*)+|^(?:train|training)\s+|^训练集?")
 PLACES = ("step", "epoch", "elapsed")
 """Names that say when a line was written; they are no metrics."""
 HELD_OUT = {"loss/total": "val/loss", "reward": "val/reward", "accuracy": "val/accuracy", "test_reward": "val/reward",
