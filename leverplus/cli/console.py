@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -177,24 +177,41 @@ def results_table(report: Mapping[str, Any]) -> Any:
     """The table of arms by shots, as rich shows it."""
     from rich.table import Table
 
-    arms = report["arms"]
-    shots = sorted({int(n) for arm in arms.values() for n in arm["shots"]} - {0})
-    table = Table(title=f"accuracy on {report['n']} {report.get('split', 'test')} items", title_justify="left")
+    from leverplus.evaluation.arms import MODEL_FREE
+
+    arms, closed = report["arms"], report.get("gap_closed", {})
+    shots = sorted({int(n) for arm in arms.values() for n in arm["shots"]})
+    table = Table(
+        title=f"accuracy on {report['n']} {report.get('split', 'test')} items, % by number of shots",
+        title_justify="left",
+        caption=_table_caption(arms, closed),
+        caption_justify="left",
+    )
     table.add_column("who chooses")
     for n in shots:
-        table.add_column(f"{n} shot{'s' if n > 1 else ''}", justify="right")
+        table.add_column(str(n), justify="right")
     table.add_column("mean", justify="right")
     table.add_column("gap closed", justify="right")
-    closed = report.get("gap_closed", {})
     for arm, values in arms.items():
-        if arm == "zero_shot":
-            cells = [f"{100 * values['shots']['0']:.1f}"] + [""] * (len(shots) - 1) + [f"{100 * values['mean']:.1f}"]
-        else:
-            cells = [f"{100 * values['shots'][str(n)]:.1f}" if str(n) in values["shots"] else "" for n in shots]
-            cells.append(f"{100 * values['mean']:.1f}" if "mean" in values else "")
+        cells = [f"{100 * values['shots'][str(n)]:.1f}" if str(n) in values["shots"] else "" for n in shots]
+        averaged = "mean" in values and set(values["shots"]) != {"0"}  # without demonstrations nothing is averaged
+        cells.append(f"{100 * values['mean']:.1f}" if averaged else "")
         share = closed.get(arm, {}).get("mean")
-        table.add_row(arm_name(arm), *cells, "" if share is None else f"{100 * share:.0f} %")
+        name = f"{arm_name(arm)} (no model)" if arm in MODEL_FREE else arm_name(arm)
+        table.add_row(name, *cells, "" if share is None else f"{100 * share:.0f} %")
     return table
+
+
+def _table_caption(arms: Collection[str], closed: Mapping[str, Any]) -> str:
+    """What the columns of `results_table` mean that do not say it themselves."""
+    from leverplus.evaluation.arms import MODEL_FREE
+
+    lines = ["shots: how many demonstrations are shown; mean: over 1 to 4"]
+    if any(arm in MODEL_FREE for arm in arms):
+        lines.append("(no model): the answer is taken from labels, the model is not asked")
+    if closed:
+        lines.append("gap closed: 0 % is random, 100 % is the greedy oracle, which knows the answers")
+    return "\n".join(lines)
 
 
 def calls_line(report: Mapping[str, Any], fresh: int) -> str:

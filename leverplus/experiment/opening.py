@@ -42,6 +42,9 @@ def open_run(
             from leverplus.training.given import find_given
 
             find_given(recipe.train.start)  # one that is missing is refused before there is a folder
+        from leverplus.embedders.pretrained import require_installed
+
+        require_installed(recipe.embed)  # likewise an encoder whose package or weights are not here
         for _, kind, part in recipe.outside_parts():
             load(dict(KINDS)[kind], part, kind)  # likewise a part of the user's own that cannot be imported
         try:

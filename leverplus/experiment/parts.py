@@ -94,9 +94,12 @@ class Parts:
     @cached_property
     def backend(self) -> Backend:
         """The frozen model; a server is told what earlier takes of this run paid for."""
+        from leverplus.backends.api.client import warn_of_plain_key
         from leverplus.engine.open import build_backend
 
         recipe, paid, earlier = self.recipe, None, None
+        if recipe.score.backend == "openai" and (warning := warn_of_plain_key(self.model_section)):
+            self.say(warning)  # before the first request carries the key
         if self.at_work and (self.folder / rundir.MANIFEST).is_file():
             paid, earlier = self.folder / rundir.PAID, read_json(self.folder / rundir.MANIFEST).get("spent")
         backend = build_backend(recipe.score.backend, self.task, self.model_section, paid, earlier)

@@ -32,6 +32,7 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
     from leverplus.scoring.trust import require_offered, require_trust
     from leverplus.store.db import ScoreStore
 
+    _ = parts.embedder  # one that is missing is named before the model is loaded, or a server paid
     section, backend = recipe.score, parts.backend
     engine = open_engine(section, backend, BackendFactory(parts.task_section, section.backend, parts.model_section))
     meter = CallMeter(keep=calls.write)
@@ -46,6 +47,8 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
     reward = recipe.reward
     if not section.groups:  # imported groups bring their own measurements
         require_offered(backend, reward.components or (reward.mode,), reward.quality)
+    if hasattr(backend, "require_room") and (note := backend.require_room(_most_shots(recipe))):
+        voice.say(note)
     trained = not recipe.model.untrained
     passed = require_trust(scorer, store_path.parent, trained=trained, progress=watch.scored)
     if passed is not None:
@@ -53,6 +56,11 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
         if passed.note:
             voice.say(passed.note)
     return scorer
+
+
+def _most_shots(recipe: Recipe) -> int:
+    """The largest number of demonstrations that any prompt of a run shows."""
+    return max(recipe.score.shots, *recipe.score.dev_shots, *recipe.eval.shots)
 
 
 class ScoringWatch:

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 import pytest
 
-from leverplus.backends.api.client import Client, Refused, RequestPace, _retry_after, usage_of
+from leverplus.backends.api.client import Client, Refused, RequestPace, _retry_after, usage_of, warn_of_plain_key
 from leverplus.errors import LeverError, ScoringError
 from leverplus.recipe.model import ModelSection
 
@@ -208,3 +208,23 @@ def test_a_price_is_no_use_where_the_server_counts_no_tokens(served, monkeypatch
     with pytest.raises(ScoringError, match=r"does not count tokens.* take out model\.price_in"):
         priced.post("/completions", BODY)
     assert len(served.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "key_env", "warned"),
+    [
+        ("http://models.example:8000/v1", "SOME_KEY", True),
+        ("http://10.0.0.5:8000/v1", "SOME_KEY", True),
+        ("https://models.example/v1", "SOME_KEY", False),
+        ("http://models.example:8000/v1", "", False),
+        ("http://127.0.0.1:8000/v1", "SOME_KEY", False),
+        ("http://[::1]:8000/v1", "SOME_KEY", False),
+        ("http://localhost:8000/v1", "SOME_KEY", False),
+    ],
+)
+def test_a_key_that_would_leave_this_machine_unencrypted_is_warned_of(url: str, key_env: str, warned: bool) -> None:
+    warning = warn_of_plain_key(ModelSection(url=url, key_env=key_env))
+    assert bool(warning) == warned
+    if warned:
+        assert "the key in SOME_KEY goes to" in warning
+        assert "use https" in warning

@@ -37,6 +37,7 @@ def test_a_seed_is_a_whole_number(text: str) -> None:
 def test_the_table_shows_every_arm_in_percent_and_leaves_out_what_was_not_measured() -> None:
     arms = {
         "zero_shot": {"shots": {"0": 0.25}, "mean": 0.25},
+        "label_vote": {"shots": {"0": 0.125}, "mean": 0.125},
         "learned": {"shots": {"1": 0.5, "2": 0.625}, "mean": 0.5625},
         "oracle_exhaustive": {"shots": {"1": 1.0}},
     }
@@ -44,10 +45,15 @@ def test_the_table_shows_every_arm_in_percent_and_leaves_out_what_was_not_measur
     table = results_table({"arms": arms, "n": 8, "split": "dev", "gap_closed": {"learned": {"mean": 0.75}}})
     Console(file=out, width=100).print(table)
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.getvalue().splitlines() if "│" in line}
-    assert "accuracy on 8 dev items" in out.getvalue()
-    assert [cell.strip() for cell in rows["zero-shot"]] == ["25.0", "", "25.0", ""]
-    assert [cell.strip() for cell in rows["learned"]] == ["50.0", "62.5", "56.2", "75 %"]
-    assert [cell.strip() for cell in rows["exhaustive oracle"]] == ["100.0", "", "", ""]
+    assert "accuracy on 8 dev items, % by number of shots" in out.getvalue()
+    head = next(line for line in out.getvalue().splitlines() if "who chooses" in line)
+    assert [cell.strip() for cell in head.split("┃")[2:-1]] == ["0", "1", "2", "mean", "gap closed"]
+    assert [cell.strip() for cell in rows["zero-shot"]] == ["25.0", "", "", "", ""]
+    assert [cell.strip() for cell in rows["label vote (no model)"]] == ["12.5", "", "", "", ""]
+    assert [cell.strip() for cell in rows["learned"]] == ["", "50.0", "62.5", "56.2", "75 %"]
+    assert [cell.strip() for cell in rows["exhaustive oracle"]] == ["", "100.0", "", "", ""]
+    assert "(no model): the answer is taken from labels" in out.getvalue()
+    assert "gap closed: 0 % is random" in out.getvalue()
 
 
 def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,11 @@ others that echo a completion's prompt. Where it offers none, replies say so and
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlsplit
 
 from leverplus.backends.api.account import Account, ReplyPart
 from leverplus.backends.api.client import Client, Reader, Refused
@@ -58,19 +56,12 @@ class OpenAIBackend:
     @property
     def notice(self) -> str:
         """What the user must know before anything is scored; "" when there is nothing."""
-        lines = []
-        address = urlsplit(self.section.url)
-        if self.section.key_env and address.scheme == "http" and not _is_loopback(address.hostname or ""):
-            lines.append(
-                f"warning: the key in {self.section.key_env} goes to {self.section.url} unencrypted, where everybody "
-                "on the way can read it; use https if the server offers it"
-            )
-        if not self.weighs:
-            lines.append(
-                f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: what is "
-                "learnt and searched by is whether the written answer is right"
-            )
-        return "\n".join(lines)
+        if self.weighs:
+            return ""
+        return (
+            f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: what is "
+            "learnt and searched by is whether the written answer is right"
+        )
 
     def fingerprint(self) -> Mapping[str, str]:
         section = self.section
@@ -316,13 +307,6 @@ def _choices(reply: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
             f'{count - 1}, so nobody knows which answer is which; set model.logprobs = "never" to go without'
         )
     return [by_index[index] for index in range(count)]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _digest(value: Any) -> str:

@@ -155,6 +155,37 @@ class HfBackend:
                 f"and the model has room for {self.longest:,}; shorten such texts in task.file or leave them out"
             )
 
+    def require_room(self, shots: int) -> str:
+        """Refuse prompts that cannot fit before anything is asked: so many texts of middling length are too long.
+
+        Returns a note where only the longest texts together would be ("": everything fits). Pictures count as one
+        token here, so that what is refused does not fit in any case.
+        """
+        if self.longest is None:
+            return ""
+        demos = sorted(self.task.items("train"), key=_text_length)
+        queries = sorted((item for split in ("dev", "test") for item in self.task.items(split)), key=_text_length)
+        if not demos or not queries:
+            return ""
+        first = max(0, (len(demos) - shots) // 2)
+        middling = self._tokens(queries[len(queries) // 2], demos[first : first + shots])
+        if middling >= self.longest:
+            raise DataError(
+                f"a prompt with {shots} demonstrations of middling length takes {middling:,} tokens, and the model has "
+                f"room for {self.longest:,}; show fewer (`lever fit --shots`; eval.shots and score.dev_shots in a "
+                "recipe) or shorten the texts"
+            )
+        most = self._tokens(queries[-1], demos[-shots:])
+        if most < self.longest:
+            return ""
+        return (
+            f"note: {shots} demonstrations fit into the model's {self.longest:,} tokens as a rule, but the longest "
+            f"texts together take {most:,}; where such a prompt is met, scoring stops and says which text to shorten"
+        )
+
+    def _tokens(self, query: Item, demos: Sequence[Item]) -> int:
+        return len(self.prompts.tokens_of([self.prompts.text(Request(query, tuple(demos), ()))])[0])
+
     def _verify(self) -> None:
         """Refuse a model for which reading in parts does not give its own logits, with pictures if it sees any."""
         import torch
@@ -204,3 +235,7 @@ class HfBackend:
                     f"an answer that this model finds {own:.3f} nats likely is weighed at {ours:.3f}, so its kind "
                     f"({type(self.loaded.model).__name__}) is not supported"
                 )
+
+
+def _text_length(item: Item) -> int:
+    return len(item.question)

@@ -15,7 +15,7 @@ from leverplus.backends.base import Request
 from leverplus.backends.hf.backend import HfBackend
 from leverplus.engine.local import LocalEngine
 from leverplus.engine.open import BackendFactory, build_backend
-from leverplus.errors import ScoringError
+from leverplus.errors import DataError, ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import TaskSection
 from leverplus.scoring.scorer import Scorer
@@ -86,6 +86,30 @@ def test_a_language_model_is_not_shown_pictures(backend: HfBackend) -> None:
 def test_a_prompt_that_is_too_long_names_its_query(backend: HfBackend) -> None:
     with pytest.raises(ScoringError, match=f"query {QUERY.id} with 0 demonstrations takes .* has room for 4,096"):
         backend.answer([Request(replace(QUERY, question="colour " * 5000), (), ("red",))])
+
+
+def test_demonstrations_that_cannot_fit_together_are_refused_before_anything_is_asked(section: ModelSection) -> None:
+    """No text is too long alone; eight of middling length are."""
+
+    class Wordy(ColourTask):
+        def items(self, split):
+            words = {"train": 600, "dev": 30, "test": 30}[split]
+            return [replace(item, question="colour " * words) for item in super().items(split)]
+
+    backend = HfBackend(Wordy(pictures=False), section)
+    assert backend.require_room(1) == ""
+    with pytest.raises(DataError, match=r"8 demonstrations of middling length takes .* room for 4,096; show fewer"):
+        backend.require_room(8)
+
+
+def test_a_few_long_texts_are_a_note(section: ModelSection) -> None:
+    class OneLong(ColourTask):
+        def items(self, split):
+            first, *others = super().items(split)
+            return [replace(first, question="colour " * 1000), *others]
+
+    note = HfBackend(OneLong(pictures=False), section).require_room(4)
+    assert note.startswith("note: 4 demonstrations fit into the model's 4,096 tokens as a rule")
 
 
 def test_scores_reach_the_store_and_are_not_asked_again(backend: HfBackend, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_code_that_lies_beside_a_model_is_neither_run_nor_asked_about(tmp_path: 
         with pytest.raises(MissingFile, match="cannot be loaded as a model that answers questions") as caught:
             load_model(folder, ModelSection(device="cpu"))
         assert "\n" not in str(caught.value)
-        with pytest.raises(MissingFile, match=r"embed\.model: .* cannot be loaded"):
+        with pytest.raises(MissingFile, match=r"the encoder .* cannot be loaded"):
             SentenceEncoder(EmbedSection(name="sentence", model=str(folder), device="cpu"))
     assert not ran.exists()
 
