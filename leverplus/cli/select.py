@@ -8,10 +8,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import DataError, LeverError, WrongUsage, plain
+from leverplus.evaluation.names import arm_name
 from leverplus.parsing import parse_json
 
 if TYPE_CHECKING:
     from leverplus.selector.demo import Picks
+
+RANKS_BY = {
+    "learned": "the trained selector; score: how much it wants an example as its first pick",
+    "learned_auto": "the trained selector, which may show fewer; score: how much it wants an example as its first pick",
+    "nearest_text": "the most similar questions; score: similarity",
+    "nearest_image": "the most similar pictures; score: similarity",
+    "nearest_both": "the most similar questions and pictures; score: similarity",
+    "two_stage": "the most similar questions among the most similar pictures; score: similarity",
+    "mmr": "similar examples that are unlike each other; score: similarity",
+    "effect": "measured effect and similarity; score: their weighted sum",
+    "fixed": "the same list for every question",
+    "random": "chance, so every score is 0",
+    "zero_shot": "no example is shown",
+}
+"""What each way of choosing goes by, and what its score is."""
+
+LEGEND = (
+    "label: share of the most similar examples' votes for its answer; effect: what it adds to any question, as "
+    "measured; interaction: what the trained selector sees in it beyond the average; -: not known"
+)
 
 EXPLAINED = 12
 """Candidates that are printed; --json holds all."""
@@ -75,7 +96,8 @@ def _text(picks: Picks, indent: str = "") -> str:
 
 
 def _table(found: dict[str, Any]) -> list[str]:
-    """The best candidates with their terms, and what nearest neighbours would have shown."""
+    """Who chose, the best candidates with their terms, and what nearest neighbours would have shown."""
+    ranks_by = RANKS_BY.get(found["arm"], "a way of choosing of your own")
     terms = ("score", "label", "effect", "similarity", "interaction")
     rows: list[tuple[str, ...]] = [("place", "id", *terms, "answer")]
     for own in found["candidates"][:EXPLAINED]:
@@ -87,10 +109,13 @@ def _table(found: dict[str, Any]) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     more = len(found["candidates"]) - EXPLAINED
+    similar = ", ".join(plain(name) for name in found["nearest_would_show"]) or "none"
     return [
+        f"chosen by {arm_name(found['arm'])}: {ranks_by}",
         *lines,
         *([f"... and {more} more candidates; --json lists all"] if more > 0 else []),
-        f"nearest would show: {', '.join(plain(name) for name in found['nearest_would_show']) or 'none'}",
+        LEGEND,
+        f"the most similar examples would be: {similar}",
     ]
 
 

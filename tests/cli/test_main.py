@@ -255,3 +255,15 @@ def test_the_overview_names_every_command_once_with_its_line() -> None:
     for name, line in COMMANDS.items():
         assert text.count(f"  {name:<11} {line}\n") == 1
     assert sorted(name for names in families().values() for name in names) == sorted(COMMANDS)
+
+
+def test_an_explanation_says_for_every_way_of_choosing_what_it_goes_by() -> None:
+    from leverplus.cli.select import RANKS_BY, _table
+    from leverplus.selector.choose import ARMS
+
+    assert set(ARMS) <= set(RANKS_BY)
+    terms = {"score": 0.0, "label": 1.0, "effect": None, "similarity": 0.3, "interaction": None}
+    candidate = {"id": "a", "place": 1, "answer": "cat", **terms}
+    lines = _table({"arm": "random", "candidates": [candidate], "nearest_would_show": ["b"]})
+    assert lines[0] == "chosen by random: chance, so every score is 0"
+    assert lines[-1] == "the most similar examples would be: b"

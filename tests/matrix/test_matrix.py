@@ -122,9 +122,12 @@ def test_demonstrations_that_are_too_long_together_are_refused_with_the_keys(
 ) -> None:
     splits = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
     rows = labelled(*((f"text {n}" + " word" * 600, "AB"[n % 2], split) for n, split in enumerate(splits)))
+    before = asked.count
     outcome = run_rows(tmp_path, asked, rows, small_recipe(tiny_models))
     assert outcome.end == "refused", outcome.message
-    assert "and the model has room for 4,096; its longest text is item" in outcome.message
+    assert "a prompt with 2 demonstrations of middling length takes" in outcome.message
+    assert "room for 4,096; show fewer (`lever fit --shots`; eval.shots and score.dev_shots" in outcome.message
+    assert asked.count == before
 
 
 def test_a_relative_model_folder_is_found_from_another_folder(
