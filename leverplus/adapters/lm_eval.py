@@ -11,7 +11,7 @@ from leverplus.errors import LeverError
 from leverplus.selector.demo import Demo
 from leverplus.selector.selector import Selector
 
-require_framework("lm_eval", "lm_eval")
+require_framework("lm_eval", "lm-eval")
 from lm_eval.api.samplers import ContextSampler  # noqa: E402 after the sentence about what is missing
 from lm_eval.api.task import ConfigurableTask  # noqa: E402
 

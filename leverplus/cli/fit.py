@@ -9,6 +9,7 @@ from pathlib import Path
 
 from leverplus.cli.console import Bars, add_store_option, whole_number
 from leverplus.errors import WrongUsage
+from leverplus.parsing import parse_json
 from leverplus.rundir import REPORT
 
 
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the bundle goes (default bundles/DATA)")
     parser.add_argument(
-        "--instruction", metavar="TEXT", help="a sentence before the demonstrations: the text, or a file with it"
+        "--instruction",
+        metavar="TEXT",
+        help="a sentence before the demonstrations: the text, a file with it, or a program saved by DSPy (.json)",
     )
     parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the server's key")
     parser.add_argument("--price-in", type=float, metavar="P", help="price per million tokens read")
@@ -106,15 +109,41 @@ def _warn_of_plain_key(args: argparse.Namespace, bars: Bars) -> None:
 
 
 def read_instruction(given: str) -> str:
-    """The text itself, or what the file of this name holds."""
+    """The text itself, what the file of this name holds, or what a program says that DSPy saved there."""
     try:
         path = Path(given)
         text = path.read_text(encoding="utf-8") if path.is_file() else given
+        saved = path.suffix == ".json" and path.is_file()
     except (OSError, UnicodeDecodeError, ValueError):  # a long text is no name of a file
-        text = given
+        text, saved = given, False
+    if saved:
+        text = saved_instruction(text, given)
     if not text.strip():
         raise WrongUsage("--instruction is empty; give a text, or a file that holds one")
     return text.strip()
+
+
+def saved_instruction(text: str, name: str) -> str:
+    """The instruction of the one predictor in a program that `program.save("x.json")` of DSPy wrote."""
+    try:
+        state = parse_json(text)
+    except json.JSONDecodeError:
+        state = None
+    found = _instructions(state)
+    if len(found) != 1:
+        has = f"holds {len(found)} instructions of DSPy" if found else "is no program that DSPy saved"
+        raise WrongUsage(f"--instruction {name} {has}; write the one you want into a text file and give that")
+    return found[0]
+
+
+def _instructions(state: object) -> list[str]:
+    """The instruction of every signature in a saved state."""
+    if not isinstance(state, dict):
+        return []
+    signature = state.get("signature")
+    if isinstance(signature, dict) and isinstance(signature.get("instructions"), str):
+        return [signature["instructions"]]
+    return [found for value in state.values() for found in _instructions(value)]
 
 
 def read_shots(text: str) -> tuple[int, ...]:

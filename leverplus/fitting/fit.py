@@ -111,7 +111,7 @@ def fit(
     wanted = FitRequest(
         str(data), model, str(images) if images else None, embed, calls, named, seed, dict(model_settings)
     )
-    folder = Path(out) if out is not None else Path("bundles") / _plain_name(str(data))
+    folder = bundle_folder(data, out)
     _check(wanted, folder)
     with disk_sentence(folder):
         make_private_folder(folder.parent)
@@ -127,6 +127,11 @@ def fit(
     with lock_folder(run.folder):
         report = _carry_out(run, folder)
     return Fit(folder, recipe, planned, report)
+
+
+def bundle_folder(data: str | Path, out: str | Path | None) -> Path:
+    """Where the bundle goes: `out`, else bundles/DATA."""
+    return Path(out) if out is not None else Path("bundles") / _plain_name(str(data))
 
 
 def _plain_name(data: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import importlib
+import importlib.util
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -41,7 +44,7 @@ def test_a_missing_framework_is_one_sentence_with_what_to_type(
     monkeypatch.delitem(sys.modules, f"leverplus.adapters.{adapter}", raising=False)
     with pytest.raises(MissingFramework) as told:
         importlib.import_module(f"leverplus.adapters.{adapter}")
-    assert f"type `pip install 'leverplus[{adapter}]'`" in str(told.value)
+    assert f"type `pip install 'leverplus[{adapter.replace('_', '-')}]'`" in str(told.value)
     assert "\n" not in str(told.value)
     assert isinstance(told.value, ImportError), "so that frameworks and pytest.importorskip see what it is"
     assert isinstance(told.value, LeverError)
@@ -68,7 +71,15 @@ def test_every_adapter_has_a_page_of_few_lines_an_extra_and_a_test() -> None:
     for name in adapters:
         assert len(page_of(name).splitlines()) <= 20
         assert (ROOT / "tests" / "adapters" / f"test_{name}.py").is_file()
-        assert name in extras or name == "lmms_eval"
+        assert name.replace("_", "-") in extras or name == "lmms_eval"
+    crooked = [name for name in extras if re.sub(r"[-_.]+", "-", name).lower() != name]
+    assert not crooked, "wheels spell extras in this way, and pip before 23.3 takes no other spelling"
+
+
+@pytest.mark.skipif("LEVER_EVERY_ADAPTER" not in os.environ, reason="only `make test-adapters` installs all frameworks")
+@pytest.mark.parametrize("framework", [*FRAMEWORKS.values(), "lmms_eval", "mlflow", "wandb", "tensorboard"])
+def test_no_framework_is_missing_where_all_were_installed(framework: str) -> None:
+    assert importlib.util.find_spec(framework) is not None, "its tests would be left out without a word"
 
 
 @pytest.mark.parametrize("form", ["bytes", "mapping", "base64", "data_url", "path", "path_of_mapping"])
