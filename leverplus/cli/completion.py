@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 BASH = """_lever() {{
@@ -11,8 +12,9 @@ BASH = """_lever() {{
   else case "$command" in
 {cases}
   esac; fi
-  case "$word" in -*) ;; *) [ "$COMP_CWORD" -gt 1 ] && words="$words $(compgen -f -- "$word")" ;; esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  local IFS=$'\\n'
+  COMPREPLY=($(compgen -W "${{words// /$IFS}}" -- "$word"))
+  case "$word" in -*) ;; *) [ "$COMP_CWORD" -gt 1 ] && COMPREPLY+=($(compgen -f -- "$word")) ;; esac
 }}
 complete -o filenames -F _lever lever
 """
@@ -30,10 +32,12 @@ compdef _lever lever
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help='use it: eval "$(lever completion bash)"')
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    print({"bash": bash, "zsh": zsh, "fish": fish}[args.shell](), end="")
+    script = {"bash": bash, "zsh": zsh, "fish": fish}[args.shell]()
+    print(json.dumps({"shell": args.shell, "script": script}) + "\n" if args.json else script, end="")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads per process (default 2)")
     parser.add_argument("--read-only", action="store_true", help="refuse to add and delete demonstrations")
+    parser.add_argument("--json", action="store_true", help="say in one JSON object where it listens, once it does")
     parser.add_argument("--no-log", action="store_true", help="no line per request on the error output")
     limits = parser.add_argument_group("limits, per process")
     limits.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (default 64)")
@@ -67,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
     also = f", and passes {address}/v1 on to {args.upstream}" if args.upstream else ""
 
     def ready() -> None:
+        if args.json:
+            facts = {"url": address, "bundle": args.bundle, "upstream": args.upstream or None, "pid": os.getpid()}
+            print(json.dumps(facts), flush=True)
+            return
         print(f"{address}/ serves {args.bundle}{also}; stop with Ctrl-C", flush=True)
 
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from pathlib import Path
 
 from leverplus.errors import LeverError
@@ -16,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="H", help="the address to listen on (default 127.0.0.1: this machine)"
     )
+    parser.add_argument("--json", action="store_true", help="say in one JSON object where it listens")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,8 +46,12 @@ def run(args: argparse.Namespace) -> int:
     listening = listen(args.host, args.port)
     port = listening.getsockname()[1]
     name = f"[{args.host}]" if ":" in args.host else args.host
-    print(f"http://{name}:{port}/ shows the runs in {args.folder}; stop with Ctrl-C", flush=True)
+    if args.json:
+        facts = {"url": f"http://{name}:{port}", "folder": str(args.folder), "pid": os.getpid()}
+        print(json.dumps(facts), flush=True)
+    else:
+        print(f"http://{name}:{port}/ shows the runs in {args.folder}; stop with Ctrl-C", flush=True)
     if args.host not in LOOPBACK:
-        print("Everyone who can reach this address can see them and ask the model.", flush=True)
+        print("Everyone who can reach this address can see them and ask the model.", file=sys.stderr, flush=True)
     uvicorn.Server(config).run(sockets=[listening])
     return 0

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sample.add_argument("--n", type=int, default=12, help="items (default 12)")
     sample.add_argument("--world-seed", type=whole_number, default=0, metavar="S", help="which world (default 0)")
     sample.add_argument("--png", type=Path, required=True, metavar="F", help="the picture to write")
+    sample.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,5 +113,8 @@ def _sample(args: argparse.Namespace) -> int:
         draw_gallery(shown, [task.image(item) for item in shown]).save(args.png)
     except (OSError, ValueError) as error:
         raise LeverError(f"cannot write {args.png} ({error}); name a writable .png file") from error
+    if args.json:
+        print(json.dumps({"n": args.n, "world_seed": args.world_seed, "png": str(args.png)}))
+        return 0
     print(f"{args.n} items of world {args.world_seed} in {args.png}")
     return 0

@@ -73,17 +73,17 @@ def answer_of(name: str) -> str:
     return COLOURS[ANIMALS.index(name)]
 
 
-def page_of(name: str) -> str:
-    """The program of an adapter's page."""
+def page_of(name: str, place: int = 0) -> str:
+    """The first program of an adapter's page, or another one."""
     text = (ROOT / "docs" / "adapters" / f"{name}.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found, f"docs/adapters/{name}.md shows no Python"
-    return found[0]
+    return found[place]
 
 
-def run_page(name: str, **given: Any) -> dict[str, Any]:
-    """Run the program of a page in the current folder; the names it leaves."""
+def run_page(name: str, place: int = 0, **given: Any) -> dict[str, Any]:
+    """Run a program of a page in the current folder; the names it leaves."""
     names: dict[str, Any] = {"__name__": "a_page", **given}
     # the page has not this module's `from __future__`, which would make texts of its annotations
-    exec(compile(page_of(name), f"docs/adapters/{name}.md", "exec", dont_inherit=True), names)
+    exec(compile(page_of(name, place), f"docs/adapters/{name}.md", "exec", dont_inherit=True), names)
     return names

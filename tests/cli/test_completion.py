@@ -31,7 +31,7 @@ def completed(line: str, tmp_path: Path) -> list[str]:
     done = subprocess.run(
         ["bash", "-c", code + 'printf "%s\\n" "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True
     )
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
@@ -40,6 +40,22 @@ def test_bash_completes_commands_verbs_and_options(tmp_path: Path) -> None:
     assert completed("lever sel", tmp_path) == ["select"]
     assert "--explain" in completed("lever select --e", tmp_path)
     assert "delete" in completed("lever demos del", tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_completes_the_names_of_files_also_with_blanks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my data.jsonl").touch()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert sorted(completed("lever fit m", tmp_path)) == ["mine", "my data.jsonl"]
+    assert set(completed("lever demos ", tmp_path)) >= {"add", "list", "my data.jsonl"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_prints_json_where_it_is_asked_to(command: str) -> None:
+    options = options_of(command)
+    verbs = {verb: own for verb, own in options.items() if verb} or options
+    assert [verb for verb, own in verbs.items() if "--json" not in own] == []
 
 
 def test_the_other_shells_get_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,5 +51,7 @@ def test_a_sample_is_a_picture(count: int, capsys: pytest.CaptureFixture[str], t
     path = tmp_path / "sample.png"
     assert main(["world", "sample", "--n", str(count), "--png", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
+    assert main(["world", "sample", "--n", str(count), "--png", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"n": count, "world_seed": 0, "png": str(path)}
     with Image.open(path) as image:
         assert image.size[0] == 760

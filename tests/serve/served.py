@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ class Running:
     address: str
     process: subprocess.Popen[str]
     log: Path
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What it printed with --json."""
 
     @property
     def port(self) -> int:
@@ -143,6 +146,10 @@ def serving(folder: Path, log: Path, *flags: str, **environment: str) -> Iterato
     assert process.stdout is not None
     try:
         said = process.stdout.readline()
+        if "--json" in flags:
+            facts = json.loads(said)
+            yield Running(facts["url"], process, log, facts)
+            return
         assert said.startswith("http://"), log.read_text()
         yield Running(said.split("/ serves")[0], process, log)
     finally:
