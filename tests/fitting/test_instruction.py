@@ -67,7 +67,7 @@ def test_training_records_carry_their_pictures(tmp_path: Path, monkeypatch: pyte
 
 def test_records_that_are_not_there_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(MissingFile, match="there is no file nowhere.jsonl"):
+    with pytest.raises(MissingFile, match=r"there is no file nowhere\.jsonl"):
         leverplus.training_records("nowhere.jsonl")
 
 
