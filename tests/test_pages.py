@@ -62,6 +62,9 @@ TABLES = "takes hours; tests/bench runs the same functions on small sizes"
 PARSED = {
     "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000 --dry-run": README_FIT,
     "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000": README_FIT,
+    "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --instruction found.json --out bundles/gepa": (
+        "tests/adapters/test_gepa.py runs it, smaller, after the program beside it"
+    ),
     'lever select bundles/mine --question "Which city is this about?" --explain': README_FIT,
     "lever run world --seed 1": "the run that every test here starts from, smaller",
     "lever run world": "the run that every test here starts from, smaller",

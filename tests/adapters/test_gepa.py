@@ -1,7 +1,7 @@
-"""An instruction that GEPA finds, from the page of DSPy, becomes what `lever fit` compares alone and with demonstrations.
+"""An instruction that GEPA finds, from the page of DSPy, is compared by `lever fit` alone and with demonstrations.
 
-The model behind the address is a stand-in: it knows capitals, and names one only where it is told to. DSPy's own client,
-GEPA's own reflection and `lever fit` ask it as they would ask any server.
+The model behind the address is a stand-in: it knows capitals, and names one only where it is told to. DSPy's client,
+GEPA's reflection and `lever fit` ask it as they would ask any server.
 """
 
 from __future__ import annotations
