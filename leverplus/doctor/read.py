@@ -115,7 +115,7 @@ def _read_folder(path: Path, chosen: Mapping[str, str]) -> Record:
 def _read_text(path: Path, chosen: Mapping[str, str]) -> Record:
     """What a text prints: a report, the console of a training, or both; the one that gives more is believed."""
     text = read_log_text(path)
-    printed = read_console(text)
+    printed = read_console(text, chosen.values())
     counted = series_from(printed, "", chosen)[0] if printed else None
     known: Record = load(LEGACY, "report", "reader")(text)
     if counted is not None and len(counted.epochs) >= 2 and _is_log(counted, known):

@@ -31,7 +31,8 @@ def checked_report(record: Record) -> Record:
     published = record.published
     if not record.series and not (published and (published.arms or published.gains or published.settings)):
         raise DataError(
-            f"{record.source}: no training table, log line or result was recognised; see docs/doctor.md for the forms"
+            f"{record.source}: no training table, log line or result was recognised; docs/doctor.md has the forms; "
+            "where a line has a step and numbers of your own names, say which is which: --map reward=NAME,kl=NAME"
         )
     return record
 

@@ -362,3 +362,17 @@ def test_an_iteration_in_a_heading_holds_for_the_lines_below(tmp_path):
     lines = read_target(path).series[0].epochs
     assert [line.epoch for line in lines] == list(range(6))
     assert [line.values for line in lines] == [{"loss/pg": -0.01, "reward": 20.0 + n} for n in range(6)]
+
+
+@pytest.mark.parametrize("row", ["step {n} profit={reward} drift={kl}", "| {n} | {reward} | {kl} |",
+                                 "{{'step': {n}, 'profit': {reward}, 'drift': {kl}}}"])  # fmt: skip
+def test_names_of_ones_own_in_a_text_are_read_where_the_user_says_what_they_are(tmp_path, capsys, row):
+    path = tmp_path / "train.log"
+    head = "| step | profit | drift |\n|---|---|---|\n" if row.startswith("|") else ""
+    path.write_text(head + "\n".join(row.format(n=n, reward=0.5 - 0.03 * n, kl=0.04 * 2**n) for n in range(12)))
+    assert main(["doctor", str(path)]) == 1
+    assert "--map reward=NAME" in capsys.readouterr().err
+    assert main(["doctor", str(path), "--map", "reward=profit,kl=drift", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["read_as"] == {"step": "step", "reward": "profit", "kl": "drift"}
+    assert said["findings"][0]["code"] == "kl_explodes"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from leverplus.doctor.logs.names import PLACES, LogLine, meaning
+
+Known = Callable[[str], tuple[str, int] | None]
+"""What a printed name means, by the table or because the user said so."""
 
 # 12, 1,234, 0.5, .5, 3., 1e-5, nan, inf
 _NUMBER = r"[+-]?(?:\d+(?:,\d{3})+|\d*\.\d+|\d+\.?)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)"
@@ -47,8 +50,15 @@ _RESUMED = re.compile(
 _NOT_RESUMED = re.compile(r"resume[_ ](?:from[_ ]checkpoint|mode|training)?\s*[=:]\s*(?:none|false|disable|null)", re.I)
 
 
-def read_console(text: str) -> list[LogLine]:
-    """The metric lines of what a training printed, in order; none where there are none."""
+def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
+    """The metric lines of what a training printed, in order; none where there are none.
+
+    `named` are names that the user says are metrics.
+    """
+
+    def known(name: str) -> tuple[str, int] | None:
+        return ("", 0) if name in named else meaning(name)
+
     lines: list[LogLine] = []
     table: dict[str, float | None] = {}  # a table of one step that is not complete yet (Stable-Baselines3)
     section, resumed = "", False
@@ -64,7 +74,7 @@ def read_console(text: str) -> list[LogLine]:
                 lines.append(LogLine(values, resumed))
                 resumed = False
             continue
-        header = columns if _is_header(columns) else []
+        header = columns if _is_header(columns, known) else []
         if header:
             continue
         cells = _ROW.match(row)
@@ -78,8 +88,8 @@ def read_console(text: str) -> list[LogLine]:
             lines.append(LogLine(table, resumed))
             table, section, resumed = {}, "", False
             continue
-        under = _announced(row) or under
-        found = _values(row, under)
+        under = _announced(row, known) or under
+        found = _values(row, under, known)
         if found and "train_runtime" in found[0]:
             resumed = True  # a Trainer sums up at its end; what follows is another training
         elif found:
@@ -100,13 +110,13 @@ def _columns(row: str) -> list[str]:
     return [cell for cell in re.split(r"\s{2,}|\t", text) if cell]
 
 
-def _is_header(columns: list[str]) -> bool:
+def _is_header(columns: list[str], known: Known) -> bool:
     """Whether a table begins: its first column counts steps or epochs, another one is a metric, and none a number."""
     if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
         return False
-    first = meaning(columns[0] or columns[1])  # a data frame as Markdown has no name over the numbers of its rows
-    known = [meaning(cell) for cell in columns[1:]]
-    return first is not None and first[0] in PLACES and any(found and found[0] not in PLACES for found in known)
+    first = known(columns[0] or columns[1])  # a data frame as Markdown has no name over the numbers of its rows
+    others = [known(cell) for cell in columns[1:]]
+    return first is not None and first[0] in PLACES and any(found and found[0] not in PLACES for found in others)
 
 
 def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None]:
@@ -143,7 +153,7 @@ def printed_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _values(row: str, under: Mapping[str, float]) -> list[dict[str, float | None]]:
+def _values(row: str, under: Mapping[str, float], known: Known) -> list[dict[str, float | None]]:
     """The metrics of one printed line, under their printed names; several where a sentence tells of several steps."""
     verl = _VERL.search(row)
     if verl is not None:
@@ -156,28 +166,28 @@ def _values(row: str, under: Mapping[str, float]) -> list[dict[str, float | None
         return [values]
     for found in _DICT.finditer(row):
         items = {name: printed_number(value) for name, value in _DICT_ITEM.findall(found.group())}
-        if any(meaning(name) is not None for name in items):
+        if any(known(name) is not None for name in items):
             place = _PLACE.search(row[: found.start()])  # "step 12: {...}"
             if place and "step" not in items:
                 return [{"step": _place(place)[1], **items}]
             return [items]
-    return _sentences(row) or [values for values in [_pairs(row, under)] if values]
+    return _sentences(row, known) or [values for values in [_pairs(row, under, known)] if values]
 
 
-def _announced(row: str) -> dict[str, float]:
+def _announced(row: str, known: Known) -> dict[str, float]:
     """The epoch that this short line begins with and says no metric of; the numbers are on the lines below."""
     place = _PLACE.search(row)
-    if place is None or not _BEFORE.fullmatch(row[: place.start()]) or len(row.split()) > 8 or _pairs(row, {}):
+    if place is None or not _BEFORE.fullmatch(row[: place.start()]) or len(row.split()) > 8 or _pairs(row, {}, known):
         return {}
     return dict([_place(place)])
 
 
-def _sentences(row: str) -> list[dict[str, float | None]]:
+def _sentences(row: str, known: Known) -> list[dict[str, float | None]]:
     """Running text that tells the same of several steps; nothing where the line does not speak so."""
     starts = [found.start() for found in _PLACE.finditer(row)]
     if len(starts) < 2:
         return []
-    told = [_pairs(row[start:end], {}) for start, end in zip(starts, [*starts[1:], len(row)], strict=True)]
+    told = [_pairs(row[start:end], {}, known) for start, end in zip(starts, [*starts[1:], len(row)], strict=True)]
     return told if told[0] and all(values.keys() == told[0].keys() for values in told) else []
 
 
@@ -188,28 +198,28 @@ def _place(found: re.Match[str]) -> tuple[str, float]:
     return kind, float(found.group("number") or found.group("count"))
 
 
-def _pairs(row: str, under: Mapping[str, float]) -> dict[str, float | None]:
+def _pairs(row: str, under: Mapping[str, float], known: Known) -> dict[str, float | None]:
     """`step 12 kl=0.04 reward 0.3`: a place (or the one announced above) and a known name with its number."""
     places = [_place(found) for found in _PLACE.finditer(row)] or list(under.items())
     if not places:
         return {}
     values: dict[str, float | None] = {}
     for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
-        name = _known_end(found.group(1))
+        name = _known_end(found.group(1), known)
         if name is not None and name not in values and not _rounded_away(name, found.group(2)):
             value = printed_number(found.group(2))
             values[name] = value / 100.0 if found.group(3) and value is not None else value
     return {**dict(places), **values} if values else {}
 
 
-def _known_end(text: str) -> str | None:
+def _known_end(text: str, known: Known) -> str | None:
     """The longest end of a text, in words, that is a known metric name."""
     words = _AFTER.split(text)[-1].split() if re.search(r"[\u4e00-\u9fff]", text) else text.split()
     while words and _BETWEEN.fullmatch(words[-1]):
         words.pop()
     for start in range(max(0, len(words) - 5), len(words)):  # no known name has more than five words
         name = " ".join(words[start:])
-        found = meaning(name)
+        found = known(name)
         if found is not None and found[0] not in PLACES:
             return name
     return None

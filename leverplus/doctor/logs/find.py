@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from leverplus.doctor.logs.console import read_console
@@ -21,7 +21,7 @@ FORMS = "docs/doctor.md lists what is read"
 
 def read_log_file(path: Path, chosen: Mapping[str, str]) -> Record:
     """The record of one file that is a table of metrics, an event file or a trainer_state.json."""
-    return record_of({"": lines_of_file(path)}, str(path), chosen)
+    return record_of({"": lines_of_file(path, chosen.values())}, str(path), chosen)
 
 
 def read_log_folder(folder: Path, chosen: Mapping[str, str]) -> Record | None:
@@ -39,7 +39,7 @@ def is_log_file(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix in (".csv", ".tsv") or path.name == "trainer_state.json"
 
 
-def lines_of_file(path: Path) -> list[LogLine]:
+def lines_of_file(path: Path, named: Collection[str] = ()) -> list[LogLine]:
     if "tfevents" in path.name:
         return read_events([path])
     if path.suffix in (".csv", ".tsv"):
@@ -48,7 +48,7 @@ def lines_of_file(path: Path) -> list[LogLine]:
         return lines_of(read_log_lines(path))
     if path.name == "trainer_state.json":
         return read_state(path)
-    return read_console(read_log_text(path))
+    return read_console(read_log_text(path), named)
 
 
 def read_log_text(path: Path) -> str:
