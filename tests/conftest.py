@@ -17,6 +17,8 @@ from tiny_world import TinyRun, run_tiny
 
 SLOW = {"chromium_browser", "forker"}
 """Fixtures whose tests are slow: a browser, and processes that are killed."""
+MEASURED = Path(__file__).with_name("slow.txt")
+"""Tests that were measured to be slow, a line each; `python benchmarks/slow_tests.py` writes them."""
 
 LONGEST = (
     "lab/test_lab_gallery.py", "matrix/test_matrix.py", "test_real_runs.py", "matrix/test_plan_recipes.py",
@@ -34,8 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests as slow by their fixtures, and puts the longest files first; the order inside a file stays."""
     here = Path(__file__).parent
     places = {here / name: place for place, name in enumerate(LONGEST)}
+    measured = set(MEASURED.read_text(encoding="utf-8").splitlines())
     for item in items:
-        if SLOW.intersection(getattr(item, "fixturenames", ())):
+        name = item.nodeid.removeprefix("tests/")
+        if {name, name.split("[")[0]} & measured or SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
