@@ -145,6 +145,23 @@ def test_the_sentences_of_the_readme_on_okvqa_are_what_the_records_hold() -> Non
         assert words.format(100 * (ours.mean - rival.mean)) in said
 
 
+def test_the_sentence_of_the_readme_on_sixteen_examples_is_what_was_asked_live() -> None:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(ROOT / "benchmarks" / "real" / "okvqa-lists.parquet", columns=["arm", "demos", "accuracy"])
+    sixteen = pc.and_(
+        pc.equal(rows["arm"].cast("string"), "nearest by question"), pc.equal(pc.list_value_length(rows["demos"]), 16)
+    )
+    asked = rows.filter(sixteen)["accuracy"]
+    assert len(asked) == 5045
+    said = " ".join(README.split())
+    assert (
+        f"Showing the 16 most similar examples instead of one is worth more: {100 * pc.mean(asked).as_py():.1f} %"
+        in said
+    )
+
+
 def test_the_readme_counts_the_rows_of_its_table_rightly() -> None:
     rows = [line for line in README.splitlines() if re.match(r"\| (TREC|AG News|SST-2), ", line)]
     helped = [row for row in rows if re.search(r"\| \+[\d.]+ \([^|]*\) \|", row)]  # a difference without ", noise"

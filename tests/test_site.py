@@ -57,6 +57,14 @@ def test_every_anchor_a_page_points_to_is_a_heading_there(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name} points to {link}"
 
 
+def test_the_contents_of_the_results_have_a_line_for_every_section() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    contents = text.split("\n## Contents\n", 1)[1].split("\n## ", 1)[0]
+    listed = re.findall(r"^\| \[[^\]]+\]\(#([^)]+)\) \| \S", contents, re.MULTILINE)
+    sections = [slug(name) for name in re.findall(r"^## (.+)$", text, re.MULTILINE) if name != "Contents"]
+    assert sorted(listed) == sorted(sections), "give the section a line in Contents: what was found"
+
+
 def test_a_missing_anchor_would_be_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n\n## What's `lever fit`?\n\n## One\n\n```\n# no heading\n```\n")
