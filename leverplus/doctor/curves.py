@@ -71,6 +71,13 @@ class Curve:
         return max(self.values) - self.early > max(5.0 * self.noise, 0.05)
 
     @property
+    def fell_from_its_best(self) -> bool:
+        """Whether its last fifth lies below the best run of as many values: one lucky value is not enough."""
+        starts = range(len(self.values) - self._part + 1)
+        best = max(mean(self.values[start : start + self._part]) for start in starts)
+        return best - self.late > 4.0 * self.error
+
+    @property
     def _part(self) -> int:
         return max(1, len(self.values) // FIFTH)
 

@@ -302,7 +302,11 @@ def _better_and_worse(record: Record, series: Series) -> tuple[str, dict[str, fl
         # best at the start is a training that harms from the first step, which reward_falls names
         if best == 0 or max(held) - max(held[-2:]) <= 2.0 * error or not _goes_on(series, fitted, best / len(held)):
             continue
-        if not series.exact and (max(held) - held[-1] <= 4.0 * error or not rises(series, *fitted)):
+        if not series.exact and (
+            max(held) - held[-1] <= 4.0 * error
+            or not rises(series, *fitted)
+            or not Curve(tuple(held)).fell_from_its_best
+        ):
             continue  # without a known number of queries the noise is a guess, so that more must be seen
         what = metric_in_words(metric)
         title = TEXTS["overfits"].say(

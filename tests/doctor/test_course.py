@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 
 import pytest
 
 from leverplus.doctor.curves import Curve
 from leverplus.doctor.examine import examine
+from leverplus.doctor.logs.find import record_of
+from leverplus.doctor.logs.names import LogLine
 from leverplus.doctor.read import read_target
 
 
@@ -80,3 +84,20 @@ def test_a_straight_line_has_no_noise_and_a_zigzag_has():
     zigzag = Curve(tuple(0.5 + 0.2 * (-1) ** n for n in range(20)))
     assert zigzag.noise == pytest.approx(1.4826 * 0.8 / 6**0.5)  # |a - 2b + c| = 0.8 everywhere
     assert not zigzag.moves
+
+
+def test_noise_of_few_held_out_items_is_not_called_overfitting() -> None:
+    """Healthy trainings whose accuracy is that of 100 items: its best value is luck, and the last lies below it."""
+    luck = random.Random(99)
+    named = []
+    for _ in range(100):
+        lines = []
+        for step in range(100):
+            right = 0.3 + 0.25 * (1.0 - math.exp(-0.06 * step))
+            values: dict[str, float | None] = {"step": float(step), "reward": right + luck.gauss(0.05, 0.03)}
+            if step % 2 == 0:
+                values["eval/accuracy"] = sum(luck.random() < right for _ in range(100)) / 100.0
+            lines.append(LogLine(values))
+        found = examine(record_of({"": lines}, "healthy.csv", {}))
+        named += [finding.code for finding in found if finding.severity != "info"]
+    assert named == []
