@@ -179,6 +179,8 @@ def test_a_server_that_is_off_refuses_or_weighs_nothing_is_one_sentence_and_noth
     there = ["--out", str(tmp_path / "o"), "--store", str(tmp_path / "scores.db")]
     off = refusal([str(data), "--model", "http://127.0.0.1:9/v1#m", *there], 1, capsys)
     assert "did not answer" in off
+    assert "check that the server runs" in off
+    assert "`curl http://127.0.0.1:9/v1/models` must answer" in off
     with speaking(key="secret-of-tests") as served:
         wants = refusal([str(data), "--model", served.url, *there], 1, capsys)
         assert "wants a key" in wants

@@ -71,11 +71,14 @@ class RequestHalted(ScoringError):
 
 
 class _TryAgain(Exception):
-    """An attempt failed and another may succeed; `pause` is what the server asked for, in seconds."""
+    """An attempt failed and another may succeed; `pause` is what the server asked for, in seconds.
 
-    def __init__(self, reason: str, pause: float | None = None) -> None:
+    `unreached`: no server was there to ask.
+    """
+
+    def __init__(self, reason: str, pause: float | None = None, *, unreached: bool = False) -> None:
         super().__init__(reason)
-        self.pause = pause
+        self.pause, self.unreached = pause, unreached
 
 
 @dataclass
@@ -155,7 +158,7 @@ class Client:
                 if attempt == section.retries:
                     raise ScoringError(
                         f"{section.url}{path} did not answer in {attempt + 1} attempts: {again}; what was committed "
-                        "stays: run it again when the server is well, or raise model.retries or model.timeout"
+                        f"stays: {_what_to_do(again, section.url)}"
                     ) from None
                 self._pause(again, attempt)
         raise AssertionError("a request has at least one attempt")
@@ -166,7 +169,7 @@ class Client:
         try:
             raw = self._wire.ask("GET", "/models")
         except NoReply as error:
-            raise _TryAgain(self._safe_to_show(str(error))) from None
+            raise _TryAgain(self._safe_to_show(str(error)), unreached=not error.sent) from None
         finally:
             self.account.settled()
         self._check_status(raw, "/models")
@@ -195,7 +198,7 @@ class Client:
             return ReplyPart(value, tokens)
         except NoReply as error:
             bill = {"unpriced": 1} if error.sent else {}
-            raise _TryAgain(self._safe_to_show(str(error))) from None
+            raise _TryAgain(self._safe_to_show(str(error)), unreached=not error.sent) from None
         except UnreadableReply as error:
             bill = {"unpriced": 1} if error.sent else {}
             raise
@@ -320,6 +323,17 @@ def usage_of(reply: Mapping[str, Any]) -> tuple[int, int]:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+
+
+def _what_to_do(again: _TryAgain, url: str) -> str:
+    """What mends a server that stayed away."""
+    if again.unreached:
+        return (
+            f"check that the server runs and that its address is right (--model of lever fit, model.url in a recipe; "
+            f"`curl {url}/models` must answer), then type the same command; a server that is still starting needs a "
+            "larger model.retries"
+        )
+    return "run it again when the server is well, or raise model.retries or model.timeout in the recipe's [model]"
 
 
 def _key_from_environment(variable: str) -> str:
