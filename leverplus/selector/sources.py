@@ -240,10 +240,8 @@ def require_vectors(rows: CorpusRows, vectors: Mapping[str, Any]) -> Vectors:
         norm = float(np.linalg.norm(array))
         block = rows.blocks.get(name)
         if block is None or array.shape[1] != block.width or not np.isfinite(norm) or norm == 0.0:
-            width = "none" if block is None else f"{block.width} numbers"
-            raise LeverError(
-                f"vectors['{name}'] has {array.shape[1]} numbers; this selector takes {width}, not all zero"
-            )
+            width = "none" if block is None else f"{block.width} numbers, finite and not all zero"
+            raise LeverError(f"vectors['{name}'] has {array.shape[1]} numbers; this selector takes {width}")
         found[name] = array / norm
     text = found.get("text")
     if text is None:

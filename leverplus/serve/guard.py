@@ -42,7 +42,9 @@ class ServiceGuard(Guard):
         self.settings, self.token = settings, token
 
     def refused(self, status: int, reason: str) -> Response:
-        return error_response(status, reason, {"www-authenticate": "Bearer"} if status == 401 else {})
+        # what follows a request that is not plain HTTP may be meant to pass for another client's: nobody reads it
+        more = {401: {"www-authenticate": "Bearer"}, 400: {"connection": "close"}}
+        return error_response(status, reason, more.get(status, {}))
 
     def refusal(self, scope: Scope) -> tuple[int, str]:
         headers = headers_of(scope)
@@ -50,6 +52,8 @@ class ServiceGuard(Guard):
             return 403, reason
         if not self.may_pass(scope["path"], headers):
             return 401, f"Send the service's token, as `Authorization: Bearer TOKEN` or `{OWN_HEADER}: TOKEN`."
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return 400, "The request says in two ways where its body ends."
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return 400, "The length of the body is not a number."

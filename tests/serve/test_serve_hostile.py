@@ -123,6 +123,29 @@ def test_what_is_no_http_is_refused(service: Listening, said: bytes) -> None:
     assert 400 <= talk(service, said)[0] < 500
 
 
+def test_a_second_request_hidden_in_a_body_is_not_answered(service: Listening) -> None:
+    """With two lengths, servers in front and ours may disagree on where a request ends."""
+    two = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    hidden = b"GET /info HTTP/1.1\r\n" + HEAD + b"\r\n"
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as line:
+        line.sendall(b"POST /select HTTP/1.1\r\n" + HEAD + two + hidden)
+        heard = b""
+        while piece := line.recv(65536):  # until it hangs up
+            heard += piece
+    assert heard.startswith(b"HTTP/1.1 400")
+    assert heard.count(b"HTTP/1.1") == 1
+    assert b"fingerprint" not in heard
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "0"])
+def test_vectors_that_are_no_direction_are_refused(service: Listening, number: str) -> None:
+    body = ('{"question": "a", "vectors": {"text": [' + ", ".join([number] * 16) + "]}}").encode()
+    said = b"POST /select HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    status, heard = talk(service, said)
+    assert 400 <= status < 500
+    assert b"16 numbers, finite and not all zero" in heard or b"JSON" in heard
+
+
 def memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
