@@ -62,7 +62,14 @@ class Selector:
             from leverplus.selector.hub import download_bundle
 
             folder = download_bundle(folder)
-        if (Path(folder) / MANIFEST).is_file():
+        try:
+            packed = (Path(folder) / MANIFEST).is_file()
+        except PermissionError as error:
+            raise LeverError(
+                f"{folder} cannot be read by this user; a bundle belongs to its maker alone, so run this as that user "
+                "(in a container: `--user`), or let others read it with `chmod`"
+            ) from error
+        if packed:
             if checkpoint is not None:
                 raise LeverError(f"{folder} is a bundle, which holds its own selector; leave --checkpoint out")
             bundle, chooser = open_bundle(Path(folder))
