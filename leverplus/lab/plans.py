@@ -252,10 +252,14 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _seeds(found: Mapping[str, Any]) -> str:
+    return "1 seed" if found["seeds"] == 1 else f"{found['seeds']} seeds"
+
+
 def plan_sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """What a recipe's `expected` says: its accuracy and its difference from the baseline, with n and seeds."""
     mean = f"{100 * row['accuracy']['mean']:.1f} % on the world in the mean over shots 1-4"
-    size = f"{found['n']} test items, {found['seeds']} seeds"
+    size = f"{found['n']} test items, {_seeds(found)}"
     if row["difference"] is None:
         return f"{mean} ({size})"
     *_, points, interval, _p, verdict, _reported = cells(row)
@@ -277,7 +281,7 @@ def conclusion(found: Mapping[str, Any]) -> str:
 
 def plans_markdown(found: Mapping[str, Any]) -> str:
     """The table as Markdown, with its n, its seeds and what it says."""
-    title = f"Accuracy on {found['n']} test items, {found['seeds']} seeds a recipe; difference from {found['baseline']}"
+    title = f"Accuracy on {found['n']} test items, {_seeds(found)} a recipe; difference from {found['baseline']}"
     lines = [title + " in the mean over shots.", ""]
     if found["quick"]:
         lines = ["Quick sizes: this shows that the benchmark runs, and measures nothing.", "", *lines]

@@ -240,6 +240,13 @@ def test_recipes_that_answer_alike_are_said_to(table: dict[str, Any]) -> None:
     assert cells(row)[6] == "the same answers"
 
 
+def test_one_seed_is_told_as_one() -> None:
+    found = json.loads((ROOT / "docs" / "plans.json").read_text(encoding="utf-8"))
+    assert ", 3 seeds a recipe;" in plans_markdown(found)
+    assert ", 1 seed a recipe;" in plans_markdown({**found, "seeds": 1})
+    assert plan_sentence(found["recipes"][0], {**found, "seeds": 1}).endswith("test items, 1 seed)")
+
+
 def test_a_gap_nobody_measured_stays_unknown() -> None:
     measured = {"gap_closed": {"learned": {"mean": 0.4}}}
     assert mean_gap([measured, {"gap_closed": {"learned": {"mean": 0.6}}}]) == pytest.approx(0.5)
