@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in made.report["warnings"]:
         print(f"warning: {warning}")
     print(f"Recommendation: {made.report['recommended']['why']}")
-    print(f'next: lever select {made.folder} --question "..."')
+    print(f'next: lever select {made.folder} --question "..." --explain')
     return 0
 
 
