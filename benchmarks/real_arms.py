@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from real_data import ANCHORS, CHANCE, NONE, Floats, Ints, ModelTable
 from real_labels import tuned
 
-from leverplus.lab.ranker import bends, cross_features, effect_features, fit_ranker
+from leverplus.ranking.linear import bends, cross_features, effect_features, fit_ranker
 
 SHOTS = (2, 4, 8, 16)
 MIXES = (0.15, 0.3, 0.5)

@@ -27,8 +27,8 @@ from real_arms import COMBINATIONS, MIXES, first
 from real_data import ANCHORS, CHANCE, Floats, Ints, ModelTable, TaskData, embedder
 
 from leverplus.effects.estimate import Measured, estimate_effects
-from leverplus.lab.ranker import bends, cross_features, effect_features, fit_ranker
 from leverplus.lab.real import WayRecord, write_records
+from leverplus.ranking.linear import bends, cross_features, effect_features, fit_ranker
 
 FOLDS = 5
 BUDGETS = (1000, 4000, 16000, 64000)

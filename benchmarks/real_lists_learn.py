@@ -31,7 +31,7 @@ PARTS = {
 }
 ALL = tuple(PARTS)
 PENALTIES = (1e2, 1e3, 1e4, 1e5)
-"""In rows, as in `leverplus.lab.ranker`; the best by cross-validation over questions is kept."""
+"""In rows, as in `leverplus.ranking.linear`; the best by cross-validation over questions is kept."""
 CV_PARTS = 5
 BETAS, UNLIKE = (0.0, 0.25, 0.5, 1.0, 2.0), (0.0, 2.0, 6.0)
 ROUNDS = 4

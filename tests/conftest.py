@@ -15,6 +15,10 @@ import pytest
 from forked import Forker
 from tiny_world import TinyRun, run_tiny
 
+from leverplus.ranking import labels
+
+labels.LEARNT_FROM = 400  # time grows with the third power; whoever tests what labels teach sets another
+
 SLOW = {"chromium_browser", "forker"}
 """Fixtures whose tests are slow: a browser, and processes that are killed."""
 MEASURED = Path(__file__).with_name("slow.txt")

@@ -22,6 +22,7 @@ ROOMS = (
     ("tasks", "policies", "effects"),
     ("embedders", "backends"),
     ("pools", "engine"),
+    ("ranking",),
     ("scoring",),
     ("training",),
     ("evaluation",),

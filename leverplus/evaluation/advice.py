@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.evaluation.arms import CALIBRATED, MODEL_FREE
-from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.evaluation.names import TRAINED, arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.stats import Comparison, compare
 from leverplus.stats.choosing import adjusted_means, best_first
@@ -34,7 +34,7 @@ class DevArm:
 
     @property
     def trained(self) -> bool:
-        return self.arm.startswith("learned")
+        return self.arm.startswith(TRAINED)
 
     @property
     def cost(self) -> tuple[bool, bool, int, bool, bool]:

@@ -26,7 +26,9 @@ from leverplus.pools.rank import (
     rank_nearest,
     rank_two_stage,
 )
-from leverplus.pools.similarity import nearest, rows, weighted_similarity
+from leverplus.pools.similarity import cosine, nearest, rows, weighted_similarity
+from leverplus.ranking.labels import LabelModel, expected_of
+from leverplus.ranking.ranking import Ranking, ranked
 from leverplus.scoring.scorer import EVALUATION, Scorer
 from leverplus.tasks.base import Task
 from leverplus.types import Demos, Item, Pool
@@ -34,7 +36,7 @@ from leverplus.types import Demos, Item, Pool
 Choices = Mapping[int, Sequence[Demos]]
 """For every number of shots the demonstrations of every query, in the order of the pools."""
 
-MODEL_FREE = ("majority", "label_vote")
+MODEL_FREE = ("majority", "label_vote", "label_regression")
 """Arms that answer without asking the model."""
 
 CALIBRATED = "_calibrated"
@@ -59,6 +61,8 @@ class EvaluationContext:
     table: ItemTable
     demonstrations: Sequence[Item]
     vectors: Vectors
+    whole_corpus: bool = False
+    """Whether every demonstration can be shown; else only those of a query's pool."""
     purpose: str = EVALUATION
     """What the calls are counted as."""
 
@@ -160,6 +164,46 @@ def label_vote_arm(context: EvaluationContext, text_weight: float, neighbours: i
             lists.append(tuple(nearest_last))
     voted = majority_arm(context.task, context.queries, lists)
     return [Prediction(own.item, (), own.answer, own.accuracy) for own in voted]
+
+
+def ranked_arm(
+    context: EvaluationContext, ranking: Ranking, labels: LabelModel | None, shots: Sequence[int]
+) -> Choices:
+    """The demonstrations of the highest score, the best last: of the whole corpus, or of the pools."""
+    places = {item.id: place for place, item in enumerate(context.demonstrations)}
+    forbidden = forbidden_positions(context.queries, context.demonstrations)
+    columns = None if labels is None else labels.columns_of(context.demonstrations)  # (N,)
+    full: list[Demos] = []
+    for start in range(0, len(context.queries), POOLS_AT_ONCE):
+        part = slice(start, start + POOLS_AT_ONCE)
+        own = rows(context.query_vectors, part)
+        allowed = np.full((len(own), len(places)), context.whole_corpus)  # (B, N)
+        for row, pool in enumerate(context.pools[part]):
+            if not context.whole_corpus:
+                allowed[row, [places[demo] for demo in pool.candidates]] = True
+            allowed[row, forbidden[start + row]] = False
+        near = {"text": cosine(own.text, context.vectors.text)}
+        if own.image is not None and context.vectors.image is not None:
+            near["image"] = cosine(own.image, context.vectors.image)
+        expected = None
+        if labels is not None and columns is not None:
+            names = [query.id for query in context.queries[part]]
+            expected = expected_of(labels.expected(names, own), np.broadcast_to(columns, allowed.shape))
+        scores = ranking.score(near, expected, np.broadcast_to(ranking.effect, allowed.shape))
+        for chosen in ranked(scores, allowed, max(shots)).tolist():
+            full.append(tuple(context.demonstrations[place].id for place in chosen))
+    return suffixes(full, shots)
+
+
+def label_regression_arm(context: EvaluationContext, labels: LabelModel) -> list[Prediction]:
+    """The answer that labels let expect most of; asks no model."""
+    metric = metric_named(context.task.metric)
+    expected = labels.expected([query.id for query in context.queries], context.query_vectors)  # (B, A)
+    predictions = []
+    for query, place in zip(context.queries, expected.argmax(axis=1).tolist(), strict=True):
+        answer = labels.answers[place]
+        predictions.append(Prediction(query.id, (), answer, metric(answer, query.answers)))
+    return predictions
 
 
 def oracle_any(zero: Sequence[Prediction], greedy: Sequence[Sequence[Prediction]], shots: int) -> list[Prediction]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from leverplus.evaluation.arms import MODEL_FREE
 from leverplus.evaluation.evaluate import mean_shots
+from leverplus.evaluation.names import TRAINED
 from leverplus.evaluation.predictions import Results
 
 
@@ -23,7 +24,7 @@ def call_cost(arms: Mapping[str, Any], comparisons: list[dict[str, Any]], model_
         return {}
     rivals = {}
     for arm, values in arms.items():
-        untrained = arm not in MODEL_FREE and not arm.startswith(("learned", "oracle"))
+        untrained = arm not in MODEL_FREE and not arm.startswith((*TRAINED, "oracle"))
         if untrained and "mean" in values:
             rivals[arm] = values["mean"]
     best = max((arm for arm in rivals if arm != "zero_shot"), key=lambda arm: rivals[arm])

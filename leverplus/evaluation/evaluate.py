@@ -12,6 +12,7 @@ from leverplus.evaluation.arms import CALIBRATED, Choices, EvaluationContext
 from leverplus.evaluation.calibration import add_calibrated
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
+from leverplus.ranking.ranking import RANKED, Ranking, Rankings, by_labels
 from leverplus.recipe.sections import TEXT_SHARES, EvalSection
 from leverplus.scoring.search import greedy_oracle, random_sequences
 from leverplus.stats import Comparison, adjust, compare, known_interval
@@ -19,6 +20,9 @@ from leverplus.types import Demos
 
 MEAN_SHOTS = (1, 2, 3, 4)
 """`mean` is the mean over these shots, of those that were evaluated."""
+
+FREE_PROMPTS = ("nearest_text", "nearest_both", "mmr", "label_rank")
+"""Prompts without training that the ranking by effects is compared with."""
 
 
 def run_arms(
@@ -29,10 +33,11 @@ def run_arms(
     mmr_lambda: float,
     *,
     fixed: Mapping[int, Demos] | None = None,
+    rankings: Rankings | None = None,
 ) -> Results:
     """Every arm of an evaluation; `text_share` is the weight of the question in nearest_both, mmr and label_vote.
 
-    `fixed` is the list that everybody is shown, by its length.
+    `fixed` is the list that everybody is shown, by its length; `rankings` are what ranked arms choose by.
     """
     results, shots = Results.of(context.queries), sorted(section.shots)
     run_arm(results, context, "zero_shot", {0: [() for _ in context.pools]})
@@ -52,6 +57,8 @@ def run_arms(
     for n in shots:
         results.add("majority", n, arms.majority_arm(context.task, context.queries, retrieved[n]))
     results.add("label_vote", 0, arms.label_vote_arm(context, text_share, section.vote_neighbours))
+    if rankings is not None:
+        run_ranked(results, context, rankings, text_share, shots)
     if policy is not None:
         run_learned(results, context, policy, shots)
     if section.oracle:
@@ -60,6 +67,28 @@ def run_arms(
     if section.calibrate and first_answer.choices:  # a task with labels, and a backend that gives their probabilities
         add_calibrated(results, context.task)
     return results
+
+
+def run_ranked(
+    results: Results, context: EvaluationContext, rankings: Rankings, text_share: float, shots: Sequence[int]
+) -> None:
+    """The arms that rank by labels, by labels and measured effects, and the answer that labels alone give."""
+    labels = rankings.labels
+    if labels is not None:
+        results.add("label_regression", 0, arms.label_regression_arm(context, labels))
+    for arm in RANKED:
+        ranking = choose_ranking(rankings, arm, text_share, len(context.demonstrations))
+        if ranking is not None:
+            run_arm(results, context, arm, arms.ranked_arm(context, ranking, labels, shots))
+
+
+def choose_ranking(rankings: Rankings, arm: str, text_share: float, demonstrations: int) -> Ranking | None:
+    """The ranking behind an arm; None where the data allow none."""
+    if arm == "effects":
+        return rankings.effects
+    if rankings.labels is None:
+        return None
+    return by_labels({"text": text_share, "image": 1.0 - text_share}, demonstrations)
 
 
 def run_learned(results: Results, context: EvaluationContext, policy: Policy, shots: Sequence[int]) -> None:
@@ -168,13 +197,13 @@ def draw_spread(results: Results, arm: str) -> dict[str, float]:
 def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """(arm - random) / (oracle - random) by shots, where an oracle was run and there is a gap.
 
-    label_vote is left out: it reads the whole labelled set, while the gap is the one inside the pools.
+    Arms that answer by labels are left out: they read all labels, while the gap is the one inside the pools.
     """
     if "oracle" not in table or "random" not in table:
         return {}
     closed: dict[str, dict[str, float]] = {}
     for arm, values in table.items():
-        if arm in ("random", "label_vote") or arm.startswith(("zero_shot", "oracle")):
+        if arm in ("random", "label_vote", "label_regression") or arm.startswith(("zero_shot", "oracle")):
             continue
         own = {}
         for key in (*values["shots"], "mean"):
@@ -216,12 +245,14 @@ def comparisons(results: Results, pairs: Sequence[tuple[str, str]]) -> list[dict
 def compared_pairs(results: Results) -> list[tuple[str, str]]:
     """The pairs that eval.json compares.
 
-    The selector with every baseline, calibrated with calibrated, and the selector with its own count of demonstrations
-    with zero-shot and with itself forced to n.
+    The selector with every baseline, the ranking by effects with prompts that need no training, calibrated with
+    calibrated, and the selector with its own count of demonstrations with zero-shot and with itself forced to n.
     """
     pairs = []
     if "learned" in results.draws:
         pairs += [("learned", baseline) for baseline in baselines(results)]
+    if "effects" in results.draws:
+        pairs += [("effects", arm) for arm in FREE_PROMPTS if arm in results.draws]
     calibrated = f"learned{CALIBRATED}"
     if calibrated in results.draws:
         pairs += [(calibrated, arm) for arm in baselines(results) if arm.endswith(CALIBRATED)]

@@ -13,12 +13,18 @@ ARM_NAMES = {
     "fixed": "one list for everybody",
     "majority": "majority answer",
     "label_vote": "label vote",
+    "label_regression": "label regression",
+    "label_rank": "ranked by labels",
+    "effects": "ranked by effects",
     "learned": "learned",
     "learned_auto": "learned, own count",
     "oracle": "greedy oracle",
     "oracle_any": "oracle, any count",
     "oracle_exhaustive": "exhaustive oracle",
 }
+
+TRAINED = ("learned", "effects")
+"""How the names of arms begin that learn from the model's answers to training queries."""
 
 
 def arm_name(arm: str) -> str:

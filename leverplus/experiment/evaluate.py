@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus import rundir
 from leverplus.experiment.pilot import fixed_lists, pilot_of
+from leverplus.experiment.ranking import rankings_of
 from leverplus.experiment.run import Run
+from leverplus.recipe.pools import WHOLE_CORPUS
 from leverplus.rundir import read_json, write_json
 
 if TYPE_CHECKING:
     from leverplus.evaluation.arms import EvaluationContext
     from leverplus.evaluation.predictions import Results
     from leverplus.policies.base import Policy
+    from leverplus.ranking.ranking import Rankings
     from leverplus.types import Item
 
 
@@ -24,7 +27,16 @@ def evaluation_context(run: Run, queries: Sequence[Item]) -> EvaluationContext:
     from leverplus.evaluation.arms import EvaluationContext
 
     pools, table = run.pools(queries)
-    return EvaluationContext(run.task, run.scorer, queries, pools, table, run.demonstrations, run.demonstration_vectors)
+    return EvaluationContext(
+        run.task,
+        run.scorer,
+        queries,
+        pools,
+        table,
+        run.demonstrations,
+        run.demonstration_vectors,
+        whole_corpus=run.recipe.pool.kind in WHOLE_CORPUS,
+    )
 
 
 def evaluate_run(
@@ -60,8 +72,12 @@ def evaluate_run(
         require_unseen(context.queries, run.demonstrations)
     text_share = choose_text_share(run)
     fixed = fixed_lists(run) if split != "train" else None  # lists hold items of train, which cannot show themselves
-    results = run_arms(context, section, policy, text_share, run.recipe.pool.mmr_lambda, fixed=fixed)
+    rankings = rankings_of(run) if section.ranked else None
+    mmr = run.recipe.pool.mmr_lambda
+    results = run_arms(context, section, policy, text_share, mmr, fixed=fixed, rankings=rankings)
     found = first_record(context, results, split=split)
+    if rankings is not None:
+        found["rankings"] = rankings.about()
     found["nearest_both_text_share"] = text_share
     found["checkpoint"] = checkpoint or (list(run.recipe.stages)[-1] if policy is not None else None)
     found["chosen_on_test"] = chosen_on_test
@@ -75,14 +91,16 @@ def evaluate_run(
     fill_entries(found, entry_makers(context, results, policy, section, record=found, trained=trained), run.say)
     found["eval_calls"] = run.scorer.meter.calls(EVALUATION)
     if advise and section.advice and split == "test":
-        fill_entries(found, {"advice": lambda: advice_of(run, policy, text_share, results)}, run.say)
+        fill_entries(found, {"advice": lambda: advice_of(run, policy, text_share, results, rankings)}, run.say)
         found["dev_calls"] = run.scorer.meter.calls(ADVICE)
     try_or_note(found, "the cost of a query", lambda: run.remember({"query_cost": query_cost(results)}), run.say)
     write_json(path, found)
     return found
 
 
-def advice_of(run: Run, policy: Policy | None, text_share: float, test: Results) -> dict[str, Any]:
+def advice_of(
+    run: Run, policy: Policy | None, text_share: float, test: Results, rankings: Rankings | None
+) -> dict[str, Any]:
     """Which arm to use at which number of shots, by the accuracy of every arm that can be deployed on dev."""
     from leverplus.evaluation.advice import advise
     from leverplus.evaluation.evaluate import run_arms
@@ -91,7 +109,8 @@ def advice_of(run: Run, policy: Policy | None, text_share: float, test: Results)
     run.scorer.meter.asked[ADVICE].clear()
     section = replace(run.recipe.eval, oracle=False, random_draws=1)
     context = replace(evaluation_context(run, run.chosen_items("dev", section.dev_items)), purpose=ADVICE)
-    own = run_arms(context, section, policy, text_share, run.recipe.pool.mmr_lambda, fixed=fixed_lists(run))
+    mmr = run.recipe.pool.mmr_lambda
+    own = run_arms(context, section, policy, text_share, mmr, fixed=fixed_lists(run), rankings=rankings)
     return advise(own, test)
 
 

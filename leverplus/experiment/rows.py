@@ -15,7 +15,7 @@ from leverplus.recipe.training import LabelPretrainingConfig
 if TYPE_CHECKING:
     from leverplus.policies.base import Policy
     from leverplus.policies.items import ItemTable
-    from leverplus.training.data.active import ActiveRows
+    from leverplus.training.data.active import ActiveRows, AskingPlan
     from leverplus.training.data.expected_accuracy import ExpectedAccuracy
     from leverplus.training.data.from_labels import LabelRows
     from leverplus.training.data.from_search import RowMaker
@@ -132,13 +132,20 @@ def label_rows(run: Run, config: LabelPretrainingConfig, table: ItemTable) -> La
     return LabelRows(run.demonstrations, queries, table, metric, config=config, seed=run.seed)
 
 
-def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> ActiveRows:
-    """Rounds in which the selector picks what is asked next, after these groups were searched."""
-    from leverplus.training.data.active import ActiveRows, AskingPlan
+def asking_plan(run: Run) -> AskingPlan:
+    """How the rounds of a run ask: what the search before them leaves of the calls."""
+    from leverplus.training.data.active import AskingPlan
 
     recipe, searched = run.recipe, len(run.training_queries())
     calls = run.affordable_calls() - searched * recipe.score.cost(recipe.pool.size)
-    plan = AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACTIVE)
-    own = partial(make_rows, imitate=lists_to_imitate(run, recipe.train.asking))
+    return AskingPlan(recipe.score, calls, searched, run.seed, run.folder / rundir.ACTIVE)
+
+
+def active_rows(run: Run, groups: Sequence[Group], make_rows: RowMaker) -> ActiveRows:
+    """Rounds in which the selector picks what is asked next, after these groups were searched."""
+    from leverplus.training.data.active import ActiveRows
+
+    plan = asking_plan(run)
+    own = partial(make_rows, imitate=lists_to_imitate(run, run.recipe.train.asking))
     queries = run.shuffled_queries()[: plan.most_pools]
     return ActiveRows(plan, run.scorer, run.pools(queries)[0], make_rows.table, searched=groups, make_rows=own)

@@ -110,7 +110,7 @@ def model_values(model: str) -> dict[str, Any]:
 
 def asked_per_item(shots: Sequence[int], pictures: bool, pilot: bool = False) -> int:
     """Most calls of one item over all ways of choosing; the forecast counts the same."""
-    return 1 + (4 + (3 if pictures else 0) + (1 if pilot else 0)) * len(shots)
+    return 1 + (6 + (3 if pictures else 0) + (1 if pilot else 0)) * len(shots)
 
 
 def divide(calls: int, seen: SeenData, shots: Sequence[int]) -> SplitShares:

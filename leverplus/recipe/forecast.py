@@ -128,6 +128,7 @@ def _asked(recipe: Recipe, pictures: bool, draws: int | None = None) -> int:
     ways += 3 if pictures else 0  # nearest by picture, by both, two stages
     ways += 1 if recipe.select.stop != "never" else 0  # the selector with its own count
     ways += 1 if recipe.score.pilot else 0  # one list for everybody
+    ways += 2 if section.ranked else 0  # by labels, by labels and effects
     return 1 + ways * len(section.shots)  # and once without demonstrations
 
 

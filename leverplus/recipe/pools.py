@@ -10,6 +10,9 @@ from leverplus.recipe.schema import setting
 RECORDED = "recorded"
 """The pool kind of recorded tables: what the table holds for a query, however many these are."""
 
+WHOLE_CORPUS = ("nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr", "corpus")
+"""Pool kinds that search all demonstrations, so that any of them may be shown; the others deal some out."""
+
 
 def _kinds() -> tuple[str, ...]:
     return (*catalog.SAMPLERS, RECORDED)

@@ -206,6 +206,9 @@ class EvalSection:
     random_draws: int = setting(3, "independent draws of the random arm", low=1)
     dev_items: int = setting(200, "dev items on which the weight of nearest_both is chosen", low=1)
     vote_neighbours: int = setting(16, "nearest of all demonstrations whose answers label_vote counts", low=1)
+    ranked: bool = setting(
+        True, "also rank demonstrations by labels, and by labels and the effects that training measured", since="0.2"
+    )
     calibrate: bool = setting(True, "label tasks: also show every arm after batch calibration; costs no call")
     exhaustive_calls: int = setting(20000, "most calls that trying all ordered pairs may take; 0: never", low=0)
     diagnostics: bool = setting(True, "also measure order, regret, shuffled queries and training accuracy")

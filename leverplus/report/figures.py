@@ -29,7 +29,7 @@ STYLES = {
     "oracle": ("#c79a1b", "dash"),
 }
 """Colour and line of the arms that every run has; the colours are readable on white and on dark grey."""
-HIDDEN = ("majority", "label_vote", "oracle_any", "oracle_exhaustive")
+HIDDEN = ("majority", "label_vote", "label_regression", "oracle_any", "oracle_exhaustive")
 """Arms of the accuracy chart that appear when their name is clicked; their numbers are in its table."""
 LABEL = 30
 """Most characters of a name beside a chart."""

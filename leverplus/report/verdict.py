@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.evaluation.names import TRAINED, arm_name, shots_name
 from leverplus.stats.comparison import LEVEL
 
-MODEL_FREE = ("majority", "label_vote")
+MODEL_FREE = ("majority", "label_vote", "label_regression")
 """Arms that answer without the model; the same as `evaluation.arms.MODEL_FREE`, whose import would load torch."""
 
 
@@ -22,9 +22,11 @@ def within_noise(row: Mapping[str, Any]) -> bool:
 
 
 def strongest(report: Mapping[str, Any], *, prompts_only: bool = False) -> str | None:
-    """The rival of the learned selector with the highest mean; with `prompts_only` of those that ask the model."""
+    """The rival of the learned selector with the highest mean; with `prompts_only` of prompts without training."""
     rivals = dict.fromkeys(row["baseline"] for row in report["comparisons"] if row["arm"] == "learned")
-    known = [arm for arm in rivals if arm in report["arms"] and not (prompts_only and arm in MODEL_FREE)]
+    known = [arm for arm in rivals if arm in report["arms"]]
+    if prompts_only:
+        known = [arm for arm in known if arm not in MODEL_FREE and not arm.startswith(TRAINED)]
     return max(known, key=lambda arm: mean_accuracy(report["arms"][arm]), default=None)
 
 

@@ -12,15 +12,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError
+from leverplus.ranking.ranking import RANKED
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import EmbedSection
 from leverplus.rundir import read_json, write_json
@@ -28,6 +30,7 @@ from leverplus.selector.choose import ARMS, Chooser, make_chooser
 from leverplus.selector.corpus import FIELDS, CorpusRows
 from leverplus.selector.index import FLAT_ABOVE, CellTable
 from leverplus.selector.query import HeldPictures, clean_picture, clean_question, pixel_digest
+from leverplus.selector.ranked import LABELS, read_ranked
 from leverplus.selector.sources import BundleSource, QueryEncoder, packed
 from leverplus.selector.store import DemoStore, Entry, KeptPicture
 from leverplus.types import Item, ItemId
@@ -70,8 +73,9 @@ class Bundle:
         how = {key: value for key, value in self.facts.items() if key not in ("demonstrations", "figures", "licence")}
         content = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
         weights = self.folder / SELECTOR / rundir.WEIGHTS
-        if weights.is_file():
-            content.update(weights.read_bytes())
+        for part in (weights, self.folder / LABELS):
+            if part.is_file():
+                content.update(part.read_bytes())
         return content.hexdigest()[:16]
 
     def model_section(self) -> ModelSection:
@@ -200,8 +204,18 @@ def open_bundle(folder: Path) -> tuple[Bundle, Chooser]:
     rows = _read_rows(folder, facts, store)
     source = BundleSource(folder, store, rows, lambda: _open_encoder(folder, facts))
     fixed = list(store.rows_of([ItemId(name) for name in facts.get("fixed", [])]).values())
-    chooser = make_chooser(facts["arm"], facts, _read_policy(folder, facts), fixed)
+    chooser: Chooser
+    if facts["arm"] in RANKED:
+        chooser = read_ranked(folder, facts, int(store.facts().get("packed_rows", "0")), partial(_answers, store))
+    else:
+        chooser = make_chooser(facts["arm"], facts, _read_policy(folder, facts), fixed)
     return Bundle(folder, facts, source), chooser
+
+
+def _answers(store: DemoStore, rows: Sequence[int]) -> dict[int, str]:
+    """The answer that each of some rows shows; deleted ones are missing."""
+    found = store.entries(rows)
+    return {row: Item(own.id, own.question, own.answers, "train").answer for row, own in found.items() if own.answers}
 
 
 def _check_facts(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -253,10 +267,10 @@ def _read_cells(folder: Path, held: int, blocks: Mapping[str, NDArray[Any]]) -> 
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             centres, assigned = file["centres"], file["assigned"]
             opened, recall = int(file["opened"]), float(file["recall"])
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({error}); delete it to search without cells") from error
     width = sum(block.shape[1] for block in blocks.values())
     if assigned.shape != (held,) or centres.ndim != 2 or centres.shape[1] > width or not len(centres):

@@ -16,6 +16,7 @@ import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.errors import LeverError
 from leverplus.pools.similarity import Floats, Positions, cosine, mmr_order, top
+from leverplus.ranking.ranking import RANKED
 from leverplus.selector.corpus import CorpusRows
 from leverplus.selector.index import Mask
 from leverplus.types import ItemId
@@ -46,7 +47,7 @@ WEIGHTS = {"nearest_text": 1.0, "nearest_image": 0.0, "two_stage": 0.0}
 
 ARMS = (
     *("learned", "learned_auto", "nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr"),
-    *("effect", "fixed", "random", "zero_shot"),
+    *(*RANKED, "fixed", "random", "zero_shot"),
 )
 """Every way of choosing that a bundle can hold."""
 
@@ -77,6 +78,8 @@ class JudgedCandidates:
     score: Floats
     shown: list[int]
     interaction: Floats | None = None
+    label: Floats | None = None
+    """What labels add to the score, in an arm that ranks by them."""
 
 
 class Chooser(Protocol):
@@ -155,29 +158,6 @@ class MmrChooser:
                 block = held.blocks[name].take(rows)
                 total += share * cosine(block, block)
         return total
-
-
-@dataclass(frozen=True)
-class EffectChooser:
-    """The largest effect + `weight` * similarity among the `first` nearest; what is best comes last.
-
-    An effect is how much a demonstration was measured to raise accuracy by itself; an unmeasured one counts as 0.
-    """
-
-    first: int
-    weight: float
-    most, searches = MOST_SHOTS, True
-
-    def choose(self, asked: AskedQuery, shots: int) -> list[int]:
-        return self.judge(asked, shots).shown
-
-    def judge(self, asked: AskedQuery, shots: int) -> JudgedCandidates:
-        rows, near = asked.nearest(max(self.first, shots))
-        effects = asked.rows.numbers.get(EFFECT)
-        known = np.zeros(len(rows)) if effects is None else np.nan_to_num(effects[rows], nan=0.0)
-        score = known + self.weight * near  # (first,)
-        order = top(score[None], len(rows))[0]
-        return JudgedCandidates(rows[order], score[order], in_prompt_order(rows[order][:shots]))
 
 
 @dataclass(frozen=True)
@@ -392,8 +372,6 @@ def make_chooser(
         return TwoStageChooser(int(settings["candidates"]))
     if arm == "mmr":
         return MmrChooser(int(settings["candidates"]), float(settings["mmr_lambda"]))
-    if arm == "effect":
-        return EffectChooser(int(settings["candidates"]), float(settings.get("similarity_weight", 0.4)))
     if arm == "fixed":
         return FixedChooser(list(fixed))
     simple: dict[str, type[NearestChooser] | type[RandomChooser] | type[ZeroShotChooser]] = {

@@ -1,9 +1,10 @@
 """Why these: every candidate of one choice with its terms, and what plain nearest neighbours would have shown.
 
 `similarity` is the weighted cosine by which candidates are found, `label` the share of the votes of the nearest
-neighbours (each by its similarity) that went to the candidate's answer, `effect` how much the demonstration raises
-accuracy by itself where the bundle holds that, `interaction` what a learned selector sees in the pair beyond the
-average candidate. `score` is what the arm ranks by at its first pick; a term that an arm does not have is null.
+neighbours (each by its similarity) that went to the candidate's answer (in an arm that ranks by labels: what they add
+to the score), `effect` how much the demonstration raises accuracy by itself where the bundle holds that, `interaction`
+what a learned selector sees in the pair beyond the average candidate. `score` is what the arm ranks by at its first
+pick; a term that an arm does not have is null.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def explain(
     """The explanation as plain values; `demos` holds those of the candidates that are still there."""
     rows = judged.candidates
     near = asked.rows.similarity(asked.vectors, rows) if len(rows) else np.empty(0)
-    label = _label_shares(rows, near, demos)
+    label = _label_shares(rows, near, demos) if judged.label is None else judged.label.tolist()
     effect = asked.rows.numbers.get(EFFECT)
     places = {row: place for place, row in enumerate(judged.shown, start=1)}
     table = []

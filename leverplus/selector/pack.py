@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from leverplus import rundir
 from leverplus.errors import LeverError
+from leverplus.evaluation.evaluate import choose_ranking
 from leverplus.experiment.pilot import fixed_lists
+from leverplus.experiment.ranking import rankings_of
 from leverplus.experiment.train import trained_policy
+from leverplus.ranking.ranking import RANKED
 from leverplus.rundir import (
     SHIPPED,
     disk_sentence,
@@ -32,6 +35,7 @@ from leverplus.selector.choose import ARMS, EFFECT, FEWEST, MOST_READ, candidate
 from leverplus.selector.corpus import FIELDS, index_vectors
 from leverplus.selector.index import CELLS_ABOVE, FLAT_ABOVE, learn_cells
 from leverplus.selector.query import pixel_digest
+from leverplus.selector.ranked import LABELS, ranking_facts, write_labels
 from leverplus.selector.sources import picture_bytes
 from leverplus.selector.store import DemoStore, Entry, KeptPicture
 from leverplus.training.checkpoint import save_checkpoint
@@ -40,6 +44,8 @@ from leverplus.types import Item, ItemId
 if TYPE_CHECKING:
     from leverplus.experiment.run import Run
     from leverplus.policies.base import Policy
+    from leverplus.ranking.labels import LabelModel
+    from leverplus.ranking.ranking import Ranking
 
 SHOTS = 4
 KEPT_AT_ONCE = 256
@@ -55,8 +61,8 @@ class BundlePlan:
     text_weight: float = 1.0
     candidates: int = FEWEST
     mmr_lambda: float = 0.7
-    similarity_weight: float = 0.4
-    """Arm effect: what a similarity of 1 counts beside an effect."""
+    ranking: Mapping[str, Any] | None = None
+    """Arms that rank: the weights of the terms (`leverplus.selector.ranked`)."""
     fixed: tuple[str, ...] = ()
     prompt: Mapping[str, Any] = field(default_factory=dict)
     embedder: Mapping[str, Any] = field(default_factory=dict)
@@ -77,11 +83,12 @@ def write_bundle(
     encoder: Path | None = None,
     numbers: Mapping[str, Mapping[str, float]] | None = None,
     cells: bool | None = None,
+    labels: LabelModel | None = None,
 ) -> Path:
     """A bundle in a new folder, which appears whole or not at all.
 
     Row r of every array of `vectors` belongs to entry r. `numbers` are values by name and id, such as effects. `cells`
-    says whether vectors are searched by cells; by itself above a million.
+    says whether vectors are searched by cells; by itself above a million. `labels` are what a ranked arm goes by.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LeverError(f"{folder} exists already; choose another folder with --out DIR")
@@ -104,6 +111,9 @@ def write_bundle(
             _write_cells(place, used, recipe)
         if policy is not None:
             save_checkpoint(place / SELECTOR, policy, recipe_hash)
+        if labels is not None:
+            store_rows = _rows_of(place / DEMOS, labels.items)
+            write_labels(place / LABELS, labels, store_rows)
         if encoder is not None:
             _copy_encoder(encoder, place / ENCODER)
         facts = {"format": FORMAT, "made_by": f"leverplus {versions()['leverplus']}", **asdict(recipe)}
@@ -138,6 +148,13 @@ def _write_demos(
     about = {"count": store.count, "fingerprint": store.fingerprint}
     store.close()
     return about
+
+
+def _rows_of(path: Path, items: Sequence[ItemId]) -> dict[ItemId, int]:
+    store = DemoStore(path)
+    found = store.rows_of(items)
+    store.close()
+    return found
 
 
 def _keep(store: DemoStore, part: Sequence[tuple[Entry, KeptPicture | None]]) -> None:
@@ -187,15 +204,13 @@ def pack_run(
     """The bundle of a run: the arm that its evaluation advises, or the one that is named.
 
     `pictures` is "bytes" (kept inside) or "paths" (looked for where they are now). `numbers` are values by name and
-    id; arm `effect` needs those called "effect".
+    id that `explain` shows beside what the arm itself brings.
     """
     evaluated = run.folder / rundir.EVAL
     found = read_json(evaluated) if evaluated.is_file() else {}
     arm = arm or advised_arm(found)
     if arm not in ARMS:
         raise LeverError(f'arm "{arm}" shows no demonstrations, or is not known; choose one of {", ".join(ARMS)}')
-    if arm == EFFECT and not (numbers or {}).get(EFFECT):
-        raise LeverError('arm "effect" needs the measured effects of demonstrations; give them as numbers["effect"]')
     given = None
     if arm.startswith("learned"):
         given = policy if policy is not None else trained_policy(run)
@@ -207,9 +222,16 @@ def pack_run(
             raise LeverError('this selector never stops (select.stop = "never"); pack it as arm learned')
     if arm == "fixed" and not fixed:
         fixed = _list_for_everybody(run, shots, found)
+    ranking, labels = _ranking_of(run, arm, found) if arm in RANKED else (None, None)
     how = _recipe(run, arm, found, shots=shots, fixed=fixed, candidates=candidates, licence=licence)
+    if ranking is not None:
+        how = replace(how, ranking=ranking_facts(ranking, labels))
+        own = dict(zip((item.id for item in run.demonstrations), ranking.effect.tolist(), strict=True))
+        numbers = {**(numbers or {}), EFFECT: {item: value for item, value in own.items() if value != 0.0}}
     held = {name: block for name, block in vars(run.demonstration_vectors).items() if block is not None}
     wanted = {"text"} | ({"image"} if how.text_weight < 1.0 else set()) | set(given.dims if given is not None else ())
+    if ranking is not None:
+        wanted |= set(ranking.similarity) | ({"image"} if labels is not None and labels.text_share < 1.0 else set())
     if missing := wanted - set(held):
         raise LeverError(f'arm "{arm}" needs vectors of {", ".join(sorted(missing))}, which this run has not')
     entries = run_entries(run, pictures)
@@ -222,7 +244,20 @@ def pack_run(
         recipe_hash=run.recipe.hash,
         encoder=_encoder_of(run),
         numbers=numbers,
+        labels=labels,
     )
+
+
+def _ranking_of(run: Run, arm: str, found: Mapping[str, Any]) -> tuple[Ranking, LabelModel | None]:
+    """What a ranked arm goes by, learnt again from labels and from the stored answers of the run's training."""
+    own = rankings_of(run)
+    share = float(found.get("nearest_both_text_share", run.recipe.pool.text_weight))
+    share = 1.0 if run.demonstration_vectors.image is None else share
+    ranking = choose_ranking(own, arm, share, len(run.demonstrations))
+    if ranking is None:
+        why = own.why or "labels of these items say nothing about answers"
+        raise LeverError(f'arm "{arm}" cannot be packed: {why}')
+    return ranking, own.labels
 
 
 def _list_for_everybody(run: Run, shots: int | None, found: Mapping[str, Any]) -> Sequence[str]:

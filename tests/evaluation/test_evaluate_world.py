@@ -20,8 +20,10 @@ from leverplus.evaluation.evaluate import run_arms
 from leverplus.evaluation.predictions import Results, read_predictions
 from leverplus.experiment.checkpoints import evaluate_checkpoints
 from leverplus.experiment.evaluate import evaluate_run, evaluation_context
+from leverplus.experiment.ranking import measured_scores, rankings_of
 from leverplus.experiment.run import Run
 from leverplus.policies.base import Policy
+from leverplus.ranking.labels import answer_key
 from leverplus.rundir import read_json
 from leverplus.scoring.scorer import EVALUATION
 from leverplus.training.checkpoint import load_checkpoint
@@ -30,7 +32,8 @@ pytestmark = pytest.mark.slow
 
 ARMS = {
     "zero_shot", "random", "nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr", "majority",
-    "label_vote", "learned", "learned_auto", "oracle", "oracle_any", "oracle_exhaustive",
+    "label_vote", "label_regression", "label_rank", "effects", "learned", "learned_auto", "oracle", "oracle_any",
+    "oracle_exhaustive",
 }  # fmt: skip
 
 
@@ -53,7 +56,7 @@ def test_every_arm_answers_the_same_items(world_run: Run, results: Results) -> N
     report = read_json(world_run.folder / "eval.json")
     assert set(report["arms"]) == ARMS
     assert report["n"] == len(results.items) == 14
-    for arm in ARMS - {"zero_shot", "label_vote", "oracle_exhaustive"}:
+    for arm in ARMS - {"zero_shot", "label_vote", "label_regression", "oracle_exhaustive"}:
         assert set(report["arms"][arm]["shots"]) == {"1", "2", "3", "4"}
         values = list(report["arms"][arm]["shots"].values())
         assert np.isclose(report["arms"][arm]["mean"], np.mean(values))
@@ -94,6 +97,60 @@ def test_the_nearest_arm_matches_a_search_by_hand(context: arms.EvaluationContex
         assert isinstance(similar, torch.Tensor)
         best = similar.argsort(descending=True)[:2].tolist()
         assert demos == (pool.candidates[best[1]], pool.candidates[best[0]])
+
+
+def test_ranked_arms_match_a_ranking_by_hand(world_run: Run, context: arms.EvaluationContext) -> None:
+    found = rankings_of(world_run)
+    assert found.labels is not None
+    assert found.effects is not None
+    demos, own = context.demonstrations, found.effects
+    expected = found.labels.expected([query.id for query in context.queries], context.query_vectors)
+    asked, held = vars(context.query_vectors), vars(context.vectors)
+    near = {name: asked[name].astype(float) @ held[name].astype(float).T for name in ("text", "image")}
+    columns = [found.labels.columns.get(answer_key(demo.answer)) for demo in demos]
+    for whole in (False, True):
+        chosen = arms.ranked_arm(replace(context, whole_corpus=whole), own, found.labels, [2])[2]
+        for row, (query, pool) in enumerate(zip(context.queries, context.pools, strict=True)):
+            score = {}
+            for place, demo in enumerate(demos):
+                if demo.image_id == query.image_id or not (whole or demo.id in pool.candidates):
+                    continue
+                column = columns[place]
+                total = own.effect[place] + own.label * (0.0 if column is None else expected[row, column])
+                for name, line in own.similarity.items():
+                    value = float(near[name][row, place])
+                    bends = sum(slope * max(0.0, value - knot) for knot, slope in line.bends)
+                    total += line.slope * value + bends
+                score[demo.id] = total
+            best = sorted(score.values())
+            assert [score[name] for name in chosen[row]] == pytest.approx([best[-2], best[-1]], abs=1e-5)
+
+
+def test_rankings_ask_nothing_and_learn_from_training_alone(world_run: Run) -> None:
+    fresh = world_run.scorer.meter.fresh
+    asked = {name: len(keys) for name, keys in world_run.scorer.meter.asked.items()}
+    scores = measured_scores(world_run)
+    rankings_of(world_run)
+    assert world_run.scorer.meter.fresh == fresh
+    assert {name: len(keys) for name, keys in world_run.scorer.meter.asked.items()} == asked
+    train = {item.id for item in world_run.task.items("train")}
+    assert scores
+    assert {score.query for score in scores} <= train
+    assert all(len(score.demos) == 1 and score.demos[0] in train for score in scores)
+    written = read_json(world_run.folder / "eval.json")["rankings"]
+    assert written["effects"]["answers"] == len(scores)
+    assert 0.0 < written["labels"]["left_out_accuracy"] < 1.0
+
+
+def test_the_label_regression_predicts_training_items_without_their_picture(world_run: Run) -> None:
+    train = list(world_run.demonstrations[:40])
+    labels = rankings_of(world_run).labels
+    assert labels is not None
+    found = arms.label_regression_arm(evaluation_context(world_run, train), labels)
+    places = {item: place for place, item in enumerate(labels.items)}
+    for own in found:
+        if own.item in places:
+            assert own.answer == labels.answers[int(labels.left_out[places[own.item]].argmax())]
 
 
 def test_the_label_vote_never_sees_the_querys_own_answer(world_run: Run) -> None:

@@ -234,18 +234,19 @@ def test_random_draws_by_the_query_alone(tmp_path: Path) -> None:
 
 def test_effects_and_similarity_add_up(tmp_path: Path) -> None:
     effects = {f"d{row}": ((row * 7) % 11 - 5) / 20 for row in range(0, 40, 2)}
-    plan = {"arm": "effect", "similarity_weight": 0.3, "candidates": 25, "numbers": {"effect": effects}}
-    folder = make_bundle(tmp_path / "b", **plan)
+    ranking = {"similarity": {"text": {"slope": 0.3, "bends": [[0.5, 0.2]]}}, "label": 0.0, "labels": None}
+    folder = make_bundle(tmp_path / "b", arm="effects", ranking=ranking, numbers={"effect": effects})
     selector = open_words(folder)
-    own = {entry.id: entry.question for entry in entries(40)}
-    near = by_hand(ASKED, 25)
-    score = {name: effects.get(name, 0.0) + 0.3 * float(vector_of(own[name]) @ vector_of(ASKED)) for name in near}
-    best = sorted(near, key=lambda name: -score[name])[:3]
+    score = {}
+    for entry in entries(40):
+        near = float(vector_of(entry.question) @ vector_of(ASKED))
+        score[entry.id] = effects.get(entry.id, 0.0) + 0.3 * near + 0.2 * max(0.0, near - 0.5)
+    best = sorted(score, key=lambda name: -score[name])[:3]
     picks = selector.select(question=ASKED, shots=3, explain=True)
     assert ids(picks) == best[::-1]
     assert picks.explanation is not None
     for row in picks.explanation["candidates"]:
-        assert row["score"] == pytest.approx((row["effect"] or 0.0) + 0.3 * row["similarity"], abs=1e-5)
+        assert row["score"] == pytest.approx(score[row["id"]], abs=1e-5)
 
 
 def test_mmr_takes_near_ones_that_are_unlike_each_other(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leverplus.errors import DataError
-from leverplus.lab.ranker import bends, cross_features, effect_features, fit_ranker
+from leverplus.ranking.linear import bends, cross_features, effect_features, fit_ranker
 
 
 def test_weights_are_ridge_of_differences_within_queries() -> None:

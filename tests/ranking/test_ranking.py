@@ -1,0 +1,94 @@
+"""A ranking finds again what was planted, its terms add up, and too little is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leverplus.embedders.base import Vectors
+from leverplus.errors import DataError
+from leverplus.ranking.ranking import (
+    LABEL_SIMILARITY,
+    Line,
+    MeasuredTable,
+    Ranking,
+    by_labels,
+    fit_ranking,
+    ranked,
+    similarities,
+)
+
+EFFECT = 0.15 * np.random.default_rng(7).standard_normal(50)
+
+
+def planted(queries: int = 600, seed: int = 0, noise: float = 0.2) -> tuple[MeasuredTable, np.ndarray]:
+    """Accuracies made of a query's level, 0.3 similarity, 0.4 label and an effect of the demonstration; their sum."""
+    rng = np.random.default_rng(seed)
+    candidates = np.stack([rng.permutation(50)[:12] for _ in range(queries)])
+    near = rng.uniform(size=(queries, 12))
+    expected = rng.uniform(size=(queries, 12))
+    truth = 0.3 * near + 0.4 * expected + EFFECT[candidates]
+    accuracy = rng.uniform(size=(queries, 1)) + truth + noise * rng.standard_normal((queries, 12))
+    used = rng.random((queries, 12)) < 0.8
+    table = MeasuredTable(
+        candidates, used, accuracy, None, {"text": near}, expected, np.arange(queries) // 2, demonstrations=51
+    )
+    return table, truth
+
+
+def test_planted_terms_are_found_again() -> None:
+    table, _ = planted()
+    found = fit_ranking(table)
+    assert found.label == pytest.approx(0.4, abs=0.05)
+    steps = found.similarity["text"](np.array([0.0, 1.0]))
+    assert steps[1] - steps[0] == pytest.approx(0.3, abs=0.06)
+    assert np.corrcoef(found.effect[:50], EFFECT)[0, 1] > 0.95
+    assert found.effect[50] == 0.0  # never measured
+    assert found.about["queries"] == 600
+    assert found.about["effect_sd"] == pytest.approx(0.15, abs=0.04)
+
+
+def test_its_picks_gain_on_queries_it_has_not_seen() -> None:
+    found = fit_ranking(planted(noise=0.5)[0])
+    fresh, truth = planted(seed=1)
+    assert fresh.expected is not None
+    score = found.score(fresh.near, fresh.expected, found.effect[fresh.candidates])
+    best = ranked(score, fresh.used, 1)[:, 0]
+    own = np.take_along_axis(truth, best[:, None], axis=1).mean()
+    nearest = np.take_along_axis(truth, ranked(fresh.near["text"], fresh.used, 1), axis=1).mean()
+    assert own > nearest + 0.12
+
+
+def test_terms_by_hand() -> None:
+    ranking = Ranking({"text": Line(0.5, ((0.6, 2.0),))}, 0.25, np.zeros(2))
+    terms = ranking.terms({"text": np.array([0.4, 0.8])}, np.array([1.0, 0.0]), np.array([-0.1, 0.3]))
+    assert terms["similarity"].tolist() == pytest.approx([0.2, 0.8])
+    assert terms["label"].tolist() == [0.25, 0.0]
+    score = ranking.score({"text": np.array([0.4, 0.8])}, np.array([1.0, 0.0]), np.array([-0.1, 0.3]))
+    assert score.tolist() == pytest.approx([0.35, 1.1])
+    plain = by_labels({"text": 1.0, "image": 0.0}, 3)
+    assert set(plain.similarity) == {"text"}
+    assert plain.score({"text": np.array([1.0])}, np.array([0.5]), np.zeros(1)).tolist() == [0.5 + LABEL_SIMILARITY]
+
+
+def test_the_best_stands_last_and_what_is_not_allowed_is_not_chosen() -> None:
+    scores = np.array([[0.1, 0.9, 0.5, 0.7]])
+    assert ranked(scores, np.array([[True, False, True, True]]), 2).tolist() == [[2, 3]]
+
+
+def test_similarities_are_those_of_the_candidates() -> None:
+    rng = np.random.default_rng(1)
+    items = rng.standard_normal((9, 4)).astype(np.float32)
+    items /= np.linalg.norm(items, axis=1, keepdims=True)
+    held = Vectors(None, items, items)
+    asked = Vectors(None, items[:2], items[:2])
+    found = similarities(asked, held, np.array([[3, 0], [8, 1]]))
+    by_hand = [[items[0] @ items[3], items[0] @ items[0]], [items[1] @ items[8], items[1] @ items[1]]]
+    assert found["text"] == pytest.approx(np.array(by_hand), abs=1e-6)
+    assert "image" not in found
+
+
+def test_too_little_is_refused() -> None:
+    table, _ = planted(queries=19)
+    with pytest.raises(DataError, match=r"19 training queries .* effects need 20"):
+        fit_ranking(table)
