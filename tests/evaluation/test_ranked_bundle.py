@@ -61,8 +61,6 @@ def test_a_copy_elsewhere_chooses_the_same_and_says_why(packed: Path, world_run:
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
     assert {row["id"] for row in rows if row["place"]} == {demo.id for demo in picks}
     assert all(row["label"] is not None for row in rows)
-    if packed.name == "effects":
-        assert any(row["effect"] for row in rows)
 
 
 def test_what_is_added_counts_by_its_answer_and_what_is_deleted_is_gone(
