@@ -72,8 +72,8 @@ def test_all_calls_together_stay_within_what_was_given(calls: int, shots: tuple[
 
 
 def test_calls_of_an_item_are_counted_as_the_forecast_counts_them() -> None:
-    assert asked_per_item((1, 2, 4), pictures=False) == 1 + 4 * 3
-    assert asked_per_item((1,), pictures=True) == 1 + 7
+    assert asked_per_item((1, 2, 4), pictures=False) == 1 + 6 * 3
+    assert asked_per_item((1,), pictures=True) == 1 + 9
 
 
 def test_a_budget_below_the_smallest_plan_is_refused_with_the_smallest() -> None:
@@ -331,8 +331,8 @@ def test_calls_pay_for_a_pilot_by_a_tenth_and_small_plans_have_none() -> None:
     shares = divide(6000, TEXTS, (1, 2, 4))
     assert (shares.pilot, shares.pilot_demos) == (int(0.1 * (6000 - 256)) // 15, 10)
     assert "one list for everybody" in shares.pilot_rule()
-    assert divide(1000, TEXTS, (1, 2, 4)).pilot == 0
-    assert "no pilot" in divide(1000, TEXTS, (1, 2, 4)).pilot_rule()
+    assert divide(1200, TEXTS, (1, 2, 4)).pilot == 0
+    assert "no pilot" in divide(1200, TEXTS, (1, 2, 4)).pilot_rule()
     assert divide(200_000, TEXTS, (1, 2, 4)).pilot == 60
 
 

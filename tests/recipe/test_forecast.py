@@ -27,7 +27,8 @@ def test_every_part_is_counted_by_hand() -> None:
     )
     found = {part.what: part.calls for part in forecast(recipe, SIZES)}
     epochs = sum(stage.epochs + 1 for stage in recipe.stages.values())
-    ways = 2 + 3 + 3 + (recipe.select.stop != "never")  # two draws; text, MMR, learned; picture, both, two stages
+    # two draws; text, MMR, learned; picture, both, two stages; by labels, by effects
+    ways = 2 + 3 + 3 + 2 + (recipe.select.stop != "never")
     assert found == {
         SEARCH: 85 * (1 + 10 + 3 * 9),
         "judging on dev": 20 * 4 * epochs,
