@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from real_data import Floats, TaskData
 
 from leverplus.pools.similarity import top
+from leverplus.ranking.labels import left_out_residual
 
 Mask = NDArray[np.bool_]
 NEIGHBOURS = (4, 8, 16, 32, 64)
@@ -60,16 +61,6 @@ def kernel_regression(task: TaskData, field: str, train: Mask, width: float, rid
     found = (kernel @ weights).astype(np.float64)
     found[known] = task.answer_accuracy[known] - left_out_residual(inverse, weights, task.group[known])
     return found
-
-
-def left_out_residual(inverse: NDArray[np.float32], weights: NDArray[np.float32], group: NDArray[np.int64]) -> Floats:
-    """What a fit without the rows of a group misses at those rows: (C^-1)_gg^-1 (C^-1 y)_g, C being kernel + ridge."""
-    missed = weights / np.diag(inverse)[:, None]
-    order = np.argsort(group, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        if len(rows) > 1:
-            missed[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weights[rows])
-    return np.asarray(missed, np.float64)
 
 
 def tuned(task: TaskData, train: Mask, judged: Mask) -> dict[str, tuple[Floats, int]]:
