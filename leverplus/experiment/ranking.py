@@ -72,7 +72,7 @@ def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None) -> Meas
     from leverplus.pools.build import picture_name
     from leverplus.pools.similarity import rows
     from leverplus.ranking.labels import expected_of
-    from leverplus.ranking.ranking import MeasuredTable, similarities
+    from leverplus.ranking.ranking import MeasuredTable, candidate_similarities
 
     places = {item.id: place for place, item in enumerate(run.demonstrations)}
     by_query: dict[ItemId, list[Score]] = {}
@@ -103,7 +103,7 @@ def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None) -> Meas
         used=used,
         accuracy=accuracy,
         probability=probability if weighed else None,
-        near=similarities(near, run.demonstration_vectors, candidates),
+        near=candidate_similarities(near, run.demonstration_vectors, candidates),
         expected=expected,
         groups=np.unique(names, return_inverse=True)[1].astype(np.int64) if names else np.zeros(0, np.int64),
         demonstrations=len(run.demonstrations),

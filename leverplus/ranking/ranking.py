@@ -94,7 +94,7 @@ class Rankings:
         return found
 
 
-def similarities(queries: Vectors, items: Vectors, candidates: Positions) -> dict[str, Floats]:
+def candidate_similarities(queries: Vectors, items: Vectors, candidates: Positions) -> dict[str, Floats]:
     """By field how near each query is to its candidates: rows of `items` (B, K) -> (B, K)."""
     found = {"text": _near(queries.text, items.text, candidates)}
     if queries.image is not None and items.image is not None:

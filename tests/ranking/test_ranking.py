@@ -13,9 +13,9 @@ from leverplus.ranking.ranking import (
     MeasuredTable,
     Ranking,
     by_labels,
+    candidate_similarities,
     fit_ranking,
     ranked,
-    similarities,
 )
 
 EFFECT = 0.15 * np.random.default_rng(7).standard_normal(50)
@@ -82,7 +82,7 @@ def test_similarities_are_those_of_the_candidates() -> None:
     items /= np.linalg.norm(items, axis=1, keepdims=True)
     held = Vectors(None, items, items)
     asked = Vectors(None, items[:2], items[:2])
-    found = similarities(asked, held, np.array([[3, 0], [8, 1]]))
+    found = candidate_similarities(asked, held, np.array([[3, 0], [8, 1]]))
     by_hand = [[items[0] @ items[3], items[0] @ items[0]], [items[1] @ items[8], items[1] @ items[1]]]
     assert found["text"] == pytest.approx(np.array(by_hand), abs=1e-6)
     assert "image" not in found
