@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leverplus.errors import plain
-from leverplus.evaluation.names import arm_name
+from leverplus.evaluation.names import arm_name, shots_name
 
 
 def write_card(facts: Mapping[str, Any], name: str) -> str:
@@ -28,7 +28,7 @@ def write_card(facts: Mapping[str, Any], name: str) -> str:
         "|---|---|",
         f"| task | {plain(str(task.get('name', 'not said')))}, judged by {task.get('metric', 'not said')} |",
         f"| model it was measured with | {plain(str(model.get('name') or model.get('backend') or 'not said'))} |",
-        f"| way of choosing | {arm_name(facts['arm'])} (`{facts['arm']}`), {facts['shots']} shots recommended |",
+        f"| way of choosing | {arm_name(facts['arm'])} (`{facts['arm']}`), {shots_name(facts['shots'])} recommended |",
         f"| demonstrations | {facts['demonstrations']['count']:,} when it was packed |",
         f"| embedder | {made.get('embedder', 'none')} {made.get('revision', '')} |",
         f"| licence of the demonstrations | {licence} |",
@@ -65,7 +65,7 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
     for row in figures.get("comparisons", ()):
         low, high = (100 * end for end in row["ci95"])
         lines.append(
-            f"- against {arm_name(row['baseline'])} at {row['shots']} shots: {100 * row['diff']:+.1f} points "
+            f"- against {arm_name(row['baseline'])} at {shots_name(int(row['shots']))}: {100 * row['diff']:+.1f} points "
             f"({low:+.1f} to {high:+.1f}, n = {row['n']})"
         )
     if figures.get("training_calls"):

@@ -467,3 +467,13 @@ def test_the_commands_print_one_json_object_each(
     assert "there is no demonstration z" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["select", str(folder)])
+
+
+def test_the_card_says_one_shot_and_two_shots() -> None:
+    from leverplus.selector import card
+
+    row = {"baseline": "nearest_text", "shots": 1, "diff": 0.05, "ci95": [0.01, 0.09], "n": 200}
+    lines = card._figures({"n": 200, "split": "test", "shots": {"1": 0.5}, "comparisons": [row, {**row, "shots": 2}]})
+    said = "\n".join(lines)
+    assert "nearest by text at 1 shot: +5.0 points" in said
+    assert "at 2 shots: +5.0 points" in said
