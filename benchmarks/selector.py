@@ -102,19 +102,22 @@ def measure(folder: Path, queries: NDArray[np.float32], times: int) -> dict[str,
 
 
 def with_encoder(folder: Path) -> dict[str, Any]:
-    """One text through MiniLM and the choice, and the encoder alone."""
+    """One text through MiniLM and the choice, and the network with its tokenizer alone."""
+    import torch
+
     from leverplus.embedders.cached import open_embedder
     from leverplus.recipe.sections import EmbedSection
-    from leverplus.selector.query import Query
     from leverplus.selector.sources import BundleSource, QueryEncoder
 
-    encoder = QueryEncoder(open_embedder(EmbedSection(name="sentence"), folder))
+    opened: Any = open_embedder(EmbedSection(name="sentence"), folder)
+    encoder = QueryEncoder(opened)
     selector = Selector.load(folder)
     assert isinstance(selector.source, BundleSource)
     selector.source._open_encoder = lambda: encoder  # the vectors here are synthetic, so it did not make them
     question = "What county is Modesto, California in?"
     selector.select(question=question)
-    alone = cpu_ms(lambda: encoder(Query.of(question)), 60)
+    with torch.inference_mode():
+        alone = cpu_ms(lambda: opened.encoder.texts([question]), 60)
     whole = cpu_ms(lambda: selector.select(question=question, shots=4), 60)
     return {"encoder": alone, "select": whole, "ratio": round(whole["p50"] / alone["p50"], 2)}
 

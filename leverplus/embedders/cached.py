@@ -98,6 +98,8 @@ class CachedEmbedder:
         Few answers are shared by many items, so each is embedded once and its row is copied.
         """
         shown = sorted({item.answer for item in items if item.answers})
+        if not shown:  # queries: nothing is encoded only to learn how wide a row is
+            return np.zeros_like(text)
         distinct = self.of_texts(shown, "embedding answers")  # (answers, D)
         distinct = np.concatenate([distinct, np.zeros_like(text[:1])])  # the last row is zero
         row_of = {answer: row for row, answer in enumerate(shown)}

@@ -78,9 +78,14 @@ def test_rows_follow_the_items_and_a_text_task_has_no_pictures(weights, task, tm
 
 def test_a_query_without_answers_has_a_zero_answer_vector(weights, task, tmp_path) -> None:
     query = Item(ItemId("q"), "what is the dog", (), "query")
-    vectors = opened(weights, tmp_path).embed([query], task)
+    encoder = opened(weights, tmp_path)
+    heard: list[str] = []
+    texts = encoder.encoder.texts
+    encoder.encoder.texts = lambda given: heard.extend(given) or texts(given)  # type: ignore[method-assign, func-returns-value]
+    vectors = encoder.embed([query], task)
     assert vectors.answer.shape == (1, 32)
     assert not vectors.answer.any()
+    assert heard == ["what is the dog"], "the network runs once for a query"
 
 
 def test_nothing_is_embedded_twice_and_the_bits_are_the_same(weights, task, tmp_path) -> None:
