@@ -65,8 +65,8 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
     for row in figures.get("comparisons", ()):
         low, high = (100 * end for end in row["ci95"])
         lines.append(
-            f"- against {arm_name(row['baseline'])} at {shots_name(int(row['shots']))}: {100 * row['diff']:+.1f} points "
-            f"({low:+.1f} to {high:+.1f}, n = {row['n']})"
+            f"- against {arm_name(row['baseline'])} at {shots_name(int(row['shots']))}: "
+            f"{100 * row['diff']:+.1f} points ({low:+.1f} to {high:+.1f}, n = {row['n']})"
         )
     if figures.get("training_calls"):
         lines.append(f"- calls of the model for training and choice on dev: {figures['training_calls']:,}")
