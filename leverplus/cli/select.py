@@ -22,6 +22,8 @@ RANKS_BY = {
     "nearest_both": "the most similar questions and pictures; score: similarity",
     "two_stage": "the most similar questions among the most similar pictures; score: similarity",
     "mmr": "similar examples that are unlike each other; score: similarity",
+    "label_rank": "similarity and how likely labels find the answer that an example shows; score: their weighted sum",
+    "effects": "similarity, labels and measured effects of examples; score: their weighted sum",
     "effect": "measured effect and similarity; score: their weighted sum",
     "fixed": "the same list for every question",
     "random": "chance, so every score is 0",
