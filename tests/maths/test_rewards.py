@@ -228,6 +228,13 @@ def test_logit_is_bounded_at_both_ends_and_ranks_share_ties() -> None:
     assert rewards.average_ranks(np.array([0.3, 0.1, 0.3, 0.9])).tolist() == [1.5, 0.0, 1.5, 3.0]
 
 
+def test_a_spread_above_rounding_is_scaled_however_small_it_is() -> None:
+    """The n - 1 deviation of 0 and x is x / sqrt(2): 1.5e-12 is a spread, 0.9e-12 is rounding."""
+    root = 2.0**0.5
+    assert rewards.normalise([0.0, 1.5e-12 * root], "z_score").tolist() == pytest.approx([-1 / root, 1 / root])
+    assert rewards.normalise([0.0, 0.9e-12 * root], "z_score").tolist() == [0.0, 0.9e-12 * root]
+
+
 def test_normalising_small_groups_and_its_bounds() -> None:
     assert rewards.normalise([0.7], "rank").tolist() == [0.0]
     assert rewards.normalise([0.7], "z_score").tolist() == [0.7]

@@ -11,7 +11,7 @@ import torch
 from leverplus.errors import EvaluationError
 from leverplus.policies.base import PAD, STOP, Encoded, Features, Policy, sequence_logprobs
 from leverplus.policies.build import build_policy
-from leverplus.policies.decode import _condition_on_maximum, beam, greedy, gumbel, sample, stochastic_beam
+from leverplus.policies.decode import _condition_on_maximum, _start_beam, beam, greedy, gumbel, sample, stochastic_beam
 from leverplus.recipe.selection import PolicyConfig
 
 SIZE = 5
@@ -45,6 +45,12 @@ def test_a_wide_beam_finds_every_sequence_in_order_of_probability() -> None:
         assert found.positions[row][kept].tolist() == pairs[order].tolist()
         assert torch.allclose(found.logprobs[row][kept], total[row][order], atol=1e-5)
         assert (found.positions[row][~kept] == PAD).all()
+
+
+def test_a_search_starts_from_one_empty_prefix_of_probability_one() -> None:
+    _, actions, logprobs = _start_beam(*setting(batch=3), shots=2)
+    assert actions.shape == (3, 1, 0)
+    assert logprobs.tolist() == [[0.0]] * 3
 
 
 def test_greedy_is_a_beam_of_one() -> None:

@@ -108,6 +108,12 @@ def test_queries_that_tell_nothing_apart_are_left_out_and_a_task_without_any_say
         rows_of([item(k, f"caption {k}") for k in range(9)], LabelPretrainingConfig())
 
 
+def test_two_candidates_that_differ_are_enough_to_learn_from() -> None:
+    rows = rows_of([item(0, "a"), item(1, "a"), item(2, "b")], LabelPretrainingConfig(candidates=64))
+    assert {row.query for row in rows} == {"i0", "i1"}
+    assert all(sorted(row.rewards.tolist()) == [0.0, 1.0] for row in rows)
+
+
 def test_labels_of_other_questions_than_those_of_the_training_are_not_learnt_only_shown() -> None:
     items = [item(k, str(k % 3)) for k in range(60)]
     asked: Any = ["i4", "i7"]
