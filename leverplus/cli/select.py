@@ -24,7 +24,6 @@ RANKS_BY = {
     "mmr": "similar examples that are unlike each other; score: similarity",
     "label_rank": "similarity and how likely labels find the answer that an example shows; score: their weighted sum",
     "effects": "similarity, labels and measured effects of examples; score: their weighted sum",
-    "effect": "measured effect and similarity; score: their weighted sum",
     "fixed": "the same list for every question",
     "random": "chance, so every score is 0",
     "zero_shot": "no example is shown",
@@ -32,8 +31,9 @@ RANKS_BY = {
 """What each way of choosing goes by, and what its score is."""
 
 LEGEND = (
-    "label: share of the most similar examples' votes for its answer; effect: what it adds to any question, as "
-    "measured; interaction: what the trained selector sees in it beyond the average; -: not known"
+    "label: share of the most similar examples' votes for its answer, or what labels add to the score; effect: what it "
+    "adds to any question, as measured; interaction: what the trained selector sees in it beyond the average; -: not "
+    "known"
 )
 
 EXPLAINED = 12

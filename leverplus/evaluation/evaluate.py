@@ -10,6 +10,7 @@ import numpy as np
 from leverplus.evaluation import arms
 from leverplus.evaluation.arms import CALIBRATED, Choices, EvaluationContext
 from leverplus.evaluation.calibration import add_calibrated
+from leverplus.evaluation.names import arm_name, shots_name
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
 from leverplus.ranking.ranking import RANKED, Ranking, Rankings, by_labels
@@ -102,7 +103,7 @@ def run_learned(results: Results, context: EvaluationContext, policy: Policy, sh
 def run_arm(results: Results, context: EvaluationContext, arm: str, choices: Choices) -> None:
     """Asks the model with the demonstrations that an arm chose, and adds its answers to the results."""
     for shots, lists in choices.items():
-        results.add(arm, shots, context.ask(lists, f"{arm.replace('_', ' ')}, {shots} shots"))
+        results.add(arm, shots, context.ask(lists, f"{arm_name(arm)}, {shots_name(shots)}"))
 
 
 def run_oracles(results: Results, context: EvaluationContext, section: EvalSection) -> None:
