@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,13 @@ def imported_rooms(tree: ast.AST) -> set[str]:
 def upward_imports(path: Path, tree: ast.AST) -> list[str]:
     own = room_of(path)
     return [other for other in sorted(imported_rooms(tree)) if other != own and LEVEL[other] >= LEVEL[own]]
+
+
+def test_only_a_server_needs_the_package_for_http() -> None:
+    needing = re.compile(r"leverplus\.backends\.api\.(client|wire|backend)\b")
+    asking = [str(path.relative_to(PACKAGE)) for path in MODULES if needing.search(path.read_text(encoding="utf-8"))]
+    outside = [path for path in asking if not path.startswith("backends/api/") and path != "catalog.py"]
+    assert outside in ([], ["fitting/fit.py"]), "a run without a server must start without httpx"
 
 
 def test_every_module_stands_in_a_known_room() -> None:

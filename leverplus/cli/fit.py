@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 def _warn_of_plain_key(args: argparse.Namespace, bars: Bars) -> None:
     """Say that a key would go unencrypted over a network, before the server is asked what it serves."""
     if args.key_env and args.model.startswith("http:"):
-        from leverplus.backends.api.client import warn_of_plain_key
+        from leverplus.backends.api.keys import warn_of_plain_key
         from leverplus.recipe.model import ModelSection
 
         if warning := warn_of_plain_key(ModelSection(url=args.model.partition("#")[0], key_env=args.key_env)):

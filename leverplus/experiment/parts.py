@@ -94,7 +94,7 @@ class Parts:
     @cached_property
     def backend(self) -> Backend:
         """The frozen model; a server is told what earlier takes of this run paid for."""
-        from leverplus.backends.api.client import warn_of_plain_key
+        from leverplus.backends.api.keys import warn_of_plain_key
         from leverplus.engine.open import build_backend
 
         recipe, paid, earlier = self.recipe, None, None

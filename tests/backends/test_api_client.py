@@ -11,7 +11,8 @@ from email.utils import formatdate
 
 import pytest
 
-from leverplus.backends.api.client import Client, Refused, RequestPace, _retry_after, usage_of, warn_of_plain_key
+from leverplus.backends.api.client import Client, Refused, RequestPace, _retry_after, usage_of
+from leverplus.backends.api.keys import warn_of_plain_key
 from leverplus.errors import LeverError, ScoringError
 from leverplus.recipe.model import ModelSection
 

@@ -6,7 +6,6 @@ that doubles and is drawn at random, or as long as the server says; all threads 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import random
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
-from urllib.parse import urlsplit
 
 from leverplus.backends.api.account import Account, ReplyPart, part_key
 from leverplus.backends.api.wire import NoReply, RawReply, UnreadableReply, Wire
@@ -38,24 +36,6 @@ MOST_TOKENS = 1 << 40
 
 MOST_SHOWN = 300
 """Characters of a server's message that are shown."""
-
-
-def warn_of_plain_key(section: ModelSection) -> str:
-    """A warning where the key would go unencrypted to another machine; "" where it does not."""
-    address = urlsplit(section.url)
-    if not section.key_env or address.scheme != "http" or _is_loopback(address.hostname or ""):
-        return ""
-    return (
-        f"warning: the key in {section.key_env} goes to {address.hostname} unencrypted, where everybody on the way can "
-        "read it; use https if the server offers it"
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 class Refused(ScoringError):
