@@ -72,7 +72,7 @@ def evaluate_run(
         require_unseen(context.queries, run.demonstrations)
     text_share = choose_text_share(run)
     fixed = fixed_lists(run) if split != "train" else None  # lists hold items of train, which cannot show themselves
-    rankings = rankings_of(run) if section.ranked else None
+    rankings = rankings_of(run, text_share) if section.ranked else None
     mmr = run.recipe.pool.mmr_lambda
     results = run_arms(context, section, policy, text_share, mmr, fixed=fixed, rankings=rankings)
     found = first_record(context, results, split=split)

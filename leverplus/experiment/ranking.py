@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from leverplus.types import Item, ItemId, Score
 
 
-def rankings_of(run: Run) -> Rankings:
-    """What ranked arms choose by; a part that the data do not allow is left out, with the reason in its place."""
+def rankings_of(run: Run, text_share: float) -> Rankings:
+    """What ranked arms choose by; a part that the data do not allow is left out, with the reason in its place.
+
+    `text_share` is the share of the question in a similarity.
+    """
     from leverplus.metrics import MATCHING, metric_named
     from leverplus.ranking.labels import learn_labels
     from leverplus.ranking.ranking import Rankings, fit_ranking
@@ -33,7 +36,7 @@ def rankings_of(run: Run) -> Rankings:
         metric = metric_named(run.task.metric)
         labels = learn_labels(run.demonstrations, run.demonstration_vectors, metric, first=first)
     try:
-        effects, why = fit_ranking(_table(run, measured, labels)), ""
+        effects, why = fit_ranking(_table(run, measured, labels, text_share)), ""
     except DataError as error:
         effects, why = None, str(error)
     return Rankings(labels, effects, why)
@@ -67,7 +70,7 @@ def _one_shot_prompts(run: Run) -> list[Prompt]:
     return list(dict.fromkeys(found))
 
 
-def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None) -> MeasuredTable:
+def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None, text_share: float) -> MeasuredTable:
     """The answers as a table, a row for each query."""
     from leverplus.pools.build import picture_name
     from leverplus.pools.similarity import rows
@@ -104,6 +107,7 @@ def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None) -> Meas
         accuracy=accuracy,
         probability=probability if weighed else None,
         near=candidate_similarities(near, run.demonstration_vectors, candidates),
+        fields={"text": text_share, "image": 1.0 - text_share},
         expected=expected,
         groups=np.unique(names, return_inverse=True)[1].astype(np.int64) if names else np.zeros(0, np.int64),
         demonstrations=len(run.demonstrations),

@@ -49,8 +49,10 @@ def fit_ranker(
     names = tuple(features)
     if not names or not used.any():
         raise DataError("a ranker needs at least one feature and one measured row")
-    x = np.stack([_centred(np.asarray(features[name], np.float64), used)[used] for name in names], axis=1)  # (R, F)
-    y = _centred(scores, used)[used]
+    x = np.stack(
+        [within_queries(np.asarray(features[name], np.float64), used)[used] for name in names], axis=1
+    )  # (R, F)
+    y = within_queries(scores, used)[used]
     scale = np.maximum(x.std(axis=0), 1e-12)
     x /= scale
     part = _parts(np.asarray(groups))
@@ -70,7 +72,7 @@ def fit_ranker(
     return Ranker(names, weights, scale, best)
 
 
-def _centred(values: Floats, used: Mask) -> Floats:
+def within_queries(values: Floats, used: Mask) -> Floats:
     """Less the mean over a query's measured candidates."""
     mean = np.where(used, values, 0.0).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
     return np.asarray(values - mean[:, None], np.float64)

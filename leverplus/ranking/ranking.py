@@ -1,11 +1,12 @@
 """A ranking: one score for every demonstration with a query, a sum of similarity, label and the demonstration's own.
 
-    score = bent(similarity by question) + bent(similarity by picture) + label * expected(answer) + effect
+    score = slope * similarity (by question, by picture) + label * expected(answer) + effect
 
-`bent` is a line with bends, because a demonstration that is only somewhat near may mislead. `expected` is what labels
-let expect of the answer that the demonstration shows (`leverplus.ranking.labels`). `effect` is a number of each
-demonstration: what it was measured to add with whatever query, shrunk by how little is known of it
-(`leverplus.effects`). All weights come from one ridge regression on measured accuracies, in units of accuracy.
+`expected` is what labels let expect of the answer that the demonstration shows (`leverplus.ranking.labels`). `effect`
+is a number of each demonstration: what it was measured to add with whatever query, shrunk by how little is known of it
+(`leverplus.effects`). Weights are in units of accuracy. The ranking that needs no answer of the model is the start:
+measured answers say how much accuracy its score gains, and a ridge regression on what it leaves unexplained adds the
+rest. So the less was measured, the more the ranking stays what labels and similarity say.
 """
 
 from __future__ import annotations
@@ -22,38 +23,25 @@ from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
 from leverplus.pools.similarity import Floats, Positions, cosine, top
 from leverplus.ranking.labels import LabelModel
-from leverplus.ranking.linear import KNOTS, Mask, Ranker, effect_features, fit_ranker
+from leverplus.ranking.linear import Mask, Ranker, effect_features, fit_ranker, within_queries
 
 RANKED = ("label_rank", "effects")
 """The arms that go by a ranking: of labels and similarity, and of these and measured effects."""
 LABEL_SIMILARITY = 0.1
 """Ranking by labels alone: what a similarity of 1 counts beside the expected score of an answer, which is at most 1."""
+LEAST_GAIN = 0.05
+"""Labels and similarity decide at least where nothing else was learnt, whatever a few answers seem to say."""
 QUERIES_AT_ONCE = 256
 FEWEST = 20
 """Training queries, each measured with two demonstrations or more, from which weights are learnt."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line with bends: slope * x, and from each knot on another slope more."""
-
-    slope: float
-    bends: tuple[tuple[float, float], ...] = ()
-    """(knot, slope) pairs."""
-
-    def __call__(self, values: Floats) -> Floats:
-        found = self.slope * values
-        for knot, slope in self.bends:
-            found = found + slope * np.maximum(0.0, values - knot)
-        return np.asarray(found, np.float64)
-
-
-@dataclass(frozen=True)
 class Ranking:
     """Weights of the terms; `effect` has one number for each demonstration, 0 for one that was never measured."""
 
-    similarity: Mapping[str, Line]
-    """By the field that is compared: text, image."""
+    similarity: Mapping[str, float]
+    """What a similarity of 1 counts, by the field that is compared: text, image."""
     label: float
     effect: Floats
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +50,7 @@ class Ranking:
     def terms(self, near: Mapping[str, Floats], expected: Floats | None, effect: Floats) -> dict[str, Floats]:
         """The terms of every candidate; `near` by field, `expected` and `effect` are of one shape."""
         shape = np.zeros_like(effect, dtype=np.float64)
-        similar = sum((line(near[name]) for name, line in self.similarity.items()), shape)
+        similar = sum((slope * near[name] for name, slope in self.similarity.items()), shape)
         label = shape if expected is None else self.label * expected
         return {"similarity": similar, "label": label, "effect": effect}
 
@@ -114,8 +102,9 @@ def _near(queries: NDArray[np.float32], items: NDArray[np.float32], candidates: 
 
 def by_labels(fields: Mapping[str, float], count: int) -> Ranking:
     """The ranking that needs no answer of the model; `fields` has the share of each similarity."""
-    lines = {name: Line(LABEL_SIMILARITY * share) for name, share in fields.items() if share > 0.0}
-    return Ranking(lines, 1.0, np.zeros(count))
+    return Ranking(
+        {name: LABEL_SIMILARITY * share for name, share in fields.items() if share > 0.0}, 1.0, np.zeros(count)
+    )
 
 
 @dataclass(frozen=True)
@@ -130,6 +119,8 @@ class MeasuredTable:
     accuracy: Floats
     probability: Floats | None
     near: Mapping[str, Floats]
+    fields: Mapping[str, float]
+    """The share of each field in the similarity by which labels alone rank."""
     expected: Floats | None
     groups: Positions
     """(Q,): queries on one picture share a number."""
@@ -141,30 +132,32 @@ def fit_ranking(table: MeasuredTable) -> Ranking:
     several = int((table.used.sum(axis=1) > 1).sum())
     if several < FEWEST:
         raise DataError(f"{several} training queries were asked with several demonstrations; effects need {FEWEST}")
+    start = by_labels(table.fields, table.demonstrations)
+    known = start.score(table.near, table.expected, np.zeros(table.used.shape))  # (Q, K)
+    gain = _gain(known, table.accuracy, table.used)
     features: dict[str, Floats] = {}
-    knots = {}
-    for name, values in table.near.items():
-        own = np.unique(np.quantile(values[table.used], KNOTS))
-        knots[name] = own
-        features[name] = values
-        features |= {f"{name} {place}": np.maximum(0.0, values - knot) for place, knot in enumerate(own.tolist())}
     if table.expected is not None:
         features["label"] = table.expected
     effects: dict[str, Effects] = {}
     for name, scores in (("accuracy", table.accuracy), ("probability", table.probability)):
         if scores is not None:
-            own_effects = effect_features(name, table.candidates, scores, table.used, table.demonstrations)
-            features[f"effect on {name}"], effects[f"effect on {name}"] = own_effects
-    ranker = fit_ranker(features, table.accuracy, table.used, table.groups)
+            own = effect_features(name, table.candidates, scores, table.used, table.demonstrations)
+            features[f"effect on {name}"], effects[f"effect on {name}"] = own
+    ranker = fit_ranker(features, table.accuracy - gain * known, table.used, table.groups)
     weight = dict(zip(ranker.names, (ranker.weights / ranker.scale).tolist(), strict=True))
-    lines = {}
-    for name, own in knots.items():
-        bends = tuple((knot, weight[f"{name} {place}"]) for place, knot in enumerate(own.tolist()))
-        lines[name] = Line(weight[name], bends)
     total = np.zeros(table.demonstrations)
     for name, found in effects.items():
         total += weight[name] * found.effect
-    return Ranking(lines, weight.get("label", 0.0), total, _about(table, several, effects, ranker))
+    slopes = {name: gain * slope for name, slope in start.similarity.items()}
+    label = gain + weight["label"] if table.expected is not None else 0.0
+    return Ranking(slopes, label, total, {**_about(table, several, effects, ranker), "gain": gain})
+
+
+def _gain(known: Floats, accuracy: Floats, used: Mask) -> float:
+    """How much accuracy a point of a score gains between the candidates of a query; never nothing."""
+    own, gained = within_queries(known, used)[used], within_queries(accuracy, used)[used]
+    squares = float(own @ own)
+    return max(LEAST_GAIN, float(own @ gained) / squares) if squares > 0.0 else LEAST_GAIN
 
 
 def _about(table: MeasuredTable, queries: int, effects: Mapping[str, Effects], ranker: Ranker) -> dict[str, Any]:

@@ -250,9 +250,9 @@ def pack_run(
 
 def _ranking_of(run: Run, arm: str, found: Mapping[str, Any]) -> tuple[Ranking, LabelModel | None]:
     """What a ranked arm goes by, learnt again from labels and from the stored answers of the run's training."""
-    own = rankings_of(run)
     share = float(found.get("nearest_both_text_share", run.recipe.pool.text_weight))
     share = 1.0 if run.demonstration_vectors.image is None else share
+    own = rankings_of(run, share)
     ranking = choose_ranking(own, arm, share, len(run.demonstrations))
     if ranking is None:
         why = own.why or "labels of these items say nothing about answers"

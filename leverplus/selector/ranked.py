@@ -20,7 +20,7 @@ from leverplus.embedders.base import Array, Vectors
 from leverplus.errors import DataError
 from leverplus.pools.similarity import Floats, Positions, top
 from leverplus.ranking.labels import LabelModel, answer_key
-from leverplus.ranking.ranking import Line, Ranking
+from leverplus.ranking.ranking import Ranking
 from leverplus.selector.choose import EFFECT, FEWEST, MOST_SHOTS, AskedQuery, JudgedCandidates, in_prompt_order
 from leverplus.selector.corpus import CorpusRows
 from leverplus.types import ItemId
@@ -118,11 +118,7 @@ def _near(held: CorpusRows, query: Vectors, name: str, rows: Positions) -> Float
 
 def ranking_facts(ranking: Ranking, labels: LabelModel | None) -> dict[str, Any]:
     """What bundle.json says of a ranking."""
-    lines = {
-        name: {"slope": line.slope, "bends": [list(bend) for bend in line.bends]}
-        for name, line in ranking.similarity.items()
-    }
-    found: dict[str, Any] = {"similarity": lines, "label": ranking.label, "labels": None}
+    found: dict[str, Any] = {"similarity": dict(ranking.similarity), "label": ranking.label, "labels": None}
     if labels is not None:
         found["labels"] = {"width": labels.width, "text_share": labels.text_share, "answers": list(labels.columns)}
     return found
@@ -139,18 +135,14 @@ def read_ranked(folder: Path, facts: Mapping[str, Any], rows: int, answers: Answ
     """The ranked way of choosing that a bundle holds; refused where its parts do not fit each other."""
     said = facts.get("ranking")
     try:
-        lines = {name: _line(own) for name, own in said["similarity"].items()}  # type: ignore[index]
-        if not set(lines) <= set(facts["fields"]):
-            raise ValueError(f"it compares {', '.join(lines)}, and has vectors of {', '.join(facts['fields'])}")
-        ranking = Ranking(lines, float(said["label"]), np.empty(0))  # type: ignore[index]
+        slopes = {name: float(own) for name, own in said["similarity"].items()}  # type: ignore[index]
+        if not set(slopes) <= set(facts["fields"]):
+            raise ValueError(f"it compares {', '.join(slopes)}, and has vectors of {', '.join(facts['fields'])}")
+        ranking = Ranking(slopes, float(said["label"]), np.empty(0))  # type: ignore[index]
         labels = None if said["labels"] is None else _read_labels(folder / LABELS, said["labels"], rows)  # type: ignore[index]
     except (OSError, TypeError, KeyError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(f"the ranking of {folder} is not understood ({error}); pack it again") from error
     return RankedChooser(ranking, labels, answers)
-
-
-def _line(said: Mapping[str, Any]) -> Line:
-    return Line(float(said["slope"]), tuple((float(knot), float(slope)) for knot, slope in said["bends"]))
 
 
 def _read_labels(path: Path, said: Mapping[str, Any], rows: int) -> PackedLabels:

@@ -100,7 +100,7 @@ def test_the_nearest_arm_matches_a_search_by_hand(context: arms.EvaluationContex
 
 
 def test_ranked_arms_match_a_ranking_by_hand(world_run: Run, context: arms.EvaluationContext) -> None:
-    found = rankings_of(world_run)
+    found = rankings_of(world_run, 0.5)
     assert found.labels is not None
     assert found.effects is not None
     demos, own = context.demonstrations, found.effects
@@ -117,10 +117,7 @@ def test_ranked_arms_match_a_ranking_by_hand(world_run: Run, context: arms.Evalu
                     continue
                 column = columns[place]
                 total = own.effect[place] + own.label * (0.0 if column is None else expected[row, column])
-                for name, line in own.similarity.items():
-                    value = float(near[name][row, place])
-                    bends = sum(slope * max(0.0, value - knot) for knot, slope in line.bends)
-                    total += line.slope * value + bends
+                total += sum(slope * float(near[name][row, place]) for name, slope in own.similarity.items())
                 score[demo.id] = total
             best = sorted(score.values())
             assert [score[name] for name in chosen[row]] == pytest.approx([best[-2], best[-1]], abs=1e-5)
@@ -130,7 +127,7 @@ def test_rankings_ask_nothing_and_learn_from_training_alone(world_run: Run) -> N
     fresh = world_run.scorer.meter.fresh
     asked = {name: len(keys) for name, keys in world_run.scorer.meter.asked.items()}
     scores = measured_scores(world_run)
-    rankings_of(world_run)
+    rankings_of(world_run, 0.5)
     assert world_run.scorer.meter.fresh == fresh
     assert {name: len(keys) for name, keys in world_run.scorer.meter.asked.items()} == asked
     train = {item.id for item in world_run.task.items("train")}
@@ -144,7 +141,7 @@ def test_rankings_ask_nothing_and_learn_from_training_alone(world_run: Run) -> N
 
 def test_the_label_regression_predicts_training_items_without_their_picture(world_run: Run) -> None:
     train = list(world_run.demonstrations[:40])
-    labels = rankings_of(world_run).labels
+    labels = rankings_of(world_run, 0.5).labels
     assert labels is not None
     found = arms.label_regression_arm(evaluation_context(world_run, train), labels)
     places = {item: place for place, item in enumerate(labels.items)}

@@ -41,8 +41,8 @@ def shown(selector: Selector, queries: Sequence[object], run: Run) -> list[list[
 def test_a_bundle_chooses_what_the_evaluation_of_the_whole_corpus_chose(packed: Path, world_run: Run) -> None:
     queries = world_run.chosen_items("test", 6)
     context = evaluation_context(world_run, queries)
-    rankings = rankings_of(world_run)
     share = float(read_json(world_run.folder / "eval.json")["nearest_both_text_share"])
+    rankings = rankings_of(world_run, share)
     ranking = choose_ranking(rankings, packed.name, share, len(context.demonstrations))
     assert ranking is not None
     wanted = arms.ranked_arm(replace(context, whole_corpus=True), ranking, rankings.labels, [2])[2]
@@ -98,7 +98,7 @@ def test_damaged_labels_are_refused(packed: Path, tmp_path: Path, damage: str) -
 def test_a_ranking_that_is_no_ranking_is_refused(packed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(packed, tmp_path / "damaged"))
     facts = read_json(folder / "bundle.json")
-    for said in (None, {}, {"similarity": {"text": {"slope": "x", "bends": []}}, "label": 1, "labels": None}):
+    for said in (None, {}, {"similarity": {"text": "x"}, "label": 1, "labels": None}):
         (folder / "bundle.json").write_text(json.dumps({**facts, "ranking": said}), encoding="utf-8")
         with pytest.raises(DataError, match="is not understood"):
             Selector.load(folder)

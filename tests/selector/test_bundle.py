@@ -234,13 +234,13 @@ def test_random_draws_by_the_query_alone(tmp_path: Path) -> None:
 
 def test_effects_and_similarity_add_up(tmp_path: Path) -> None:
     effects = {f"d{row}": ((row * 7) % 11 - 5) / 20 for row in range(0, 40, 2)}
-    ranking = {"similarity": {"text": {"slope": 0.3, "bends": [[0.5, 0.2]]}}, "label": 0.0, "labels": None}
+    ranking = {"similarity": {"text": 0.3}, "label": 0.0, "labels": None}
     folder = make_bundle(tmp_path / "b", arm="effects", ranking=ranking, numbers={"effect": effects})
     selector = open_words(folder)
     score = {}
     for entry in entries(40):
         near = float(vector_of(entry.question) @ vector_of(ASKED))
-        score[entry.id] = effects.get(entry.id, 0.0) + 0.3 * near + 0.2 * max(0.0, near - 0.5)
+        score[entry.id] = effects.get(entry.id, 0.0) + 0.3 * near
     best = sorted(score, key=lambda name: -score[name])[:3]
     picks = selector.select(question=ASKED, shots=3, explain=True)
     assert ids(picks) == best[::-1]
