@@ -317,6 +317,7 @@ def test_a_run_finds_relative_vectors_and_groups_from_another_folder(tmp_path, m
     home = tmp_path / "home"
     for folder in ("vectors", "groups"):
         (home / folder).mkdir(parents=True)
+    (home / "vectors" / "config.json").write_text("{}")  # what a folder with an encoder has
     write(home / "a.jsonl", rows(60))
     values = {"task": {"name": "jsonl", "file": "a.jsonl"}, "embed": {"name": "sentence", "model": "vectors"}}
     values |= {"score": {"backend": "hf", "groups": "groups"}, "model": {"name": "weights"}, "select": TEXT_FIELDS}
