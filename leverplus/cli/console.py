@@ -177,7 +177,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
     """The table of arms by shots, as rich shows it."""
     from rich.table import Table
 
-    from leverplus.evaluation.arms import MODEL_FREE
+    from leverplus.evaluation.names import MODEL_FREE
 
     arms, closed = report["arms"], report.get("gap_closed", {})
     shots = sorted({int(n) for arm in arms.values() for n in arm["shots"]})
@@ -204,7 +204,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
 
 def _table_caption(arms: Collection[str], closed: Mapping[str, Any]) -> str:
     """What the columns of `results_table` mean that do not say it themselves."""
-    from leverplus.evaluation.arms import MODEL_FREE
+    from leverplus.evaluation.names import MODEL_FREE
 
     lines = ["shots: how many demonstrations are shown; mean: over 1 to 4"]
     if any(arm in MODEL_FREE for arm in arms):

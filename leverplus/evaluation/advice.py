@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from leverplus.evaluation.arms import CALIBRATED, MODEL_FREE
-from leverplus.evaluation.names import TRAINED, arm_name, shots_name
+from leverplus.evaluation.arms import CALIBRATED
+from leverplus.evaluation.names import MODEL_FREE, TRAINED, arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.stats import Comparison, compare
 from leverplus.stats.choosing import adjusted_means, best_first

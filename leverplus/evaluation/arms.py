@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from leverplus.embedders.base import Vectors
+from leverplus.evaluation.names import MODEL_FREE
 from leverplus.evaluation.predictions import Prediction
 from leverplus.metrics import metric_named, normalise_answer
 from leverplus.policies.base import Policy
@@ -35,9 +36,6 @@ from leverplus.types import Demos, Item, Pool
 
 Choices = Mapping[int, Sequence[Demos]]
 """For every number of shots the demonstrations of every query, in the order of the pools."""
-
-MODEL_FREE = ("majority", "label_vote", "label_regression")
-"""Arms that answer without asking the model."""
 
 CALIBRATED = "_calibrated"
 """The ending of the name of an arm whose answers were calibrated after the model was asked."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from leverplus.evaluation.arms import MODEL_FREE
 from leverplus.evaluation.evaluate import mean_shots
-from leverplus.evaluation.names import TRAINED
+from leverplus.evaluation.names import MODEL_FREE, TRAINED
 from leverplus.evaluation.predictions import Results
 
 

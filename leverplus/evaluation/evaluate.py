@@ -10,7 +10,7 @@ import numpy as np
 from leverplus.evaluation import arms
 from leverplus.evaluation.arms import CALIBRATED, Choices, EvaluationContext
 from leverplus.evaluation.calibration import add_calibrated
-from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.evaluation.names import LABELS_ALONE, arm_name, shots_name
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
 from leverplus.ranking.ranking import RANKED, Ranking, Rankings, by_labels
@@ -204,7 +204,7 @@ def gap_closed(table: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         return {}
     closed: dict[str, dict[str, float]] = {}
     for arm, values in table.items():
-        if arm in ("random", "label_vote", "label_regression") or arm.startswith(("zero_shot", "oracle")):
+        if arm in ("random", *LABELS_ALONE) or arm.startswith(("zero_shot", "oracle")):
             continue
         own = {}
         for key in (*values["shots"], "mean"):

@@ -23,6 +23,12 @@ ARM_NAMES = {
     "oracle_exhaustive": "exhaustive oracle",
 }
 
+LABELS_ALONE = ("label_vote", "label_regression")
+"""Arms that answer from the labels of the whole labelled set, whatever the pools are."""
+
+MODEL_FREE = ("majority", *LABELS_ALONE)
+"""Arms that answer without asking the model."""
+
 TRAINED = ("learned", "effects")
 """How the names of arms begin that learn from the model's answers to training queries."""
 

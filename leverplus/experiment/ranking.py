@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leverplus.ranking.labels import LabelModel
     from leverplus.ranking.ranking import MeasuredTable, Rankings
     from leverplus.scoring.scorer import Prompt
-    from leverplus.types import Item, ItemId, Score
+    from leverplus.types import ItemId, Score
 
 
 def rankings_of(run: Run, text_share: float) -> Rankings:
@@ -72,10 +72,11 @@ def _one_shot_prompts(run: Run) -> list[Prompt]:
 
 def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None, text_share: float) -> MeasuredTable:
     """The answers as a table, a row for each query."""
-    from leverplus.pools.build import picture_name
+    from leverplus.pools.build import picture_groups
+    from leverplus.pools.rank import row_similarities
     from leverplus.pools.similarity import rows
     from leverplus.ranking.labels import expected_of
-    from leverplus.ranking.ranking import MeasuredTable, candidate_similarities
+    from leverplus.ranking.ranking import MeasuredTable
 
     places = {item.id: place for place, item in enumerate(run.demonstrations)}
     by_query: dict[ItemId, list[Score]] = {}
@@ -99,16 +100,15 @@ def _table(run: Run, scores: Sequence[Score], labels: LabelModel | None, text_sh
     if labels is not None:
         columns = labels.columns_of(run.demonstrations)[candidates]
         expected = expected_of(labels.expected(queries, near), columns)
-    items: list[Item] = [run.task.item(query) for query in queries]
-    names = [picture_name(item) or f"of its own {item.id}" for item in items]
+    similar = vars(row_similarities(near, run.demonstration_vectors, candidates))
     return MeasuredTable(
         candidates=candidates,
         used=used,
         accuracy=accuracy,
         probability=probability if weighed else None,
-        near=candidate_similarities(near, run.demonstration_vectors, candidates),
+        near={name: values for name, values in similar.items() if values is not None},
         fields={"text": text_share, "image": 1.0 - text_share},
         expected=expected,
-        groups=np.unique(names, return_inverse=True)[1].astype(np.int64) if names else np.zeros(0, np.int64),
+        groups=picture_groups([run.task.item(query) for query in queries]),
         demonstrations=len(run.demonstrations),
     )

@@ -136,6 +136,13 @@ def picture_name(item: Item) -> str | None:
     return item.image_id if item.image_id is not None else item.image
 
 
+def picture_groups(items: Sequence[Item]) -> Positions:
+    """A number for every item (N,); items on one picture share it, and an item without a picture stands alone."""
+    names = [picture_name(item) or f"of its own {place}" for place, item in enumerate(items)]
+    found: Positions = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
 def check_vectors(what: str, items: Sequence[Item], vectors: Vectors) -> None:
     """Refuses vectors that are not one per item, not finite, or longer than 1."""
     for name, field in (("text", vectors.text), ("image", vectors.image)):

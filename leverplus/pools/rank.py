@@ -122,7 +122,11 @@ def pool_similarities(
     """The similarities inside pools; row b of `query_vectors` is the query of pool b."""
     if len(query_vectors) != len(pools):
         raise LeverError(f"there are {len(pools)} pools but vectors of {len(query_vectors)} queries; pass one row each")
-    found = pool_rows(pools, items)
+    return row_similarities(query_vectors, item_vectors, pool_rows(pools, items))
+
+
+def row_similarities(query_vectors: Vectors, item_vectors: Vectors, found: Positions) -> PoolSimilarities:
+    """The same for rows of the items (B, K), NOBODY where there is none."""
     text = _inside(query_vectors.text, item_vectors.text, found)
     image = None
     if query_vectors.image is not None and item_vectors.image is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from leverplus.embedders.base import Vectors
 from leverplus.metrics import Metric, normalise_answer
-from leverplus.pools.build import picture_name
+from leverplus.pools.build import picture_groups
 from leverplus.pools.similarity import Floats, Positions, rows, similarity
 from leverplus.types import Item, ItemId
 
@@ -93,7 +93,7 @@ def learn_labels(
     own, near = [items[place] for place in chosen], rows(vectors, chosen)
     columns, answers = _answers(own)
     scores = _scores(own, columns, metric)  # (M, A)
-    groups = _groups(own)
+    groups = picture_groups(own)
     few = np.sort(np.random.default_rng(seed).permutation(len(own))[:TUNED_ON])
     settings = list(product(SHARES if near.image is not None else (1.0,), WIDTHS))
     right = []
@@ -137,12 +137,6 @@ def _scores(items: Sequence[Item], columns: Mapping[str, int], metric: Metric) -
             if column is not None:
                 found[row, column] = max(found[row, column], metric(answer, item.answers))
     return found
-
-
-def _groups(items: Sequence[Item]) -> Positions:
-    """A number for every item; items on one picture share it."""
-    names = [picture_name(item) or f"of its own {place}" for place, item in enumerate(items)]
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _kernel(left: Vectors, right: Vectors, share: float, width: float) -> Singles:

@@ -16,12 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from leverplus.effects.estimate import Effects
-from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
-from leverplus.pools.similarity import Floats, Positions, cosine, top
+from leverplus.pools.similarity import Floats, Positions, top
 from leverplus.ranking.labels import LabelModel
 from leverplus.ranking.linear import Mask, Ranker, effect_features, fit_ranker, within_queries
 
@@ -31,7 +29,6 @@ LABEL_SIMILARITY = 0.1
 """Ranking by labels alone: what a similarity of 1 counts beside the expected score of an answer, which is at most 1."""
 LEAST_GAIN = 0.05
 """Labels and similarity decide at least where nothing else was learnt, whatever a few answers seem to say."""
-QUERIES_AT_ONCE = 256
 FEWEST = 20
 """Training queries, each measured with two demonstrations or more, from which weights are learnt."""
 
@@ -80,24 +77,6 @@ class Rankings:
         if self.effects is not None:
             found["effects"] = dict(self.effects.about)
         return found
-
-
-def candidate_similarities(queries: Vectors, items: Vectors, candidates: Positions) -> dict[str, Floats]:
-    """By field how near each query is to its candidates: rows of `items` (B, K) -> (B, K)."""
-    found = {"text": _near(queries.text, items.text, candidates)}
-    if queries.image is not None and items.image is not None:
-        found["image"] = _near(queries.image, items.image, candidates)
-    return found
-
-
-def _near(queries: NDArray[np.float32], items: NDArray[np.float32], candidates: Positions) -> Floats:
-    found = np.empty(candidates.shape)
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        part = slice(start, start + QUERIES_AT_ONCE)
-        every, places = np.unique(candidates[part], return_inverse=True)
-        near = cosine(queries[part], items[every])  # (B, U)
-        found[part] = np.take_along_axis(near, places.reshape(candidates[part].shape), axis=1)
-    return found
 
 
 def by_labels(fields: Mapping[str, float], count: int) -> Ranking:

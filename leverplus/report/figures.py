@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from leverplus.evaluation.names import arm_name, shots_name
+from leverplus.evaluation.names import MODEL_FREE, arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.report.data import logged_number
 from leverplus.report.tables import Table, rival_name
@@ -29,7 +29,7 @@ STYLES = {
     "oracle": ("#c79a1b", "dash"),
 }
 """Colour and line of the arms that every run has; the colours are readable on white and on dark grey."""
-HIDDEN = ("majority", "label_vote", "label_regression", "oracle_any", "oracle_exhaustive")
+HIDDEN = (*MODEL_FREE, "oracle_any", "oracle_exhaustive")
 """Arms of the accuracy chart that appear when their name is clicked; their numbers are in its table."""
 LABEL = 30
 """Most characters of a name beside a chart."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.evaluation.names import TRAINED, arm_name, shots_name
+from leverplus.evaluation.names import MODEL_FREE, TRAINED, arm_name, shots_name
 from leverplus.stats.comparison import LEVEL
-
-MODEL_FREE = ("majority", "label_vote", "label_regression")
-"""Arms that answer without the model; the same as `evaluation.arms.MODEL_FREE`, whose import would load torch."""
 
 
 def within_noise(row: Mapping[str, Any]) -> bool:

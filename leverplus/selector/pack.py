@@ -255,7 +255,7 @@ def _ranking_of(run: Run, arm: str, found: Mapping[str, Any]) -> tuple[Ranking, 
     own = rankings_of(run, share)
     ranking = choose_ranking(own, arm, share, len(run.demonstrations))
     if ranking is None:
-        why = own.why or "labels of these items say nothing about answers"
+        why = own.why if arm == "effects" else "labels of these items say nothing about answers"
         raise LeverError(f'arm "{arm}" cannot be packed: {why}')
     return ranking, own.labels
 

@@ -76,15 +76,22 @@ class RankedChooser:
 
     def _terms(self, asked: AskedQuery) -> tuple[Positions, dict[str, Floats]]:
         """The rows that may be shown, and the terms of their scores (K,)."""
-        held = asked.rows
-        few = len(held) <= MOST_RANKED
-        rows = np.flatnonzero(asked.open_rows) if few else np.sort(asked.nearest(FIRST_OF_MANY)[0])
-        near = {name: _near(held, asked.vectors, name, rows) for name in self.ranking.similarity}
+        held, known = asked.rows, self.labels
+        fields = set(self.ranking.similarity)
+        if known is not None:
+            fields |= {"text"} if known.text_share == 1.0 else {"text", "image"}
+        if len(held) <= MOST_RANKED:
+            rows = np.flatnonzero(asked.open_rows)
+            every = {name: _near(held, asked.vectors, name, np.arange(len(held))) for name in fields}
+            near = {name: values[rows] for name, values in every.items()}
+            learnt = {} if known is None else {name: values[known.rows] for name, values in every.items()}
+        else:
+            rows = np.sort(asked.nearest(FIRST_OF_MANY)[0])
+            near = {name: _near(held, asked.vectors, name, rows) for name in fields}
+            learnt = {} if known is None else {name: _near(held, asked.vectors, name, known.rows) for name in fields}
         expected = None
-        if self.labels is not None:
-            known = self.labels
-            fields = ["text"] if known.text_share == 1.0 else ["text", "image"]
-            guess = known.expected({name: _near(held, asked.vectors, name, known.rows) for name in fields})
+        if known is not None:
+            guess = known.expected(learnt)
             columns = self._columns_of(len(held))[rows]
             expected = np.where(columns >= 0, guess[np.maximum(columns, 0)], 0.0)
         effects = held.numbers.get(EFFECT)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leverplus.embedders.base import Vectors
 from leverplus.errors import DataError
 from leverplus.ranking.ranking import (
     LABEL_SIMILARITY,
@@ -15,7 +14,6 @@ from leverplus.ranking.ranking import (
     MeasuredTable,
     Ranking,
     by_labels,
-    candidate_similarities,
     fit_ranking,
     ranked,
 )
@@ -76,18 +74,6 @@ def test_terms_by_hand() -> None:
 def test_the_best_stands_last_and_what_is_not_allowed_is_not_chosen() -> None:
     scores = np.array([[0.1, 0.9, 0.5, 0.7]])
     assert ranked(scores, np.array([[True, False, True, True]]), 2).tolist() == [[2, 3]]
-
-
-def test_similarities_are_those_of_the_candidates() -> None:
-    rng = np.random.default_rng(1)
-    items = rng.standard_normal((9, 4)).astype(np.float32)
-    items /= np.linalg.norm(items, axis=1, keepdims=True)
-    held = Vectors(None, items, items)
-    asked = Vectors(None, items[:2], items[:2])
-    found = candidate_similarities(asked, held, np.array([[3, 0], [8, 1]]))
-    by_hand = [[items[0] @ items[3], items[0] @ items[0]], [items[1] @ items[8], items[1] @ items[1]]]
-    assert found["text"] == pytest.approx(np.array(by_hand), abs=1e-6)
-    assert "image" not in found
 
 
 def test_what_was_measured_in_a_corner_leaves_the_start_standing() -> None:
