@@ -53,9 +53,14 @@ run: $(VENV)/.core
 	cat $(RECORDED); \
 	exit $$(( world > code ? world : code ))
 
-# Modules are kept compiled (also where the shell says otherwise), because many tests start processes.
+# Modules are kept compiled (also where the shell says otherwise), because many tests start processes. What failed (1)
+# runs once more, alone: on a loaded machine a deadline may pass.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(VENV)/.dev lint
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns 1 $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || { code=$$?; \
+	  [ $$code = 1 ] || exit $$code; \
+	  printf '\nWhat failed runs once more, alone:\n'; \
+	  $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS); }
 
 # lmms-eval would bring another torch; only its message protocol is needed. The path file lets .venv's packages be seen.
 $(BORROWING)/.made: $(VENV)/.dev
