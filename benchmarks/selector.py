@@ -21,15 +21,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leverplus.embedders.base import Vectors
+from leverplus.ranking.labels import LEARNT_FROM, LabelModel
+from leverplus.ranking.ranking import by_labels
 from leverplus.selector.choose import FEWEST
 from leverplus.selector.index import CELLS_ABOVE, CellIndex, FlatIndex, learn_cells
 from leverplus.selector.pack import BundlePlan, write_bundle
+from leverplus.selector.ranked import ranking_facts
 from leverplus.selector.selector import Selector
 from leverplus.selector.store import Entry
 from leverplus.types import ItemId
 
 WIDTH = 384
 ASKED = 200
+ANSWERS = (50, 2048)
+"""How many answers the label model of `label_rank` tells apart: a task with labels, and the most."""
+SMALL = {
+    "nearest_text": ("nearest_text", False, ANSWERS[0]),
+    "learned": ("learned", False, ANSWERS[0]),
+    "label_rank": ("label_rank", False, ANSWERS[0]),
+    "label_rank_2048": ("label_rank", False, ANSWERS[1]),
+}
+LARGE = {"nearest_text": ("nearest_text", False, ANSWERS[0]), "cells": ("nearest_text", True, ANSWERS[0])}
+"""By the name in the result: the arm, whether it searches by cells, how many answers there are."""
 
 
 def cloud(count: int, seed: int, width: int = WIDTH) -> NDArray[np.float32]:
@@ -70,15 +84,38 @@ def untrained_policy(width: int) -> Any:
     return build_policy(config, {"text": width, "answer": width})
 
 
-def make(folder: Path, vectors: NDArray[np.float32], arm: str, cells: bool | None = None) -> Path:
+def make(
+    folder: Path, vectors: NDArray[np.float32], arm: str, cells: bool | None = None, answers: int = ANSWERS[0]
+) -> Path:
     entries = (
-        (Entry(ItemId(f"d{row}"), f"question {row}", (f"answer {row % 50}",)), None) for row in range(len(vectors))
+        (Entry(ItemId(f"d{row}"), f"question {row}", (f"answer {row % answers}",)), None) for row in range(len(vectors))
     )
     blocks = {"text": vectors, **({"answer": vectors} if arm == "learned" else {})}
     policy = untrained_policy(vectors.shape[1]) if arm == "learned" else None
     section = {"section": {"name": "sentence"}, "fingerprint": {}}
-    plan = BundlePlan(arm=arm, candidates=FEWEST, embedder=section)
-    return write_bundle(folder, plan, entries, blocks, policy=policy, cells=cells)
+    labels = label_model(vectors, answers) if arm == "label_rank" else None
+    ranking = None if labels is None else ranking_facts(by_labels({"text": 1.0}, len(vectors)), labels)
+    plan = BundlePlan(arm=arm, candidates=FEWEST, embedder=section, ranking=ranking)
+    return write_bundle(folder, plan, entries, blocks, policy=policy, cells=cells, labels=labels)
+
+
+def label_model(vectors: NDArray[np.float32], answers: int) -> LabelModel:
+    """As large as one that was learnt from so many demonstrations, and as quick; its numbers are drawn."""
+    few = np.sort(np.random.default_rng(0).permutation(len(vectors))[:LEARNT_FROM])
+    weights = np.random.default_rng(1).normal(size=(len(few), answers)).astype(np.float32)
+    texts = [f"answer {place}" for place in range(answers)]
+    return LabelModel(
+        items=[ItemId(f"d{row}") for row in few],
+        vectors=Vectors(text=vectors[few], image=None, answer=vectors[few]),
+        weights=weights,
+        left_out=weights,
+        columns={text: place for place, text in enumerate(texts)},
+        answers=texts,
+        width=0.15,
+        text_share=1.0,
+        accuracy=0.0,
+        tries=0,
+    )
 
 
 def load_times(folder: Path, times: int = 3) -> dict[str, float]:
@@ -189,15 +226,13 @@ def main() -> None:
             vectors = cloud(size + ASKED, 0)
             base, queries = vectors[:size], vectors[size:]
             own = found["sizes"].setdefault(str(size), {})
-            for arm, cells in (("nearest_text", False), ("learned", False), ("nearest_text", True)):
-                if (cells and size < CELLS_ABOVE) or (arm == "learned" and size >= CELLS_ABOVE):
-                    continue
-                folder = make(Path(place) / f"{arm}-{size}-{cells}", base, arm, cells)
-                name = "cells" if cells else arm
+            kinds = LARGE if size >= CELLS_ABOVE else SMALL
+            for name, (arm, cells, answers) in kinds.items():
+                folder = make(Path(place) / f"{name}-{size}", base, arm, cells, answers)
                 own[name] = {"load": load_times(folder), **measure(folder, queries, 200 if size < CELLS_ABOVE else 50)}
                 if arm == "learned" and size == sizes[0] and not args.no_encoder:
                     own["with_minilm"] = with_encoder(folder)
-                if arm == "nearest_text" and not cells:
+                if name == "nearest_text":
                     own["changes"] = changes(folder, queries)
                 print(size, name, json.dumps(own[name]), flush=True)
     if args.texts or (args.cache and args.cache.is_file()):

@@ -61,6 +61,7 @@ class RankedChooser:
         self.ranking, self.labels, self.answers = ranking, labels, answers
         self.lock = Lock()
         self.columns = np.empty(0, np.int64)  # of the rows seen so far; -1 where the answer is not told apart
+        self.learnt: dict[str, Array] = {}  # vectors of the rows learnt from, by field, once they were needed
 
     def choose(self, asked: AskedQuery, shots: int) -> list[int]:
         rows, terms = self._terms(asked)
@@ -88,7 +89,7 @@ class RankedChooser:
         else:
             rows = np.sort(asked.nearest(FIRST_OF_MANY)[0])
             near = {name: _near(held, asked.vectors, name, rows) for name in fields}
-            learnt = {} if known is None else {name: _near(held, asked.vectors, name, known.rows) for name in fields}
+            learnt = {} if known is None else {name: self._near_learnt(held, asked.vectors, name) for name in fields}
         expected = None
         if known is not None:
             guess = known.expected(learnt)
@@ -97,6 +98,13 @@ class RankedChooser:
         effects = held.numbers.get(EFFECT)
         own = np.zeros(len(rows)) if effects is None else np.nan_to_num(effects[rows], nan=0.0)
         return rows, self.ranking.terms(near, expected, own)
+
+    def _near_learnt(self, held: CorpusRows, query: Vectors, name: str) -> Floats:
+        """How near the rows learnt from are; reading these from among very many costs more than the product."""
+        assert self.labels is not None
+        if name not in self.learnt:  # a row never changes, so it does not matter which thread came first
+            self.learnt[name] = held.blocks[name].take(self.labels.rows)
+        return (self.learnt[name] @ _asked(query, name)).astype(np.float64)
 
     def _columns_of(self, count: int) -> Positions:
         """The column of every row's answer; those of rows that came since are looked up once."""
@@ -112,15 +120,21 @@ class RankedChooser:
 
 def _near(held: CorpusRows, query: Vectors, name: str, rows: Positions) -> Floats:
     """How near some rows are to the query by one field (K,); all products at once where all rows are wanted."""
-    asked = query.text if name == "text" else query.image
-    if asked is None:
-        raise DataError("this selector sees pictures, and the query has none; pass an image")
-    block = held.blocks[name]
+    asked, block = _asked(query, name), held.blocks[name]
     if len(rows) == len(block) and not block.held:
-        found: NDArray[np.float32] = np.asarray(block.base, np.float32) @ asked[0]
+        found: NDArray[np.float32] = np.asarray(block.base, np.float32) @ asked
     else:
-        found = block.take(rows) @ asked[0]
+        found = block.take(rows) @ asked
     return found.astype(np.float64)
+
+
+def _asked(query: Vectors, name: str) -> Array:
+    """The query's vector of one field (D,)."""
+    vectors = query.text if name == "text" else query.image
+    if vectors is None:
+        raise DataError("this selector sees pictures, and the query has none; pass an image")
+    own: Array = vectors[0]
+    return own
 
 
 def ranking_facts(ranking: Ranking, labels: LabelModel | None) -> dict[str, Any]:
