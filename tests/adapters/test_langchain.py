@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapted import ASKED, answer_of, by_hand, colour_at, make_bundle, png, rgb, run_page
+from adapted import ASKED, animals, answer_of, by_hand, colour_at, make_bundle, png, rgb, run_page
 from tiny_world import TinyRun
 
 from leverplus.errors import LeverError
@@ -165,7 +165,16 @@ def test_a_trained_selector_that_sees_pictures_chooses_as_by_itself(tiny_run: Ti
     assert all(example["image"] for example in found)
 
 
-def test_the_page_runs(reader: Path) -> None:
+def test_the_example_with_texts_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path / "bundles" / "mine", animals(pictures=False))
+    monkeypatch.chdir(tmp_path)
     messages = run_page("langchain")["messages"]
+    chosen = by_hand(ASKED, 2)
+    turns = [text for name in chosen for text in (f"what colour is the {name}", answer_of(name))]
+    assert [message.content for message in messages] == ["Answer in one word.", *turns, ASKED]
+
+
+def test_the_example_with_pictures_on_the_page_runs(reader: Path) -> None:
+    messages = run_page("langchain", 1)["messages"]
     assert [message.type for message in messages] == ["system", "human", "ai", "human", "ai", "human"]
     assert colours_of(messages) == [rgb(answer_of(name)) for name in by_hand(ASKED, 2)] + [rgb("yellow")]
