@@ -13,7 +13,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,15 @@ LONGEST = 1 << 20
 LARGEST_PICTURE = 64 << 20
 """Bytes of one picture file."""
 
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""What SQLite says of a file whose content is not its own."""
+
 AT_ONCE = 500
 """Names in one question to SQLite, which takes 999 at least."""
+
+
+class DamagedStore(DataError):
+    """The file of demonstrations was whole when it was opened, and cannot be read any more."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,23 @@ class DemoStore:
             self.db.close()
 
     @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Alone with the file; one that was destroyed since it was opened is said in one sentence."""
+        with self.lock:
+            try:
+                yield
+            except (sqlite3.Error, ValueError) as error:  # ValueError: what stands there is no JSON, or no number
+                if _code(error) == sqlite3.SQLITE_BUSY:
+                    raise LeverError(f"another program holds {self.path} ({error}); try again in a moment") from error
+                raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> DamagedStore:
+        return DamagedStore(
+            f"{self.path} cannot be read any more ({error}); put a whole copy of the bundle in its place, or pack it "
+            "again with `lever pack RUN --out DIR`"
+        )
+
+    @contextmanager
     def change(self) -> Iterator[None]:
         """One transaction; whatever fails inside leaves everything as it was."""
         if not self.writable:
@@ -134,12 +158,15 @@ class DemoStore:
                     raise
                 self.db.execute("COMMIT")
             except sqlite3.Error as error:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # a file that cannot be read cannot be rolled back either
+                    if self.db.in_transaction:
+                        self.db.execute("ROLLBACK")
+                if _code(error) in DAMAGED:
+                    raise self._damaged(error) from error
                 raise LeverError(f"cannot write {self.path} ({error}); nothing was changed") from error
 
     def facts(self) -> dict[str, str]:
-        with self.lock:
+        with self._reading():
             return dict(self.db.execute("SELECT name, value FROM facts"))
 
     def set_facts(self, values: Mapping[str, str]) -> None:
@@ -148,7 +175,7 @@ class DemoStore:
     @property
     def rows(self) -> int:
         """How many rows there are, deleted ones among them."""
-        with self.lock:
+        with self._reading():
             return int(self.db.execute("SELECT coalesce(max(row) + 1, 0) FROM demos").fetchone()[0])
 
     @property
@@ -225,26 +252,26 @@ class DemoStore:
 
     def version(self) -> int:
         """A number that changes when another process has changed the file."""
-        with self.lock:
+        with self._reading():
             return int(self.db.execute("PRAGMA data_version").fetchone()[0])
 
     def changes_since(self, change: int) -> list[Change]:
         """Rows that were added or deleted after a change, in order of their rows."""
-        with self.lock:
+        with self._reading():
             found = self.db.execute(
                 "SELECT row, deleted, vectors FROM demos WHERE changed > ? ORDER BY row", (change,)
             ).fetchall()
         return [Change(int(row), bool(deleted), vectors) for row, deleted, vectors in found]
 
     def deleted_rows(self) -> list[int]:
-        with self.lock:
+        with self._reading():
             return [int(row) for (row,) in self.db.execute("SELECT row FROM demos WHERE deleted = 1")]
 
     def rows_of(self, ids: Sequence[ItemId]) -> dict[ItemId, int]:
         """The rows of those ids that are there, in the order they were asked for."""
         wanted = list(dict.fromkeys(ids))
         found: dict[str, int] = {}
-        with self.lock:
+        with self._reading():
             for start in range(0, len(wanted), AT_ONCE):
                 part = wanted[start : start + AT_ONCE]
                 marks = ",".join("?" * len(part))
@@ -254,7 +281,7 @@ class DemoStore:
     def entries(self, rows: Sequence[int]) -> dict[int, Entry]:
         """The demonstrations of some rows; deleted ones are left out."""
         found: dict[int, Entry] = {}
-        with self.lock:
+        with self._reading():
             for start in range(0, len(rows), AT_ONCE):
                 part = [int(row) for row in rows[start : start + AT_ONCE]]
                 marks = ",".join("?" * len(part))
@@ -266,7 +293,7 @@ class DemoStore:
         """Every demonstration with its row, read as they are asked for."""
         after = -1
         while True:
-            with self.lock:
+            with self._reading():
                 part = self.db.execute(
                     f"SELECT row, {COLUMNS} FROM demos WHERE deleted = 0 AND row > ? ORDER BY row LIMIT {AT_ONCE}",
                     (after,),
@@ -277,7 +304,7 @@ class DemoStore:
             after = int(part[-1][0])
 
     def picture(self, name: str) -> KeptPicture:
-        with self.lock:
+        with self._reading():
             found = self.db.execute("SELECT content, path FROM pictures WHERE name = ?", (name,)).fetchone()
         if found is None:
             raise DataError(f"{self.path} has no picture {name}; its demonstration may just have been deleted")
@@ -285,7 +312,7 @@ class DemoStore:
 
     def numbers(self, name: str) -> dict[int, float]:
         """Numbers of demonstrations by row, such as measured effects."""
-        with self.lock:
+        with self._reading():
             return {int(row): float(value) for row, value in self.db.execute(NUMBERS, (name,))}
 
     def set_numbers(self, name: str, values: Mapping[int, float]) -> None:
@@ -295,12 +322,17 @@ class DemoStore:
         )
 
     def number_names(self) -> list[str]:
-        with self.lock:
+        with self._reading():
             return [name for (name,) in self.db.execute("SELECT DISTINCT name FROM numbers ORDER BY name")]
 
 
 COLUMNS = "id, question, answers, meta, picture"
 NUMBERS = "SELECT row, value FROM numbers WHERE name = ?"
+
+
+def _code(error: Exception) -> int:
+    """SQLite's number of an error, without what tells its kinds apart; 0 where it has none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _entry(name: str, question: str, answers: str, meta: str, picture: str | None) -> Entry:

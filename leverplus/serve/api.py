@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from leverplus.errors import LeverError
 from leverplus.parsing import parse_json
+from leverplus.selector.store import DamagedStore
 from leverplus.serve.limits import HttpRefusal, check_time
 from leverplus.types import ItemId
 from leverplus.view.guard import read_upload
@@ -138,6 +139,8 @@ class JsonApi:
                 results.append(_picks_json(self._choose(selector, whole), images=whole.images))
             except HttpRefusal as error:
                 raise HttpRefusal(error.status, f"query {number}: {error}") from None
+            except DamagedStore:
+                raise  # no fault of this query
             except LeverError as error:
                 raise HttpRefusal(422, f"query {number}: {error}") from None
         return _dump({"results": results, "fingerprint": fingerprint, "ms": _ms(started)})
@@ -206,8 +209,12 @@ class JsonApi:
         )
 
     def gauges(self) -> Mapping[str, tuple[str, float]]:
-        """What the metrics page says of the bundle."""
-        return {"lever_demonstrations": ("Demonstrations in the bundle.", float(len(self.served.current())))}
+        """What the metrics page says of the bundle; nothing where it cannot be read any more."""
+        try:
+            count = float(len(self.served.current()))
+        except DamagedStore:
+            return {}
+        return {"lever_demonstrations": ("Demonstrations in the bundle.", count)}
 
 
 def _picks_json(picks: Picks, *, images: bool) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 
 from leverplus import __version__
 from leverplus.errors import LeverError
-from leverplus.serve.access import AccessLog, open_log
+from leverplus.selector.store import DamagedStore
+from leverplus.serve.access import AccessLog, log_failure, open_log
 from leverplus.serve.api import AddBody, JsonApi, SelectManyBody, SelectQuery
 from leverplus.serve.guard import ServiceGuard
-from leverplus.serve.limits import BodyBudget, HttpRefusal, WorkQueue, error_response
+from leverplus.serve.limits import RETRY_SECONDS, BodyBudget, HttpRefusal, WorkQueue, error_response
 from leverplus.serve.metrics import Metrics
 from leverplus.serve.page import front_page, read_asset
 from leverplus.serve.proxy import OpenAIProxy
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 JSON = "application/json"
+DAMAGED = (
+    "the demonstrations of this service cannot be read any more; whoever runs it must put a whole copy of the bundle "
+    "in its place, which is then used without a restart"
+)
 PASSED_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 SECONDS_TO_WRITE = 60.0
 """Adding embeds, and may wait for another writer of the same bundle."""
@@ -100,6 +105,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(LeverError)
     async def mendable(_: Request, error: LeverError) -> Response:
+        if isinstance(error, DamagedStore):
+            log_failure(error)
+            return error_response(503, DAMAGED, {"retry-after": str(RETRY_SECONDS)})
         return error.response() if isinstance(error, HttpRefusal) else error_response(422, str(error))
 
     @app.exception_handler(HTTPException)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from served import BROKEN, COLOURS, SLOW, client_of, data_url, make_bundle, png
 
 from leverplus.selector.selector import Selector
+from leverplus.serve.served import LOOK_SECONDS
 
 ASKED = "word3 thing4"
 
@@ -183,6 +185,42 @@ def test_a_fault_of_ours_is_a_500_and_neither_answer_nor_log_repeats_the_questio
     assert "hunter2" not in logged
     assert json.loads(logged.splitlines()[-1])["error"] == "RuntimeError"
     assert client.post("/select", json={"question": ASKED}).status_code == 200
+
+
+DESTROYED = {
+    "noise": lambda path: path.write_bytes(b"noise" * 4096),
+    "cut short": lambda path: os.truncate(path, 4096),
+    "empty": lambda path: os.truncate(path, 0),
+}
+
+
+@pytest.mark.parametrize("how", sorted(DESTROYED))
+def test_a_bundle_that_is_destroyed_while_it_serves_is_a_503_until_a_whole_one_stands_there(
+    tmp_path: Path, how: str
+) -> None:
+    folder, spare = make_bundle(tmp_path / "mine"), make_bundle(tmp_path / "spare")
+    client = client_of(folder)
+    asked = {"question": ASKED, "shots": 2}
+    before = client.post("/select", json=asked).json()["demos"]
+    DESTROYED[how](folder / "demos.sqlite")
+    requests = {
+        "/select": asked,
+        "/select_many": {"queries": [asked]},
+        "/demos": {"question": "one more", "answer": "red"},
+    }
+    for path, body in requests.items():
+        answer = client.post(path, json=body)
+        assert answer.status_code == 503, (path, answer.text)
+        assert "put a whole copy of the bundle in its place" in said(answer)
+        assert str(tmp_path) not in answer.text
+        assert answer.headers["retry-after"] == "1"
+    assert client.get("/info").status_code == 503
+    assert client.delete("/demos/d1").status_code == 503
+    assert client.get("/healthz").status_code == 200  # the process answers
+    assert client.get("/metrics").status_code == 200
+    (spare / "demos.sqlite").replace(folder / "demos.sqlite")
+    time.sleep(LOOK_SECONDS)
+    assert client.post("/select", json=asked).json()["demos"] == before
 
 
 def test_the_log_holds_one_line_per_request_and_nothing_of_its_content(client, capfd) -> None:
