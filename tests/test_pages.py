@@ -31,6 +31,8 @@ SMALL_LABELS = [
 ]
 
 RUN = {
+    "lever doctor train.log",
+    "lever doctor report.md",
     "lever recipes",
     "lever check my-recipe.toml",
     "lever eval runs/world --split dev",
@@ -130,6 +132,12 @@ def folder(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n, split in enumerate(splits)
     ]
     (place / "mine.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    lines = [f"Epoch {n} kl={0.02 * n:.2f} val_loss={5 - 0.1 * n:.1f} reward={0.4 + 0.02 * n:.2f}" for n in range(1, 9)]
+    (place / "train.log").write_text("\n".join(lines) + "\n")
+    (place / "report.md").write_text(
+        "# Results\n\n800 samples\n\n"
+        "| run | 1 shot | 2 shots |\n|---|---|---|\n| baseline | 50.1 | 51.0 |\n| ours | 50.9 | 51.2 |\n"
+    )
     return place
 
 
