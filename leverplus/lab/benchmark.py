@@ -110,7 +110,7 @@ def run_benchmark(plan: BenchmarkPlan, bench: Benchmark) -> dict[str, Any]:
     started = time.monotonic()
     records = Records.read(bench.folder)
     require_current(plan.jobs(), records)
-    jobs = [job for job in plan.jobs() if any(key not in records.found for key in job.marks())]
+    jobs = [job for job in plan.jobs() if job.due(records.found)]
     total, written = len(jobs), [started]
     count = [0]
 

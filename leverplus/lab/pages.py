@@ -8,12 +8,16 @@ from typing import Any
 
 from leverplus.evaluation.names import arm_name
 from leverplus.lab.methods import TITLES
+from leverplus.lab.summary import BY_LABELS
 
 Row = Mapping[str, Any]
 Lines = tuple[Sequence[str], list[list[str]]]
 """A head and the rows below it."""
 
-SHOWN_ARMS = ("zero_shot", "random", "nearest_image", "nearest_text", "nearest_both", "two_stage", "mmr", "oracle")
+SHOWN_ARMS = (
+    *("zero_shot", "random", "nearest_image", "nearest_text", "nearest_both", "two_stage", "mmr"),
+    *("label_rank", "label_regression", "oracle"),
+)
 USUAL_POOL = 64
 
 
@@ -95,14 +99,19 @@ def cost_lines(found: Mapping[str, Any]) -> Lines:
 
 
 def rival_lines(found: Mapping[str, Any]) -> Lines:
-    """Every method against the best arm without training, mean over shots."""
+    """Every method against the best arm that knows no label, and against ranking by labels, mean over shots."""
     lines = []
     for row in usual(found, "methods"):
-        against = row["against_nearest"]
-        low, high = (100 * bound for bound in against["ci95"])
-        points, interval = f"{100 * against['diff']:+.1f}", f"{low:+.1f} to {high:+.1f}"
-        lines.append([title(row), calls(row["budget"]), arm_name(against["arm"]), points, interval])
+        nearest = row["against_nearest"]
+        lines.append([title(row), calls(row["budget"]), arm_name(nearest["arm"]), *_lead(nearest)])
+        if row["against_labels"] is not None:
+            lines.append([title(row), calls(row["budget"]), arm_name(BY_LABELS), *_lead(row["against_labels"])])
     return ("method", "budget", "against", "points", "95 % interval"), lines
+
+
+def _lead(against: Row) -> tuple[str, str]:
+    low, high = (100 * bound for bound in against["ci95"])
+    return f"{100 * against['diff']:+.1f}", f"{low:+.1f} to {high:+.1f}"
 
 
 def ablation_lines(found: Mapping[str, Any]) -> Lines:
@@ -160,7 +169,7 @@ PARTS = (
     ("Accuracy by shots, %, and share of the gap", accuracy_lines),
     ("Harm against zero-shot, % of items", harm_lines),
     ("Cost of training", cost_lines),
-    ("Against the best arm without training", rival_lines),
+    ("Against the best arms without training", rival_lines),
     ("Ablations of best", ablation_lines),
     ("Mean accuracy by the size of the pools", pool_lines),
     ("By the number of training questions", query_lines),

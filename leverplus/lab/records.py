@@ -39,8 +39,14 @@ class Records:
         return cls(path, value["records"], value["failed"])
 
     def add(self, found: Mapping[str, dict[str, Any]]) -> None:
-        """Add what a job has measured; what was measured before stays, so that curves do not replace their tables."""
-        self.found = {**found, **self.found}
+        """Add what a job has measured; what was measured before stays, so that curves do not replace their tables.
+
+        A record that lacked some arms gets these, if it was measured on the same items and pools.
+        """
+        for key, fresh in found.items():
+            known = self.found.setdefault(key, fresh)
+            if known["conditions"] == fresh["conditions"]:
+                self.found[key] = {**known, "accuracy": {**fresh["accuracy"], **known["accuracy"]}}
 
     def write(self) -> None:
         """Replace the file at once."""

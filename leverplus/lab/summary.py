@@ -28,6 +28,8 @@ RESAMPLES = 1000
 """Samples drawn for the shape of an interval; its width does not depend on them."""
 RIVALS = ("nearest_image", "nearest_text", "nearest_both", "two_stage", "mmr")
 """Arms without training that a selector has to beat."""
+BY_LABELS = "label_rank"
+"""The arm that asks nothing for training either, and knows the labels of all demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,9 @@ def trained_row(sample: MethodSample, arm: str) -> dict[str, Any]:
         "seed_sd": float(np.std(mean.mean(axis=1), ddof=1)) if len(mean) > 1 else None,
         "gap_closed": _gaps(sample, own, mean),
         "against_nearest": {"arm": rival, **difference(mean, sample.mean(rival)[None], sample.images)},
+        "against_labels": (
+            difference(mean, sample.mean(BY_LABELS)[None], sample.images) if BY_LABELS in sample.arms else None
+        ),
         "harm": {n: harm(own[n], zero) for n in own},
         "none_share": _mean_by_shots([record["none_share"] for record in sample.records]),
         "model_calls": max(record["model_calls"] for record in sample.records),
@@ -177,7 +182,7 @@ def arm_row(scores: Mapping[str, Mapping[str, Scores]], arm: str, images: Sequen
     shots = [n for n in MEAN_SHOTS if n in by_shots] or ["0"]
     mean = np.mean([by_shots[n] for n in shots], axis=0)
     closed = None
-    if arm in RIVALS and "oracle" in scores:
+    if arm in (*RIVALS, BY_LABELS) and "oracle" in scores:
         floor, top = (np.mean([scores[name][n] for n in shots], axis=0) for name in ("random", "oracle"))
         closed = {"mean": share_of_gap(mean, floor, top, images)}
     zero = scores["zero_shot"]["0"]

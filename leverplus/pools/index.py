@@ -17,11 +17,16 @@ ITEMS_AT_ONCE = 65536  # items added to the index at a time, so that all are nev
 TRAINING_POINTS = 64  # items per cell that k-means sees; faiss warns below 39
 
 
+def corpus_share(section: PoolSection, items: Vectors) -> float:
+    """The share of the question in the similarity of kind corpus: all of it where items have no pictures."""
+    return 1.0 if items.image is None else section.text_weight
+
+
 def open_pool_index(section: PoolSection, items: Vectors) -> InvertedFile | None:
     """The index a section asks for: kind corpus, more items than `ann_above`, faiss installed; else None (exact)."""
     if section.kind != "corpus" or len(items) <= section.ann_above or find_spec("faiss") is None:
         return None
-    return InvertedFile(items, section.text_weight)
+    return InvertedFile(items, corpus_share(section, items))
 
 
 class InvertedFile:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from leverplus.embedders.base import Vectors
+from leverplus.pools.index import corpus_share
 from leverplus.pools.similarity import Floats, Positions, cosine, mmr_order, nearest, rows, similarity, top
 from leverplus.recipe.pools import PoolSection
 from leverplus.types import ItemId
@@ -131,17 +132,19 @@ def corpus(search: Search, section: PoolSection) -> Positions:
     """The largest weighted sum of both similarities out of any number of demonstrations, through the index if any.
 
     What an index proposes is ordered by exact similarity; a query for which it proposes too few is searched exactly.
+    Where items have no pictures, questions alone are compared.
     """
+    share = corpus_share(section, search.items)
     if search.index is None:
-        return nearest_both(search, section)
+        return search.nearest(share, section.size)[0]
     pools = []
     for row, forbidden in enumerate(search.forbidden):
         query = rows(search.queries, slice(row, row + 1))
         found = np.sort(search.index.propose(query, forbidden, section.size))  # ascending: ties go to the first item
         if len(found) < section.size:
-            exact, _ = nearest(query, search.items, [forbidden], section.text_weight, section.size)  # (1, K)
+            exact, _ = nearest(query, search.items, [forbidden], share, section.size)  # (1, K)
             pools.append(exact[0])
         else:
-            value = similarity(query, rows(search.items, found), section.text_weight)
+            value = similarity(query, rows(search.items, found), share)
             pools.append(found[top(value, section.size)[0]])
     return np.stack(pools)

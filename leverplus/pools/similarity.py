@@ -72,7 +72,7 @@ def missing_vectors(what: str, weight: float) -> LeverError:
     """The error of a comparison of pictures (or questions) that have no vectors."""
     return LeverError(
         f"{what} are compared with weight {weight:g}, but these items have no vectors of {what}; for a text task set "
-        'pool.kind = "nearest_text" or "random", or pool.text_weight = 1 and pool.mix_image = 0'
+        'pool.kind = "corpus" or "nearest_text", or pool.text_weight = 1 and pool.mix_image = 0'
     )
 
 

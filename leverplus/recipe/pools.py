@@ -22,7 +22,7 @@ def _kinds() -> tuple[str, ...]:
 class PoolSection:
     """`[pool]`: how the candidates of a query are found; every value here is part of a pool's builder hash."""
 
-    kind: str = setting("random", "how candidates are found", choices=_kinds, part="pool")
+    kind: str = setting("corpus", "how candidates are found", choices=_kinds, part="pool")
     size: int = setting(64, "candidates in a pool (K)", low=1)
     text_weight: float = setting(
         0.5,

@@ -138,12 +138,12 @@ def _picture_failures(recipe: Recipe) -> list[str]:
         )
     compares = (
         pool.kind in ("nearest_image", "two_stage")
-        or (pool.kind in ("nearest_both", "mmr", "corpus") and pool.text_weight < 1.0)
+        or (pool.kind in ("nearest_both", "mmr") and pool.text_weight < 1.0)
         or (pool.kind == "mix" and pool.mix_image > 0.0)
     )
     if compares:
         found.append(
-            f'pool.kind = "{pool.kind}" compares pictures, but {why}; use "nearest_text" or "random", or '
+            f'pool.kind = "{pool.kind}" compares pictures, but {why}; use "corpus" or "nearest_text", or '
             "pool.text_weight = 1 and pool.mix_image = 0"
         )
     return found

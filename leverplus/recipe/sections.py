@@ -201,7 +201,7 @@ class EvalSection:
     """`[eval]`: which items, numbers of demonstrations and rival arms."""
 
     items: int = setting(300, "test items, drawn at random once; 0: all", low=0)
-    shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations", low=1, high=8)
+    shots: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of demonstrations", low=1, high=16)
     oracle: bool = setting(True, "also run the greedy oracle, which looks at the answers")
     random_draws: int = setting(3, "independent draws of the random arm", low=1)
     dev_items: int = setting(200, "dev items on which the weight of nearest_both is chosen", low=1)

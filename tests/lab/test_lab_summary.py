@@ -60,9 +60,23 @@ def test_a_row_by_hand() -> None:
     assert (row["model_calls"], row["seconds"], row["seeds"], row["worlds"]) == (7_900, 12.0, [0, 1], [0])
     assert row["against_nearest"]["arm"] == "nearest_both"
     assert row["against_nearest"]["diff"] == pytest.approx(0.125)
+    assert row["against_labels"] is None
     assert row["harm"]["1"] == {"helped": pytest.approx(2 / 8), "harmed": 0.0, "broken": 0.0}
     nearest = next(row for row in found["arms"] if row["arm"] == "nearest_both")
     assert nearest["gap_closed"]["mean"]["share"] == pytest.approx(0.25)
+
+
+def test_ranking_by_labels_is_a_rival_of_its_own() -> None:
+    measured = arms()
+    measured["accuracy"] |= {"label_rank": {"1": first(6), "2": first(6)}, "label_regression": {"0": first(7)}}
+    found = summary_of(keyed(measured, trained(first(5), first(6))))
+    (row,) = found["methods"]
+    assert row["against_nearest"]["arm"] == "nearest_both"
+    assert row["against_labels"]["diff"] == pytest.approx((5 + 6 - 12) / 16)
+    ranked = next(row for row in found["arms"] if row["arm"] == "label_rank")
+    assert ranked["gap_closed"]["mean"]["share"] == pytest.approx((0.75 - 0.375) / (0.875 - 0.375))
+    page = markdown({**found, "failed": {}, "left_out": [], "quick": False})
+    assert "| best | 8 k | ranked by labels | -6.2 |" in page
 
 
 def test_harm_counts_items_lowered_and_right_ones_made_wrong() -> None:
