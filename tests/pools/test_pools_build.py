@@ -217,7 +217,10 @@ def test_text_tasks_have_pools_and_kinds_that_need_pictures_are_refused(make_set
         PoolSection(kind="mix", size=5, mix_image=0.0),
     ):  # fmt: skip
         assert len(build(section, items, blind, items, blind)) == 30
-    for kind in ("nearest_image", "nearest_both", "mix", "two_stage", "mmr", "corpus"):
+    by_question = build(PoolSection(kind="nearest_text", size=5), items, blind, items, blind)
+    by_default = build(PoolSection(size=5), items, blind, items, blind)
+    assert [pool.candidates for pool in by_default] == [pool.candidates for pool in by_question]
+    for kind in ("nearest_image", "nearest_both", "mix", "two_stage", "mmr"):
         with pytest.raises(LeverError, match="pictures are compared"):
             build(PoolSection(kind=kind, size=5), items, blind, items, blind)
 

