@@ -7,6 +7,7 @@ The rows are in documents.toml beside this file; tests/test_documents.py follows
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -20,18 +21,25 @@ ROWS = Path(__file__).parent / "documents.toml"
 HEAD = """\
 # The five documents, row by row
 
-Lever-Plus grew out of five reports on training a selector. Everything they name, a system, a setting, a finding or a
-script, is a row here, with what gives it today. `documents/NAME_documents` is a plan in the form of the documents
-(selector, epochs, the last epoch kept, deviations over n - 1), `NAME` the mended form; [plans](plans.md) has both.
-`lever check NAME` reads a recipe, `lever run NAME --ignore-findings` runs it. What somebody coming from the earlier
-code needs first is in [migrating](migrating.md).
+Lever-Plus grew out of five reports on training a selector with the earlier code. This page goes through
+them: every system, setting, finding and script that they name has a row, which says how to get the same here. If you
+come from the earlier code, read [migrating](migrating.md) first.
 
-`python benchmarks/write_documents.py` wrote this page from `benchmarks/documents.toml`; a test follows every link.
+| document | is about | date |
+|---|---|---|
+| 000 | why a training failed | 2025-12-16 |
+| 001 | diagnosis, and plans 1 to 10 | 2025-12-25 |
+| 002 | advice, second version | |
+| 003 | advice, first version | |
+| 004 | plan 5 in detail | 2025-12-23 |
 
-000: why a training failed (2025-12-16). 001: diagnosis and plans 1-10 (2025-12-25). 002: advice, second version.
-003: advice, first version. 004: plan 5 in detail (2025-12-23).
+Most plans have two recipes. `documents/NAME_documents` trains as the document says: its selector, its epochs, the last
+epoch kept, deviations over n - 1. `NAME` is the same plan without its mistakes. [The earlier plans](plans.md) compares
+the two. `lever check NAME` shows a recipe, and `lever run NAME --ignore-findings` runs it.
 
-| row | document | what it says | what gives it | tried by |
+`python benchmarks/write_documents.py` writes this page from `benchmarks/documents.toml`. A test follows every link.
+
+| row | document | what the document does or says | how to get it here | tested by |
 |---|---|---|---|---|
 """
 
@@ -54,11 +62,18 @@ def read_rows() -> list[Row]:
     return [Row(n, document, says, [(kind, name) for kind, name in links], t) for n, document, says, links, t in split]
 
 
+def title_of(page: str, anchor: str) -> str:
+    """The heading of a page that an anchor leads to."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return next(title for title in titles if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor)
+
+
 def shown(kind: str, name: str) -> str:
     """A link as the page shows it."""
     if kind == "page":
         page, _, heading = name.partition("#")
-        return f"[{page}: {heading.replace('-', ' ')}]({page}.md#{heading})"
+        return f"[{page}: {title_of(page, heading)}]({page}.md#{heading})"
     if kind == "recipe":
         return f"recipe [`{name}`](../{find_recipe(name).relative_to(ROOT)})"
     if kind == "gallery":

@@ -83,7 +83,7 @@ def learn_expected_accuracy(run: Run) -> ExpectedAccuracy | None:
         rows(run.demonstration_vectors, places),
         metric_named(run.task.metric),
         seed=run.seed,
-        tell=partial(run.show_progress, "learning what labels let expect"),
+        tell=partial(run.show_progress, "learning what labels predict"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Choosing by a ranking in a bundle: similarity, what labels let expect, and each demonstration's own effect.
+"""Choosing by a ranking in a bundle: similarity, what labels predict, and each demonstration's own effect.
 
 `bundle.json` holds the weights (`ranking`), `demos.sqlite` the effects, `labels.npz` what was learnt from labels. A
 demonstration that was added later has no effect yet and counts by the other terms.
@@ -35,7 +35,7 @@ Answers = Callable[[Sequence[int]], Mapping[int, str]]
 
 @dataclass(frozen=True)
 class PackedLabels:
-    """What labels let expect: rows of the bundle that it was learnt from (M,), weights (M, A), columns of answers."""
+    """What labels predict: rows of the bundle that it was learnt from (M,), weights (M, A), columns of answers."""
 
     rows: Positions
     weights: Array
@@ -44,7 +44,7 @@ class PackedLabels:
     text_share: float
 
     def expected(self, near: Mapping[str, Floats]) -> Floats:
-        """What every answer may expect (A,), from the similarities of the query to the rows learnt from, by field."""
+        """The predicted accuracy of every answer (A,), from the similarities of the query to the rows learnt from, by field."""
         total = self.text_share * near["text"]
         if self.text_share < 1.0:
             total = total + (1.0 - self.text_share) * near["image"]

@@ -45,3 +45,9 @@ def test_every_shared_word_is_said_somewhere():
     words = parse_toml((DOCTOR / "texts" / "words.toml").read_bytes())
     assert set(words) == {"metrics", "phrases", "overview", "unprinted"}
     assert [name for name in (*words["phrases"], *words["overview"]) if f'"{name}"' not in modules] == []
+
+
+def test_pages_that_count_the_checks_count_right() -> None:
+    root = PAGE.parents[1]
+    for page in (root / "README.md", root / "docs" / "decisions.md"):
+        assert f"{len(catalog.CHECKS)} checks" in page.read_text(encoding="utf-8"), page.name
