@@ -28,26 +28,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="methods",
         choices=WHAT,
         help="methods: ways to train at several call budgets (default); ablations, curves: of the recipe best; "
-        "plans: all recipes of the plans against their baseline; real: every way of choosing on the recorded answers "
-        "of real models, from records that are kept",
+        "plans: the recipes of the earlier plans against their baseline; real: every way of choosing on the recorded "
+        "answers of real models",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="a smoke test on a dozen items: does it run? its order of methods means nothing",
+        help="only test that it runs, on a dozen items; the results mean nothing",
     )
     parser.add_argument("--seeds", type=seed_count, metavar="N", help="seeds 0 .. N-1 (default 5, plans 3, quick 2)")
     parser.add_argument("--recipes", metavar="A,B,...", help="plans: only these, and the baseline")
     parser.add_argument("--methods", type=words, metavar="A,B,...", help="only these methods (or ablations)")
-    parser.add_argument("--budgets", type=numbers, metavar="N,...", help="calls for training and dev selection")
+    parser.add_argument(
+        "--budgets", type=numbers, metavar="N,...", help="budgets: the most calls for training and for choosing on dev"
+    )
     parser.add_argument("--worlds", type=numbers, metavar="N,...", help="world seeds (default 100,101,102)")
     parser.add_argument("--items", type=seed_count, metavar="N", help="test items of each world (default 1000)")
     parser.add_argument("--jobs", type=seed_count, metavar="N", help="processes, one thread each (default 1)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; the important ones come first")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench-WHAT)")
-    parser.add_argument("--records", type=Path, metavar="DIR", help="real: records other than those that are shipped")
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="stop after M minutes; the most important runs come first"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the results (default runs/bench, for plans runs/bench-plans)"
+    )
+    parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="DIR",
+        help="real: a folder of records, instead of those that come with the package",
+    )
     parser.add_argument("--runs", type=Path, metavar="DIR", help="folder of runs and stores (default OUT/runs)")
-    parser.add_argument("--commit", metavar="NAME", help="what is measured; else the commit of a git checkout")
+    parser.add_argument(
+        "--commit", metavar="NAME", help="name of the measured version (default: the commit of the git checkout)"
+    )
     add_store_option(parser)
 
 

@@ -86,7 +86,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_option(parser: argparse.ArgumentParser) -> None:
-    help_text = "give the training log to these as well, beside log.jsonl"
+    help_text = "also send the training log to these, besides log.jsonl"
     parser.add_argument("--log-to", nargs="+", default=[], choices=LOG_SINKS, metavar="NAME", help=help_text)
 
 

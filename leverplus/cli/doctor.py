@@ -36,13 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the data quality as a table of CSV")
-    parser.add_argument("--queries", type=Path, metavar="FILE", help="write a line of CSV for every query")
-    parser.add_argument("--candidates", type=Path, metavar="FILE", help="write a line of CSV for every scored sequence")
+    parser.add_argument("--queries", type=Path, metavar="FILE", help="write a CSV file with a line for every query")
+    parser.add_argument(
+        "--candidates", type=Path, metavar="FILE", help="write a CSV file with a line for every scored sequence"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the data quality as a page with charts")
     parser.add_argument(
         "--reward",
         metavar="MODE",
-        help="instead of checks: how this reward is distributed over the sequences of a file",
+        help="instead of checking: show how this reward is distributed over the sequences of a file",
     )
     parser.add_argument(
         "--weights",
@@ -57,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="package.module:function",
-        help="also make this check of your own: a record in, findings out; may be given again",
+        help="also run this check of your own (takes a record, returns findings); may be repeated",
     )
     parser.add_argument(
-        "--gallery", action="store_true", help="list the runs with known mistakes that show what the doctor finds"
+        "--gallery", action="store_true", help="list recipes with known mistakes, and what the doctor finds in each"
     )
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument(
-        "--force", action="store_true", help="evaluate although it is refused: a choice on test items, or changed data"
+        "--force", action="store_true", help="evaluate even if this would choose on test items, or if the data changed"
     )
     add_store_option(parser)
 

@@ -20,13 +20,24 @@ FORMATS = ("rl", "beam", "metrics", "pt", "v2", "bare")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, metavar="RUN", help="a run folder, a checkpoint, or what `import` wrote")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="pt, v2 and bare are layouts of a checkpoint")
+    parser.add_argument(
+        "source", type=Path, metavar="RUN", help="a run folder, a checkpoint, or a folder that `lever import` wrote"
+    )
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=FORMATS,
+        help="what to write: rl, beam or metrics JSON, or a checkpoint as pt, v2 or bare",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the file to write")
     parser.add_argument("--checkpoint", metavar="NAME", help="which checkpoint (default: the only or the last one)")
-    parser.add_argument("--shots", type=int, default=2, help="demonstrations of a beam (default 2)")
-    parser.add_argument("--beam", type=int, default=5, help="beams of a query (default 5)")
-    parser.add_argument("--names", choices=("layers", "single"), help="cross_attn_layers.0. or the old cross_attn.")
+    parser.add_argument("--shots", type=int, default=2, help="beam: demonstrations in a list (default 2)")
+    parser.add_argument("--beam", type=int, default=5, help="beam: lists for each query (default 5)")
+    parser.add_argument(
+        "--names",
+        choices=("layers", "single"),
+        help="names of the attention tensors: cross_attn_layers.0. or the older cross_attn.",
+    )
     add_store_option(parser)
 
 

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder for the bundle")
     parser.add_argument("--arm", metavar="ARM", help="the way of choosing (default: what the evaluation advises)")
     parser.add_argument(
-        "-k", "--shots", type=int, metavar="N", help="how many demonstrations to show when a query does not say"
+        "-k", "--shots", type=int, metavar="N", help="how many demonstrations to show, unless a query says"
     )
     parser.add_argument(
         "--fixed",
@@ -25,12 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --arm fixed: the list for everybody (default: the pilot's)",
     )
     parser.add_argument(
-        "--candidates", type=int, metavar="N", help="how many of the nearest a learned selector looks at; 0: all"
+        "--candidates", type=int, metavar="N", help="a learned selector chooses among the N nearest; 0: among all"
     )
     parser.add_argument(
         "--pictures", choices=("bytes", "paths"), default="bytes", help="keep pictures inside, or only their paths"
     )
-    parser.add_argument("--licence", default="", help="what the card says about the demonstrations' licence")
+    parser.add_argument(
+        "--licence", default="", help="licence of the demonstrations, for the card (README.md) of the bundle"
+    )
     add_store_option(parser)
 
 

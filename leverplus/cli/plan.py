@@ -11,8 +11,12 @@ BUDGETS = (1000, 4000, 16000, 64000)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", help="recorded one-shot answers (Parquet), or tables:NAME of a shipped one")
-    parser.add_argument("--queries", type=int, default=75, metavar="Q", help="queries of the pilot (default 75)")
-    parser.add_argument("--demos", type=int, default=8, metavar="D", help="demonstrations of the pilot (default 8)")
+    parser.add_argument(
+        "--queries", type=int, default=75, metavar="Q", help="how many queries the pilot uses (default 75)"
+    )
+    parser.add_argument(
+        "--demos", type=int, default=8, metavar="D", help="how many demonstrations the pilot tries (default 8)"
+    )
     parser.add_argument("--corpus", type=int, metavar="N", help="demonstrations to choose from (default: of the table)")
     parser.add_argument("--candidates", type=int, default=64, metavar="K", help="candidates of a query (default 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the pilot (default 0)")

@@ -12,11 +12,17 @@ from leverplus.errors import WrongUsage
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name or TOML file, or a run folder")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.parquet", help="test queries: FILE-test")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE.parquet",
+        help="the file to write; answers to test queries go to FILE-test.parquet",
+    )
     parser.add_argument(
         "--set", nargs="*", default=[], action="extend", metavar="KEY=VALUE", help="override a value of the recipe"
     )
-    parser.add_argument("--seed", type=int, default=0, help="which training queries (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed that draws the training queries (default 0)")
     parser.add_argument("--full", action="store_true", help="keep probabilities in full instead of half precision")
     parser.add_argument("--licence", default="", help="what the table's card says about its licence")
     add_store_option(parser)

@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", type=Path, metavar="FILE", help="choose only among these ids: one per line, or a JSON list"
     )
-    parser.add_argument("--explain", action="store_true", help="also say why: what every candidate scored, and by what")
+    parser.add_argument(
+        "--explain", action="store_true", help="also say why: the score of every candidate, and what it is made of"
+    )
     parser.add_argument(
         "--checkpoint",
         metavar="PATH",

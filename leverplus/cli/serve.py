@@ -15,31 +15,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="listen on this address (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8766, metavar="N", help="the port (default 8766; 0: any free one)")
     parser.add_argument("--name", action="append", default=[], metavar="HOST", help="also answer to this host name")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads per process (default 2)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that answer (default 1)")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of each process (default 2)")
     parser.add_argument("--read-only", action="store_true", help="refuse to add and delete demonstrations")
-    parser.add_argument("--json", action="store_true", help="say in one JSON object where it listens, once it does")
-    parser.add_argument("--no-log", action="store_true", help="no line per request on the error output")
-    limits = parser.add_argument_group("limits, per process")
-    limits.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (default 64)")
-    limits.add_argument("--seconds", type=float, default=10.0, metavar="S", help="for one request (default 10)")
-    limits.add_argument("--body-mb", type=float, default=20.0, metavar="MB", help="of one request (default 20)")
-    limits.add_argument("--memory-mb", type=float, default=256.0, metavar="MB", help="of all bodies (default 256)")
-    limits.add_argument("--megapixels", type=float, default=16.0, metavar="MP", help="of one picture (default 16)")
-    limits.add_argument("--connections", type=int, default=512, metavar="N", help="at one time (default 512)")
-    limits.add_argument("--grace", type=int, default=30, metavar="S", help="to finish after SIGTERM (default 30)")
+    parser.add_argument("--json", action="store_true", help="once it listens, print where as one JSON object")
+    parser.add_argument("--no-log", action="store_true", help="do not log requests to the error output")
+    limits = parser.add_argument_group("limits, for each process")
+    limits.add_argument(
+        "--queue", type=int, default=64, metavar="N", help="the most requests that may wait (default 64)"
+    )
+    limits.add_argument("--seconds", type=float, default=10.0, metavar="S", help="time limit of a request (default 10)")
+    limits.add_argument("--body-mb", type=float, default=20.0, metavar="MB", help="largest request (default 20)")
+    limits.add_argument(
+        "--memory-mb", type=float, default=256.0, metavar="MB", help="memory for all requests under way (default 256)"
+    )
+    limits.add_argument("--megapixels", type=float, default=16.0, metavar="MP", help="largest picture (default 16)")
+    limits.add_argument(
+        "--connections", type=int, default=512, metavar="N", help="the most connections at a time (default 512)"
+    )
+    limits.add_argument(
+        "--grace", type=int, default=30, metavar="S", help="time to finish requests after SIGTERM (default 30)"
+    )
     proxy = parser.add_argument_group("proxy")
-    proxy.add_argument("--upstream", default="", metavar="URL", help="pass /v1/* on to it, chats with demonstrations")
-    proxy.add_argument("-k", "--shots", type=int, metavar="N", help="demonstrations per chat (default: as recommended)")
     proxy.add_argument(
-        "--deadline-ms", type=int, default=1000, metavar="MS", help="then a chat passes unchanged (default 1000)"
+        "--upstream",
+        default="",
+        metavar="URL",
+        help="an OpenAI-compatible server: pass /v1/* on to it, and add demonstrations to chats",
+    )
+    proxy.add_argument(
+        "-k", "--shots", type=int, metavar="N", help="demonstrations to add to a chat (default: as recommended)"
+    )
+    proxy.add_argument(
+        "--deadline-ms",
+        type=int,
+        default=1000,
+        metavar="MS",
+        help="if choosing takes longer, pass the chat on unchanged (default 1000)",
     )
     proxy.add_argument(
         "--upstream-seconds",
         type=float,
         default=600.0,
         metavar="S",
-        help="longest silence of the upstream (default 600)",
+        help="how long the upstream may send nothing (default 600)",
     )
 
 

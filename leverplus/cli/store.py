@@ -20,15 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_argument("--store", type=Path, metavar="FILE", help=f"the store (default {default_store_path()})")
     shared.add_argument("--json", action="store_true", help="print one JSON object")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("stats", parents=[shared], help="what is stored, by context")
+    actions.add_parser("stats", parents=[shared], help="count the stored scores, by model and task")
     export = actions.add_parser("export", parents=[shared], help="write scores to a Parquet file")
     export.add_argument("out", type=Path, metavar="OUT", help="the Parquet file to write")
     export.add_argument(
-        "--context", action="append", metavar="DIGEST", help="only this context (its first digits, as in stats)"
+        "--context",
+        action="append",
+        metavar="DIGEST",
+        help="only this one of the contexts that stats lists (its first digits)",
     )
-    merge = actions.add_parser("merge", parents=[shared], help="take over the scores of other stores or exports")
+    merge = actions.add_parser("merge", parents=[shared], help="add the scores of other stores or exports")
     merge.add_argument("others", type=Path, nargs="+", metavar="OTHER", help="a store or a Parquet export")
-    actions.add_parser("verify", parents=[shared], help="read everything back; exit code 1 when something is wrong")
+    actions.add_parser(
+        "verify", parents=[shared], help="read all scores and check them; exit code 1 if something is wrong"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="KEY=A,B,C",
-        help="values to try; several keys are all combined",
+        help="values to try; with several --grid all combinations are tried",
     )
     parser.add_argument("--seeds", type=seed_count, default=3, metavar="N", help="seeds 0 .. N-1 (default 3)")
     parser.add_argument(

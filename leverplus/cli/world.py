@@ -23,12 +23,12 @@ RIGHT = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    ladder = actions.add_parser("ladder", help="zero-shot, random, nearest and oracle choice at 1-4 shots")
-    ladder.add_argument("--n", type=int, default=300, help="test items, drawn at random once (default 300)")
+    ladder = actions.add_parser("ladder", help="measure zero-shot, random, nearest and oracle at 1 to 4 shots")
+    ladder.add_argument("--n", type=int, default=300, help="how many test items (default 300)")
     ladder.add_argument("--world-seed", type=whole_number, default=0, metavar="S", help="which world (default 0)")
     add_store_option(ladder)
-    sample = actions.add_parser("sample", help="a picture of items with their questions and answers")
-    sample.add_argument("--n", type=int, default=12, help="items (default 12)")
+    sample = actions.add_parser("sample", help="draw a picture of items with their questions and answers")
+    sample.add_argument("--n", type=int, default=12, help="how many items (default 12)")
     sample.add_argument("--world-seed", type=whole_number, default=0, metavar="S", help="which world (default 0)")
     sample.add_argument("--png", type=Path, required=True, metavar="F", help="the picture to write")
     sample.add_argument("--json", action="store_true", help="print one JSON object on stdout")
