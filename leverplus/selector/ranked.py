@@ -44,7 +44,7 @@ class PackedLabels:
     text_share: float
 
     def expected(self, near: Mapping[str, Floats]) -> Floats:
-        """The predicted accuracy of every answer (A,), from the query's similarity to the rows learnt from, by field."""
+        """The accuracy predicted for every answer (A,), from the query's similarities to the rows learnt from."""
         total = self.text_share * near["text"]
         if self.text_share < 1.0:
             total = total + (1.0 - self.text_share) * near["image"]
