@@ -47,10 +47,11 @@ def open_scorer(recipe: Recipe, parts: Parts, store_path: Path, calls: KeptCalls
     reward = recipe.reward
     if not section.groups:  # imported groups bring their own measurements
         require_offered(backend, reward.components or (reward.mode,), reward.quality)
-    if hasattr(backend, "require_room") and (note := backend.require_room(_most_shots(recipe))):
+    most = _most_shots(recipe)
+    if hasattr(backend, "require_room") and (note := backend.require_room(most)):
         voice.say(note)
     trained = not recipe.model.untrained
-    passed = require_trust(scorer, store_path.parent, trained=trained, progress=watch.scored)
+    passed = require_trust(scorer, store_path.parent, trained=trained, progress=watch.scored, most=most)
     if passed is not None:
         voice.remember({"self_test": passed.found})
         if passed.note:

@@ -235,7 +235,19 @@ def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> tuple[
     values, rules = recipe_values({"task": data.values, "embed": embed, "model": model}, seen, shares, shots)
     for rule in rules:
         say(f"rule: {rule}")
+    if model["backend"] == "openai":
+        _require_room(values["model"], task, shots, weighs=weighs)
     return values, smallest
+
+
+def _require_room(section: Mapping[str, Any], task: Task, shots: Sequence[int], *, weighs: bool) -> None:
+    """Refuse prompts that a server says it has no room for, before a recipe is written; the self-test shows two."""
+    from leverplus.engine.open import build_backend
+    from leverplus.recipe.model import ModelSection
+
+    known = {**section, "logprobs": "always" if weighs else "never", "retries": 1}  # not asked for again
+    backend: Any = build_backend("openai", task, ModelSection(**known))
+    backend.require_room(max(2, *shots))
 
 
 def _named_model(model: dict[str, Any], wanted: FitRequest, say: Say) -> dict[str, Any]:

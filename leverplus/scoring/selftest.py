@@ -114,15 +114,17 @@ def self_test(
     seed: int = 0,
     tolerance: float | None = None,
     trained: bool = True,
+    most: int = max(SHOTS),
 ) -> SelfTest:
     """Measure a backend on some dev queries; ScoringError with every problem when it must not be trusted.
 
+    No prompt shows more than `most` demonstrations, or two: a question with its own answer, and one other.
     `tolerance` is the backend's own where it rounds more than float32 does, else 0.001 nats. Random weights
     (`trained` is false) do not repeat what they are shown, so they are not asked to.
     """
     if tolerance is None:
         tolerance = backend.tolerance if isinstance(backend, KnowsRounding) else TOLERANCE
-    requests = sample_requests(task, queries, seed)
+    requests = sample_requests(task, queries, seed, most)
     batch = backend.answer(requests)
     problems: list[str] = []
     check_order(backend, requests, problems)
@@ -140,8 +142,10 @@ def self_test(
     return SelfTest(len(requests), gap, *right, picture, spans, copying)
 
 
-def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
+def sample_requests(task: Task, queries: int, seed: int, most: int = max(SHOTS)) -> list[Request]:
     """Dev queries with 0, 1 and 3 demonstrations, some of them shared; two references each: its own, another's.
+
+    Where a run never shows 3, neither does this: they may not fit.
 
     Where dev is small, questions of train are asked too; where all answers are the same, the other one is made up.
     Labels are weighed and not written, as when they are scored.
@@ -156,7 +160,7 @@ def sample_requests(task: Task, queries: int, seed: int) -> list[Request]:
     requests = []
     for place, item in enumerate(chosen):
         wrong = _other_answer(item, [*chosen[place + 1 :], *chosen[:place], *order])
-        prefix = tuple(demos[: SHOTS[place % len(SHOTS)]])
+        prefix = tuple(demos[: min(most, SHOTS[place % len(SHOTS)])])
         requests.append(Request(item, prefix, (next(iter(reference_counts(item))), wrong), labels))
     return requests
 

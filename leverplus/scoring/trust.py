@@ -19,7 +19,7 @@ from leverplus.backends.base import Backend, Reply, Request
 from leverplus.errors import NotMeasured, ScoringError
 from leverplus.maths.rewards import Evidence, Weights
 from leverplus.scoring.scorer import Progress, Scorer
-from leverplus.scoring.selftest import self_test
+from leverplus.scoring.selftest import SHOTS, self_test
 from leverplus.types import ItemId, Reference, Score
 
 FILE = "selftests.jsonl"
@@ -66,9 +66,12 @@ class PassedSelfTest:
     found: Mapping[str, Any]
 
 
-def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Progress) -> PassedSelfTest | None:
+def require_trust(
+    scorer: Scorer, folder: Path, *, trained: bool, progress: Progress, most: int = max(SHOTS)
+) -> PassedSelfTest | None:
     """Run the self-test unless it was passed before; ScoringError when the backend fails it.
 
+    `most` is the largest number of demonstrations that the run shows.
     None where scores of this model were believed before.
     """
     if scorer.store.count(scorer.context):
@@ -79,7 +82,7 @@ def require_trust(scorer: Scorer, folder: Path, *, trained: bool, progress: Prog
         return known
     watched = WatchedBackend(scorer.backend, progress)
     try:
-        found = self_test(scorer.task, watched, trained=trained)
+        found = self_test(scorer.task, watched, trained=trained, most=most)
     except ScoringError:
         if not watched.failed:  # it was the judgement that failed, not the asking
             watched.judged()

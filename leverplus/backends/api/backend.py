@@ -16,6 +16,7 @@ from typing import Any
 from leverplus.backends.api.account import Account, ReplyPart
 from leverplus.backends.api.client import Client, Reader, Refused
 from leverplus.backends.api.prompts import ServerPrompts
+from leverplus.backends.api.room import ServerRoom, is_too_long
 from leverplus.backends.api.threads import in_threads
 from leverplus.backends.api.weighing import Span, chat_span, plain_span, prompt_tokens, whole_text
 from leverplus.backends.base import Answered, Reply, Request
@@ -48,7 +49,9 @@ class OpenAIBackend:
         self.client = Client(section, account=account)
         self.prompts = ServerPrompts(section, task)
         self.chat = section.prompt == "chat"
-        self.served = self._find_model()
+        row = self._find_model()
+        self.served = _facts_of(row)
+        self.room = ServerRoom(self.client, section, self.prompts, row)
         self.weighs = section.logprobs == "always" or (section.logprobs == "auto" and self._offers_logprobs())
         if self.weighs:  # the self-test asks a backend for the text of its spans only where it has this method
             self.answer_span = self._weighed_text
@@ -73,6 +76,10 @@ class OpenAIBackend:
             "decoding": f"greedy, at most {section.max_new_tokens} tokens",
             "logprobs": "of prompts" if self.weighs else "none",
         }
+
+    def require_room(self, shots: int) -> str:
+        """Refuse prompts that the server has no room for, before one is paid for; a note where only few may not fit."""
+        return self.room.require(self.task, shots)
 
     def usage(self) -> Mapping[str, float]:
         """Requests, tokens and money so far over all takes of a run, those of the self-test included."""
@@ -123,6 +130,14 @@ class OpenAIBackend:
     def _reply(self, request: Request) -> Reply:
         if not request.references:
             raise ScoringError(f"query {request.query.id} has no reference answers to weigh")
+        try:
+            return self._answered(request)
+        except Refused as error:
+            if not is_too_long(error.words):
+                raise
+            raise self.room.refusal(request, error.words) from error
+
+    def _answered(self, request: Request) -> Reply:
         if not self.weighs:
             raw, tokens = self._generate(request)
             return Reply(raw, None, tokens)
@@ -248,7 +263,7 @@ class OpenAIBackend:
         listed = self.client.models()
         for row in listed:
             if row.get("id") == self.section.name:
-                return {fact: row[fact] for fact in MODEL_FACTS if fact in row}
+                return row
         if listed:
             known = ", ".join(str(row.get("id")) for row in listed[:8])
             raise ScoringError(f'model.name = "{self.section.name}": {self.section.url} serves {known}')
@@ -280,6 +295,14 @@ class OpenAIBackend:
         if offers:
             self.client.account.learn(known, True)
         return bool(offers)
+
+
+def _facts_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells models of one name apart; how long a prompt the server takes changes no answer."""
+    facts = {fact: row[fact] for fact in MODEL_FACTS if fact in row}
+    if isinstance(facts.get("meta"), Mapping):
+        facts["meta"] = {key: value for key, value in facts["meta"].items() if key != "n_ctx"}
+    return facts
 
 
 def _weighs_two(reply: Mapping[str, Any]) -> bool:

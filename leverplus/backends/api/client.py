@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from leverplus.backends.api.account import Account, ReplyPart, part_key
+from leverplus.backends.api.room import is_too_long
 from leverplus.backends.api.wire import NoReply, RawReply, UnreadableReply, Wire
 from leverplus.errors import LeverError, ScoringError, plain
 from leverplus.recipe.model import ModelSection
@@ -39,11 +40,11 @@ MOST_SHOWN = 300
 
 
 class Refused(ScoringError):
-    """The server refuses, and would refuse again; `status` is its HTTP status."""
+    """The server refuses, and would refuse again; `status` is its HTTP status, `words` what it said."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, words: str = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.words = status, words
 
 
 class RequestHalted(ScoringError):
@@ -127,6 +128,25 @@ class Client:
             return []
         return [row for row in listed if isinstance(row, dict)]
 
+    def beside(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """What the server says beside its /v1, where some have what OpenAI's API lacks; None where it does not.
+
+        Nothing there is charged for, so the account counts it as a request only.
+        """
+        if not self._wire.url.endswith("/v1"):
+            return None
+        self.pace.wait()
+        self.account.sent(again=False)
+        try:
+            content = b"" if body is None else json.dumps(body).encode()
+            raw = self._wire.ask("GET" if body is None else "POST", path, content, above=True)
+            self._check_status(raw, path)
+            return self._parsed(raw)
+        except (NoReply, UnreadableReply, Refused, _TryAgain):
+            return None
+        finally:
+            self.account.settled()
+
     def _send_with_retries(self, ask: Callable[[bool], Answer], path: str) -> Answer:
         section = self.section
         for attempt in range(section.retries + 1):
@@ -189,9 +209,9 @@ class Client:
         if 200 <= raw.status < 300:
             return
         words = self._message_of(raw)
-        if raw.status in RETRY_STATUSES:
+        if raw.status in RETRY_STATUSES and not is_too_long(words):  # older servers say 500 to what will never fit
             raise _TryAgain(words, _retry_after(raw.headers))
-        raise Refused(self._refusal(raw.status, words, path), raw.status)
+        raise Refused(self._refusal(raw.status, words, path), raw.status, words)
 
     def _parsed(self, raw: RawReply) -> dict[str, Any]:
         try:

@@ -74,11 +74,15 @@ class Wire:
             self._headers["authorization"] = f"Bearer {key}"
         self._pool = _open_pool(self.url, _TimedBackend(self._deadline))
 
-    def ask(self, method: str, path: str, content: bytes = b"") -> RawReply:
-        """The reply to one request; NoReply when none came whole in time, Unread when it must not be read."""
+    def ask(self, method: str, path: str, content: bytes = b"", *, above: bool = False) -> RawReply:
+        """The reply to one request; NoReply when none came whole in time, Unread when it must not be read.
+
+        `above`: the path lies beside /v1, not below it.
+        """
         self._deadline.at = time.monotonic() + self.timeout
         try:
-            with self._pool.stream(method, self.url + path, headers=self._headers, content=content) as reply:
+            address = (self.url.removesuffix("/v1") if above else self.url) + path
+            with self._pool.stream(method, address, headers=self._headers, content=content) as reply:
                 headers = {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in reply.headers}
                 if reply.status in _REDIRECTS:
                     raise UnreadableReply(
