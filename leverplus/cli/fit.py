@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--images", metavar="DIR", help="the folder that picture paths are relative to")
     parser.add_argument(
-        "--embed", metavar="NAME", help="what computes similarity: sentence, clip, siglip, or the folder of an encoder"
+        "--embed",
+        metavar="NAME",
+        help="what computes similarity: sentence, clip, siglip, the folder of an encoder, or your own as module:name",
     )
     parser.add_argument(
         "--calls",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus import rundir
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
+from leverplus.fitting.encoder import choose_encoder
 from leverplus.fitting.look import FoundData, describe_task, find_data
 from leverplus.fitting.money import check_money, require_paid
 from leverplus.fitting.plan import (
@@ -212,7 +213,7 @@ def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> tuple[
     if unknown := set(wanted.model_settings) - _model_keys():
         raise WrongUsage(f"there is no setting model.{sorted(unknown)[0]}; docs/backends.md lists them")
     model["model"] |= wanted.model_settings
-    embed, sees = _embedder(wanted, task, shown, say)
+    embed, sees = choose_encoder(wanted.embed, task, say, shown=shown)
     labels = tuple(getattr(task, "labels", ()))
     weighs = _weighs(model, task, shown, say)
     counts = {split: len(task.items(split)) for split in ("train", "dev", "test")}
@@ -274,51 +275,6 @@ def _model_keys() -> set[str]:
     from leverplus.recipe.model import ModelSection
 
     return {own.name for own in fields(ModelSection)}
-
-
-def _embedder(wanted: FitRequest, task: Task, shown: bool, say: Say) -> tuple[dict[str, Any], bool]:
-    """The embedder's section and whether it sees pictures: the one that was named, else what is at hand."""
-    from leverplus.embedders.cached import open_embedder
-    from leverplus.recipe.sections import EmbedSection
-
-    if task.name == "world":
-        return {"name": "world"}, True
-    if wanted.embed is not None:
-        section = _named_embedder(wanted.embed)
-        sees = section["name"] in ("clip", "siglip")
-        say(f"rule: vectors by {wanted.embed}" + ("" if sees or not shown else ", which reads texts alone"))
-        return section, sees and shown
-    if shown:
-        try:
-            open_embedder(EmbedSection(name="clip"), Path())
-            say("rule: vectors of pictures and texts by clip")
-            return {"name": "clip"}, True
-        except (MissingFile, LeverError) as error:
-            say(
-                f"rule: pictures are not compared, only their questions, because no CLIP is at hand ({error}); "
-                "name a vision encoder with --embed FOLDER"
-            )
-    say("rule: vectors of the texts by a sentence encoder (MiniLM)")
-    return {"name": "sentence"}, False
-
-
-def _named_embedder(name: str) -> dict[str, Any]:
-    """`clip`, `siglip`, `sentence`, a file of kept vectors, or a model's folder or name, told apart by its config."""
-    if name in ("clip", "siglip", "sentence"):
-        return {"name": name}
-    if name.endswith(".npz"):
-        return {"name": "stored", "model": name}
-    from leverplus.embedders.pretrained import locate
-    from leverplus.parsing import parse_json
-
-    config = Path(locate(name), "config.json")
-    kind = str(parse_json(config.read_bytes()).get("model_type", "")) if config.is_file() else ""
-    family = "sentence"
-    if kind == "clip":
-        family = "clip"
-    elif kind.startswith("siglip"):  # siglip and siglip2
-        family = "siglip"
-    return {"name": family, "model": name}
 
 
 def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:

@@ -13,6 +13,7 @@ from llama_server import weights
 
 from leverplus.backends.api.backend import OpenAIBackend
 from leverplus.backends.base import Request
+from leverplus.errors import ScoringError
 from leverplus.recipe.model import ModelSection
 from leverplus.recipe.sections import TaskSection
 from leverplus.scoring.selftest import self_test
@@ -83,3 +84,18 @@ def test_the_chat_of_a_real_server_answers_too(task, section) -> None:
     backend = OpenAIBackend(task, replace(section, prompt="chat", logprobs="never"))
     (reply,) = backend.answer([Request(task.items("test")[0], tuple(task.items("train")), ("beijing",))])
     assert "Beijing" in reply.raw
+
+
+def test_the_room_of_a_real_server_is_known_and_its_own_count_of_a_chat_is_what_it_reads(task, section) -> None:
+    from dataclasses import replace
+
+    backend = OpenAIBackend(task, replace(section, prompt="chat", logprobs="never"))
+    request = Request(task.items("test")[0], tuple(task.items("train")), ("beijing",))
+    assert backend.room.tokens == 1024
+    assert backend.require_room(3) == ""
+    counted = backend.room.count(request)
+    backend.answer([request])
+    assert counted == backend.usage()["prompt_tokens"]
+    lengthy = replace(request, demos=request.demos * 40)
+    with pytest.raises(ScoringError, match=r"with 120 demonstrations is too long .*; about \d\d of these would fit"):
+        backend.answer([lengthy])

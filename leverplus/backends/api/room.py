@@ -86,7 +86,7 @@ class ServerRoom:
             fit = next((count for count, tokens in needed.items() if tokens <= self.tokens), 0)
             raise DataError(
                 f"a prompt with {shots} demonstrations of middling length takes {needed[shots]:,} tokens with its "
-                f"answer, and {self._has_room()}, which is enough for {fit}; {MEND}"
+                f"answer, and {self._has_room()}, which is enough for {fit or 'none'}; {MEND}"
             )
         most = self._needed(queries[-1], demos[-shots:])
         if most <= self.tokens:
@@ -129,7 +129,7 @@ class ServerRoom:
         items = (*request.demos, request.query)
         longest = max(items, key=_letters)
         fit = _that_fit(request, words)
-        enough = "" if fit is None else f"; about {fit} of these would fit"
+        enough = "" if fit is None else f"; about {fit or 'none'} of these would fit"
         return ScoringError(
             f"query {request.query.id} with {len(request.demos)} demonstrations is too long for the server ({words})"
             f"{enough}; its longest text is item {longest.id}: {MEND}"
