@@ -65,7 +65,7 @@ class ExpectedAccuracy:
         tell: Tell = lambda _done, _total: None,
     ) -> None:
         self.places = {item.id: place for place, item in enumerate(items)}
-        self.inputs = _inputs(vectors)  # (N, D)
+        self.inputs = inputs_of(vectors)  # (N, D)
         self.folds = _folds(items, derive_seed(seed, "expectation"))  # (N,)
         scored = [_answer_scores(item, metric) for item in items]
         self.predictors: list[Predictor] = []
@@ -98,7 +98,7 @@ class ExpectedAccuracy:
         return self._last[1]
 
 
-def _inputs(vectors: Vectors) -> Tensor:
+def inputs_of(vectors: Vectors) -> Tensor:
     """Picture and question side by side (N, D); unit vectors are scaled so that single numbers are of about size 1."""
     blocks = [block for block in (vectors.image, vectors.text) if block is not None]
     scaled = [block * np.sqrt(block.shape[1]) for block in blocks]
