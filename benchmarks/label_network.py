@@ -42,7 +42,7 @@ from leverplus.types import Item, ItemId
 
 HOME = Path(__file__).parent
 KEPT = HOME / "bench" / "label_network.json.gz"
-WEIGHTS = (0.03, 0.1, 0.3, 1.0)
+WEIGHTS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Of a similarity of 1 beside an expected accuracy of at most 1; chosen on dev."""
 DEV_ITEMS = 400
 POOLS = (64, 4096)

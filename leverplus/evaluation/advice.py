@@ -40,7 +40,12 @@ class DevArm:
     def cost(self) -> tuple[bool, bool, int, bool, bool]:
         """A key that sorts cheaper ones first: by training, model calls, demonstrations, calibration; chance last."""
         asks, calibrated = self.arm not in MODEL_FREE, self.arm.endswith(CALIBRATED)
-        return self.trained, asks, self.shots, calibrated, self.arm.startswith("random")
+        return self.trained, asks, self.shots, calibrated, self.by_chance
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether chance chooses the demonstrations."""
+        return self.arm.startswith("random")
 
     @property
     def name(self) -> str:
@@ -65,12 +70,20 @@ class DevArm:
 
 
 def candidates(dev: Results) -> list[DevArm]:
-    """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
+    """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer.
+
+    Random demonstrations come last unless they are beyond noise above the best of the others: a good draw on a few dev
+    items is luck, and whoever deploys them draws again.
+    """
     deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
     pairs = [(arm, shots) for arm in deployable for shots in dev.shots(arm)]
     means = adjusted_means(np.stack([dev.accuracy(arm, shots) for arm, shots in pairs], axis=1)).mean
     found = [DevArm(arm, shots, float(mean)) for (arm, shots), mean in zip(pairs, means, strict=True)]
-    return [found[place] for place in best_first(means, [own.cost for own in found])]
+    ranked = [found[place] for place in best_first(means, [own.cost for own in found])]
+    chosen = [own for own in ranked if not own.by_chance]
+    if chosen and ranked[0].by_chance and _compare(dev, ranked[0], chosen[0]).ci95[0] <= 0.0:
+        return [*chosen, *(own for own in ranked if own.by_chance)]
+    return ranked
 
 
 def advise(dev: Results, test: Results | None) -> dict[str, Any]:
