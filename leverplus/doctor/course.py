@@ -27,6 +27,8 @@ def reward_constant(record: Record) -> list[Finding]:
         most = 0.0 if series.exact else 0.05 * abs(reward.middle)
         if spread is None or spread > most + 1e-6:
             continue
+        if not series.exact and reward.noise > spread + 1e-6:
+            continue  # means differ more than the rewards they are of: that spread is inside groups, which differ
         title = text.say("seen", reward=reward.middle, unit=series.unit, spread=spread)
         evidence = {"reward": reward.middle, "spread": spread, f"{series.unit}s": len(reward.values)}
         return text.found(title, evidence, about=[series.label])

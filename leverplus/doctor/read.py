@@ -14,7 +14,7 @@ from leverplus.doctor.logs.console import read_console
 from leverplus.doctor.logs.find import is_log_file, read_log_file, read_log_folder, read_log_text, record_of
 from leverplus.doctor.logs.names import meaning
 from leverplus.doctor.logs.series import series_from
-from leverplus.doctor.logs.tabular import lines_of, lines_of_json, read_state
+from leverplus.doctor.logs.tabular import lines_of, lines_of_json, measurements_of_json, read_state
 from leverplus.doctor.quality import Watch
 from leverplus.doctor.records import Record, Series
 from leverplus.doctor.runfolder import read_log_lines, read_run, series_of
@@ -154,7 +154,7 @@ def _read_log(path: Path, chosen: Mapping[str, str]) -> Record:
     """JSON lines: our own log has stages, that of another library has not."""
     lines = read_log_lines(path)
     _refuse_data_set(path, lines)
-    if not any(isinstance(value, (int, float)) for line in lines for value in line.values()):
+    if not any(value is not None for line in lines_of(lines) for value in line.values.values()):
         raise DataError(f"{path}: no line has a number of a training; {READ}")
     if chosen or not any("stage" in line for line in lines):
         return record_of({"": lines_of(lines)}, str(path), chosen)
@@ -182,12 +182,14 @@ def _read_json(path: Path, watch: Watch | None, chosen: Mapping[str, str]) -> Re
     except json.JSONDecodeError as error:
         if (found := _log_of_objects(path, chosen)) is not None:
             return found
-        if path.suffix != ".json" and read_console(read_log_text(path)):
+        if path.suffix != ".json" and read_console(read_log_text(path), chosen.values()):
             return _read_text(path, chosen)
         raise DataError(f"{path} is not a JSON file, or was cut off ({error})") from error
     if isinstance(values, list):
         _refuse_data_set(path, values)
     if not (isinstance(values, Mapping) and isinstance(values.get("log_history"), list)):
+        if measured := measurements_of_json(values):
+            return record_of(measured, str(path), chosen)
         lines = lines_of_json(values)
         if len(lines) > 1:
             return record_of({"": lines}, str(path), chosen)

@@ -270,11 +270,14 @@ def test_what_tensorboard_lets_download_is_named_by_its_file(tmp_path):
     assert codes(record)[0] == "kl_explodes"
 
 
-def test_a_long_table_of_several_runs_asks_for_a_file_each(tmp_path, capsys):
+def test_a_long_table_of_several_runs_is_read_run_by_run(tmp_path):
     path = tmp_path / "metrics.csv"
-    path.write_text("run_id,key,value,step\n" + "".join(f"r{n % 2},kl,0.1,{n}\n" for n in range(6)))
-    assert main(["doctor", str(path)]) == 1
-    assert "holds 2 runs; write a file for each" in capsys.readouterr().err
+    path.write_text("run_id,key,value,step\n" + "".join(f"r{n % 2},kl,0.{n},{n}\n" for n in range(6)))
+    record = read_target(path)
+    assert [(own.label, [line.values["kl"] for line in own.epochs]) for own in record.series] == [
+        ("r0", [0.0, 0.2, 0.4]),
+        ("r1", [0.1, 0.3, 0.5]),
+    ]
 
 
 def test_runs_of_an_mlflow_database_are_compared_under_their_names(tmp_path):

@@ -10,9 +10,13 @@ from leverplus.doctor.logs.names import PLACES, LogLine, meaning
 
 Known = Callable[[str], tuple[str, int] | None]
 """What a printed name means, by the table or because the user said so."""
+_BY_USER = ("", 0)
+"""The meaning of a name that the user says is a metric."""
 
 # 12, 1,234, 0.5, .5, 3., 1e-5, nan, inf
 _NUMBER = r"[+-]?(?:\d+(?:,\d{3})+|\d*\.\d+|\d+\.?)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)"
+# what may stand before a number: loss=tensor(0.4), return=[13.], np.float64(0.4)
+_WRAPPED = r"(?:tensor\(|np\.\w+\(|\[)?"
 # {'loss': 0.4, 'kl': tensor(0.01)}: braces without braces inside, at least one quoted name
 _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
 _DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
@@ -22,7 +26,7 @@ _VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 _ROW = re.compile(rf"^\s*\|\s(\s*)([^|]*?)\s*\|\s*({_NUMBER})?\s*\|\s*$", re.I)
 _CELL = re.compile(rf"({_NUMBER})\s*(%?)", re.I)
 # the line of dashes that ends such a table
-_RULE = re.compile(r"^\s*-{5,}\s*$")
+_RULE = re.compile(r"^\s*(?:-{5,}|[└╰┗╚][─━═┴┻╩]+[┘╯┛╝])\s*$")
 # step 12, Epoch: 3, global_step=400, and the same in Chinese
 _PLACE = re.compile(
     r"(?P<name>(?:global[_ ]?)?steps?|iter(?:ation)?s?|updates?|epochs?|步数?|轮次|迭代)\s*[\[:：=# ]\s*(?P<number>\d+)"
@@ -31,14 +35,23 @@ _PLACE = re.compile(
 )
 # kl=0.04, reward: 0.3, accuracy 45 %: a name, a sign or a blank, a number that no letter follows
 _PAIR = re.compile(
-    rf"([A-Za-z\u4e00-\u9fff][A-Za-z\u4e00-\u9fff/_.\- ]*?(?:@\d+)?)\s*(?:[=:：≈]|为|是|\s)\s*"
+    rf"([A-Za-z\u4e00-\u9fff][A-Za-z\u4e00-\u9fff/_.\- ]*?(?:@\d+)?)\s*(?:[=:：≈]\s*{_WRAPPED}|为|是|\s)\s*"
     rf"({_NUMBER})\s*(%?)(?!\w|\.\w)",
     re.IGNORECASE,
 )
 # words between a name and its number in a sentence: "the KL was 0.01", "reward fell to 0.2"
 _BETWEEN = re.compile(r"was|is|were|are|at|of|to|reached|around|about|had|stood|fell|rose|dropped|went|climbed", re.I)
+# a line of names and numbers and nothing else, which goes on with what the line above began: reward: 0.4 | length: 12
+_GOES_ON = re.compile(rf"\W*(?:[^|;:=\d]+[:=]\s*{_WRAPPED}(?:{_NUMBER})\s*[%\])]?\s*(?:[|,;]\s*|$))+", re.I)
+# words before "loss" that leave it the loss of the training
+_FILLS = re.compile(
+    r"the|its|a|and|with|while|of|mean|avg|average|current|final|step|batch|epoch|running|smoothed|\W+|.*[,;|]", re.I
+)
 # what may stand before the number of an epoch that has a line of its own
-_BEFORE = re.compile(r"\W*(?:learning|training|train)?\W*", re.I)
+_BEFORE = re.compile(
+    r"[\W\d_]*(?:(?:info|debug|root|main|start(?:ed|ing)?|beg[iu]n(?:ning)?|running|learning|training|train)\b[\W\d_]*)*",
+    re.I,
+)
 # a sentence in Chinese names its metric after these: 第 100 步时熵为 0.2
 _AFTER = re.compile(r"[时的后处]")
 _RESUMED = re.compile(
@@ -57,13 +70,14 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
     """
 
     def known(name: str) -> tuple[str, int] | None:
-        return ("", 0) if name in named else meaning(name)
+        return _BY_USER if name in named else meaning(name)
 
     lines: list[LogLine] = []
     table: dict[str, float | None] = {}  # a table of one step that is not complete yet (Stable-Baselines3)
     section, resumed = "", False
     header: list[str] = []  # of a table with a row per step, as long as its rows go on
     under: dict[str, float] = {}  # the epoch that a line of its own announced (Keras, plain PyTorch)
+    told: dict[str, float] = {}  # the place of the last line that told metrics (DeepSpeed-Chat has more on the next)
     for row in text.splitlines():
         columns = _columns(row)
         if header and len(columns) == len(header) + 1 and columns[0].isdigit():
@@ -74,10 +88,11 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
                 lines.append(LogLine(values, resumed))
                 resumed = False
             continue
-        header = columns if _is_header(columns, known) else []
+        named_columns = _header(columns, known)
+        header = named_columns if _is_header(named_columns, known) else []
         if header:
             continue
-        cells = _ROW.match(row)
+        cells = _ROW.match(row.replace("│", "|").replace("┃", "|").replace("║", "|"))
         if cells is not None and (cells.group(3) is not None or cells.group(2).endswith("/")):
             if cells.group(3) is None:
                 section = cells.group(2)
@@ -94,7 +109,10 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
             resumed = True  # a Trainer sums up at its end; what follows is another training
         elif found:
             lines += [LogLine(values, resumed and place == 0) for place, values in enumerate(found)]
+            told = {name: value for name, value in found[-1].items() if name in PLACES and value is not None}
             resumed = False
+        elif told and (more := _goes_on(row, lines[-1].values, known)):
+            lines[-1] = LogLine({**lines[-1].values, **more}, lines[-1].resumed)
         elif _RESUMED.search(row) and not _NOT_RESUMED.search(row):
             resumed = True
     if table:
@@ -108,6 +126,22 @@ def _columns(row: str) -> list[str]:
     if text.startswith("|") and text.count("|") >= 2:
         return [cell.strip() for cell in text.strip("|").split("|")]
     return [cell for cell in re.split(r"\s{2,}|\t", text) if cell]
+
+
+def _header(columns: list[str], known: Known) -> list[str]:
+    """The names over a table; one that is not known may end in a known one: RM score, human-eval accuracy (%)."""
+    plain = [re.sub(r"\s*[(（\[](?:%|nats|tokens|mean|avg)[)）\]]$", "", cell) for cell in columns]
+    meant = {found[0] for cell in plain if (found := known(cell)) is not None}
+    names = []
+    for cell in plain:
+        end = _known_end(cell, known) if known(cell) is None else None
+        found = known(end) if end is not None else None
+        if end is not None and found is not None and found[0] not in meant:
+            meant.add(found[0])
+            names.append(end)
+        else:
+            names.append(cell)
+    return names
 
 
 def _is_header(columns: list[str], known: Known) -> bool:
@@ -201,15 +235,24 @@ def _place(found: re.Match[str]) -> tuple[str, float]:
 def _pairs(row: str, under: Mapping[str, float], known: Known) -> dict[str, float | None]:
     """`step 12 kl=0.04 reward 0.3`: a place (or the one announced above) and a known name with its number."""
     places = [_place(found) for found in _PLACE.finditer(row)] or list(under.items())
-    if not places:
-        return {}
     values: dict[str, float | None] = {}
     for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
         name = _known_end(found.group(1), known)
         if name is not None and name not in values and not _rounded_away(name, found.group(2)):
             value = printed_number(found.group(2))
             values[name] = value / 100.0 if found.group(3) and value is not None else value
+    if not places and not any(known(name) == _BY_USER for name in values):
+        return {}  # a number without a place, in a line that the user says nothing of
     return {**dict(places), **values} if values else {}
+
+
+def _goes_on(row: str, before: Mapping[str, float | None], known: Known) -> dict[str, float | None]:
+    """More metrics of the step that the line above told of; nothing where the row says anything else or the same."""
+    if len(row) > 400 or not _GOES_ON.fullmatch(row.strip()):
+        return {}
+    meant = {own[0] for name in before if (own := known(name)) is not None}
+    values = _pairs(row, {"step": 0.0}, known)
+    return {name: value for name, value in values.items() if (own := known(name)) and own[0] not in {*meant, *PLACES}}
 
 
 def _known_end(text: str, known: Known) -> str | None:
@@ -221,5 +264,6 @@ def _known_end(text: str, known: Known) -> str | None:
         name = " ".join(words[start:])
         found = known(name)
         if found is not None and found[0] not in PLACES:
-            return name
+            part = found[0] == "loss/total" and start > 0 and not _FILLS.fullmatch(words[start - 1])
+            return None if part else name  # "auxiliary loss" is a part of the loss, or another one
     return None

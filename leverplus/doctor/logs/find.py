@@ -21,7 +21,7 @@ FORMS = "docs/doctor.md lists what is read"
 
 def read_log_file(path: Path, chosen: Mapping[str, str]) -> Record:
     """The record of one file that is a table of metrics, an event file or a trainer_state.json."""
-    return record_of({"": lines_of_file(path, chosen.values())}, str(path), chosen)
+    return record_of(runs_of_file(path, chosen.values()), str(path), chosen)
 
 
 def read_log_folder(folder: Path, chosen: Mapping[str, str]) -> Record | None:
@@ -39,11 +39,16 @@ def is_log_file(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix in (".csv", ".tsv") or path.name == "trainer_state.json"
 
 
-def lines_of_file(path: Path, named: Collection[str] = ()) -> list[LogLine]:
+def runs_of_file(path: Path, named: Collection[str] = ()) -> Runs:
+    """The runs of one file by label; only a table may hold several."""
+    if path.suffix in (".csv", ".tsv") and "tfevents" not in path.name:
+        return read_csv(path)
+    return {"": _lines_of_file(path, named)}
+
+
+def _lines_of_file(path: Path, named: Collection[str]) -> list[LogLine]:
     if "tfevents" in path.name:
         return read_events([path])
-    if path.suffix in (".csv", ".tsv"):
-        return read_csv(path)
     if path.suffix == ".jsonl":
         return lines_of(read_log_lines(path))
     if path.name == "trainer_state.json":
@@ -95,7 +100,10 @@ def _runs(folder: Path) -> Runs:
         return tracked
     named = [folder / "progress.csv"] if (folder / "progress.csv").is_file() else []
     loose = named or [path for path in sorted(folder.iterdir()) if path.suffix in (".csv", ".jsonl", ".log", ".out")]
-    runs = {path.stem if len(loose) > 1 else "": lines_of_file(path) for path in loose}
+    runs = {}
+    for path in loose:
+        for label, lines in runs_of_file(path).items():
+            runs[f"{path.stem} {label}".strip() if len(loose) > 1 else label] = lines
     return {label: lines for label, lines in runs.items() if lines}
 
 

@@ -19,7 +19,17 @@ _HELD_OUT = re.compile(
     r"^(?:(?:eval|evaluation|val|valid|validation|dev|test|held out)(?:/|\s)|(?:验证集?|测试集?)\s*/?)\s*(?=\S)"
 )
 # train/reward, metrics/train/reward, train_reward (with a blank by now)
-_TRAINING = re.compile(r"^(?:(?:train|training|metrics|global|训练集?)\s*/\s*)+|^(?:train|training)\s+|^训练集?")
+_TRAINING = re.compile(
+    r"^(?:(?:train|training|metrics|global|extra|fields|logs?|stats|scalars|values|训练集?)\s*/\s*)+"
+    r"|^(?:train|training)\s+|^训练集?"
+)
+_BY_ITS_END = {"reward", "kl", "entropy", "lr", "grad_norm", "clip_ratio/region_mean", "length", "accuracy"}
+"""Metrics that are known by the end of a path, as in grpo_actor/update/entropy/avg; a loss may be that of anything."""
+# parts of a path that make its end another thing: timing_s/reward, critic/lr, prompt/length, reward/std
+_OTHER = re.compile(
+    r"\b(?:tim(?:e|ing)|perf|speed|memory|config|args|critic|value|values|vf|rm|reference|ref|prompt|input|corr|std|var|min"
+    r"|max|best|target|eval|evaluation|val|valid|validation|dev|test|held)\b"
+)
 PLACES = ("step", "epoch", "elapsed")
 """Names that say when a line was written; they are no metrics."""
 HELD_OUT = {"loss/total": "val/loss", "reward": "val/reward", "accuracy": "val/accuracy", "test_reward": "val/reward",
@@ -70,7 +80,8 @@ def _exact() -> dict[str, tuple[str, int]]:
 
 def plain_name(name: str) -> str:
     """A logged name as the table writes names."""
-    return re.sub(r"\s*/\s*", "/", re.sub(r"[_\-.\s]+", " ", name.strip().lower().replace("\\", "/")))
+    counted = re.sub(r"个数|数量", "数", name.strip().lower())  # two more ways to say a number of things
+    return re.sub(r"\s*/\s*", "/", re.sub(r"[_\-.\s]+", " ", counted.replace("\\", "/")))
 
 
 @cache
@@ -85,8 +96,17 @@ def meaning(name: str) -> tuple[str, int] | None:
     rest = _HELD_OUT.sub("", bare, count=1)
     held = _look_up(rest) if rest != bare else None
     if held is None or held[0] not in HELD_OUT:
-        return None
+        return _by_its_end(bare)
     return HELD_OUT[held[0]], held[1]
+
+
+def _by_its_end(path: str) -> tuple[str, int] | None:
+    """What the last part of a path means, where the parts before do not make it another thing; any other name wins."""
+    *before, last = re.sub(r"/(?:mean|avg|average)$", "", path).split("/")
+    found = _look_up(last) if before else None
+    if found is None or found[0] not in _BY_ITS_END or any(_OTHER.search(part) for part in before):
+        return None
+    return found[0], found[1] + 1000 * len(before)
 
 
 def _look_up(name: str) -> tuple[str, int] | None:
@@ -126,6 +146,7 @@ def _ours(name: str) -> str:
 def read_names(lines: Sequence[LogLine], chosen: Mapping[str, str]) -> NameReading:
     """What every logged name is taken for; the user's choice first, then the most telling name of each meaning."""
     logged = list(dict.fromkeys(name for line in lines for name in line.values))
+    chosen = {ours: _as_logged(name, logged) for ours, name in chosen.items()}
     missing = [name for name in chosen.values() if name not in logged]
     if missing:
         raise WrongUsage(f"--map: nothing is logged as {missing[0]!r}; logged are {', '.join(logged[:30])}")
@@ -142,6 +163,12 @@ def read_names(lines: Sequence[LogLine], chosen: Mapping[str, str]) -> NameReadi
                 break
             refused[name] = ours
     return NameReading(names, refused)
+
+
+def _as_logged(name: str, logged: Sequence[str]) -> str:
+    """A name as the log writes it, where the user wrote fit.score for fit/score, or the like."""
+    like = [own for own in logged if plain_name(own.replace("/", " ")) == plain_name(name.replace("/", " "))]
+    return like[0] if name not in logged and len(like) == 1 else name
 
 
 def _possible(ours: str, values: Sequence[float | None]) -> bool:

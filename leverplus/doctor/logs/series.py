@@ -79,7 +79,8 @@ def _stage(found: set[str], reading: NameReading) -> str:
     """What kind of training logged these metrics; agents in environments train by ppo."""
     if "pair/margin" in found:
         return "dpo"
-    if not found & POLICY_GRADIENT:
-        return "sft"
     names = [name.lower() for name in reading.names.values()]
-    return "ppo" if any(part in name for name in names for part in ENVIRONMENT) else "grpo"
+    agents = any(part in name for name in names for part in ENVIRONMENT)
+    if not found & POLICY_GRADIENT and not (agents and "entropy" in found and "loss/total" not in found):
+        return "sft"
+    return "ppo" if agents else "grpo"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leverplus.doctor.logs.names import LogLine, finite, meaning
+from leverplus.doctor.logs.names import LogLine, Runs, finite, meaning
 from leverplus.errors import DataError
 from leverplus.parsing import parse_json
 
@@ -17,23 +17,66 @@ _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """Weights & Biases writes `run name - metric` over the columns of an exported chart."""
 
 
-def read_csv(path: Path) -> list[LogLine]:
-    """The rows of a CSV (or TSV) file with a header; an empty cell was not measured."""
+def read_csv(path: Path) -> Runs:
+    """The rows of a CSV (or TSV) file with a header, by run; an empty cell was not measured."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         start = file.read(4096)
         file.seek(0)
         delimiter = max(",;\t", key=start.splitlines()[0].count) if start.strip() else ","
         rows = csv.DictReader(file, delimiter=delimiter)
         try:
-            table = [{_column(name): value for name, value in row.items() if name} for row in rows]
+            table = [{name: value for name, value in row.items() if name} for row in rows]
         except csv.Error as error:
             raise DataError(f"{path} is not a CSV file ({error})") from error
+    if delimiter != ",":
+        table = _decimal_points(table)
     if table and _NAMES & set(table[0]) and "value" in table[0]:
-        return _from_long(table, path)
+        return runs_of_measurements(table)
     if table and set(table[0]) == {"Wall time", "Step", "Value"}:  # what TensorBoard lets download: one metric a file
-        metric = path.stem.rpartition("tag-")[2]
+        metric = _tag(path)
         table = [{"Step": row["Step"], metric: row["Value"]} for row in table]
-    return [LogLine(_numbers(row)) for row in table]
+    return _by_prefix(table)
+
+
+def _decimal_points(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells of a table whose numbers have decimal commas (0,25), as spreadsheets in half of Europe write them."""
+    cells = [cell.strip() for row in table for cell in row.values() if isinstance(cell, str)]
+    if not any(_COMMA.fullmatch(cell) for cell in cells):
+        return table
+    return [
+        {name: cell.replace(",", ".") if isinstance(cell, str) else cell for name, cell in row.items()} for row in table
+    ]
+
+
+_COMMA = re.compile(r"[+-]?(?:0,\d+|\d+,(?:\d{1,2}|\d{4,}))(?:[eE][+-]?\d+)?")
+"""A number whose comma does not mark thousands."""
+
+
+def _tag(path: Path) -> str:
+    """The metric that TensorBoard names a file after, in which every slash became an underscore."""
+    shown = path.stem.rpartition("tag-")[2]
+    places = [place for place, sign in enumerate(shown) if sign == "_"]
+    tried = [shown, *(f"{shown[:place]}/{shown[place + 1 :]}" for place in places)]
+    return next((name for name in tried if meaning(name) is not None), shown)
+
+
+def _by_prefix(table: list[dict[str, Any]]) -> Runs:
+    """A line a row; several runs where columns of one metric stand under several names of runs."""
+    whole = [name for row in table[:1] for name in row]
+    exported = [name for name in whole if _EXPORTED.match(name) and _is_value(name)]
+    runs = {name: name[: -len(_column(name))].removesuffix(" - ") for name in exported}
+    labels = list(dict.fromkeys(runs.values()))
+    if len({_column(name) for name in exported}) == len(exported):
+        labels = []  # every metric stands once: it is one run
+    if len(labels) < 2:
+        return {"": [LogLine(_numbers({_column(name): cell for name, cell in row.items()})) for row in table]}
+    by_run: Runs = {}
+    for label in labels:
+        own = [name for name in whole if runs.get(name, label) == label]
+        lines = [LogLine(_numbers({_column(name): row[name] for name in own})) for row in table]
+        measured = {_column(name) for name in own if name in runs}
+        by_run[label] = [line for line in lines if measured & set(line.values)]
+    return by_run
 
 
 _NAMES = {"key", "metric", "tag", "name", "variable"}
@@ -41,17 +84,24 @@ _NAMES = {"key", "metric", "tag", "name", "variable"}
 _RUNS = ("run_id", "run_uuid", "run")
 
 
-def _from_long(table: list[dict[str, Any]], path: Path) -> list[LogLine]:
-    """A table with a row for every measurement: a line a step."""
-    runs = {row[column] for column in _RUNS for row in table if column in row}
-    if len(runs) > 1:
-        raise DataError(f"{path} holds {len(runs)} runs; write a file for each, then `lever doctor RUN.csv RUN.csv`")
+def runs_of_measurements(table: Sequence[Mapping[str, Any]]) -> Runs:
+    """A table with a row for every measurement: a line a step, by run."""
     named = sorted(_NAMES & set(table[0]))[0]
-    steps: dict[str, dict[str, Any]] = {}
+    steps: dict[str, dict[str, dict[str, Any]]] = {}
     for row in table:
-        place = next((row[name] for name in ("step", "epoch", "iteration") if row.get(name)), "")
-        steps.setdefault(place, {"step": place})[row[named]] = row["value"]
-    return [LogLine(_numbers(row)) for row in steps.values()]
+        run = next((str(row[name]) for name in _RUNS if row.get(name)), "")
+        place = next((row[name] for name in ("step", "epoch", "iteration") if row.get(name) not in (None, "")), "")
+        steps.setdefault(run, {}).setdefault(str(place), {"step": place})[str(row[named])] = row["value"]
+    found = {run: [LogLine(_numbers(row)) for row in own.values()] for run, own in steps.items()}
+    return found if len(found) > 1 else dict(zip([""], found.values(), strict=True))
+
+
+def measurements_of_json(values: Any) -> Runs:
+    """What MLflow's server answers, or a list of such objects: a metric, its value and its step in each."""
+    rows = values.get("metrics") if isinstance(values, Mapping) else values
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) and "value" in row for row in rows):
+        return {}
+    return runs_of_measurements(rows) if all(_NAMES & set(row) for row in rows) else {}
 
 
 def lines_of_json(values: Any) -> list[LogLine]:
@@ -65,8 +115,13 @@ def lines_of_json(values: Any) -> list[LogLine]:
     return lines_of(values) if any(meaning(name) is not None for row in values for name in _flat(row)) else []
 
 
+def _is_value(name: str) -> bool:
+    """Whether a column of an exported chart is the metric itself, not its smallest or largest value."""
+    return not name.endswith(("__MIN", "__MAX"))
+
+
 def _column(name: str) -> str:
-    return name if name.endswith(("__MIN", "__MAX")) else _EXPORTED.sub("", name)
+    return _EXPORTED.sub("", name) if _is_value(name) else name
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
