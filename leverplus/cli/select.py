@@ -157,8 +157,10 @@ def read_queries(path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: must be an object with a question")
         question, image = row.get("question", row.get("text")), row.get("image")
-        if not isinstance(question, str) or not isinstance(image, (str, type(None))):
-            raise DataError(f"{path}, line {number}: needs a question, a text; image is a path or null")
+        if not isinstance(question, str) or not question.strip() or not isinstance(image, (str, type(None))):
+            raise DataError(
+                f"{path}, line {number}: needs a question, a text that is not empty; image is a path or null"
+            )
         beside = path.parent / image if image and "://" not in image and image[:5] != "data:" else image
         queries.append({"question": question, "image": beside or None})
     if not queries:

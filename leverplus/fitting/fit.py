@@ -200,10 +200,13 @@ def _one_sentence(problems: str, data: FoundData) -> str:
     unlisted = [int("".join(filter(str.isdecimal, line)) or 0) for line in more]  # "... and 12 more"
     others = len(found) - 1 + sum(unlisted)
     where = " ".join(f"{key}={value}" for key, value in data.values.items() if key != "name")
-    listed = f"; {others} more problems: `lever task check {data.name} --set {where}` lists them" if others else ""
+    count = "1 more problem" if others == 1 else f"{others} more problems"
+    listed = f"; {count}: `lever task check {data.name} --set {where}` lists them" if others else ""
     file = Path(str(data.values.get("file", data.name)))
-    named = found[0].replace(file.name, data.source or str(file))  # records have the same lines in both files
-    return f"{named}{listed}" if named != found[0] else f"{data.source or file}: {found[0]}{listed}"
+    if not found[0].startswith(file.name):
+        return f"{data.source or file}: {found[0]}{listed}"
+    named = found[0].removeprefix(file.name)  # records have the same lines in both files
+    return f"{data.source or file}{named}{listed}"
 
 
 def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> tuple[dict[str, Any], int]:
@@ -262,8 +265,10 @@ def _named_model(model: dict[str, Any], wanted: FitRequest, say: Say) -> dict[st
     given = {key: wanted.model_settings[key] for key in ("key_env",) if key in wanted.model_settings}
     url = section["url"]
     served = [str(own["id"]) for own in Client(ModelSection(url=url, name="any", retries=1, **given)).models()]
+    if not served:
+        raise LeverError(f"{url} lists no models; most addresses end in /v1, else name the model: --model {url}#NAME")
     if len(served) != 1:
-        shown = ", ".join(f"{url}#{name}" for name in served[:10]) or "none"
+        shown = ", ".join(f"{url}#{name}" for name in served[:10])
         raise LeverError(f"{url} serves {len(served)} models; name one with --model: {shown}")
     say(f"model: {url} serves {served[0]}")
     return {**model, "model": {**section, "name": served[0]}}

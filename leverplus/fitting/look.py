@@ -36,6 +36,9 @@ FEW_LABELS = 60
 ALIKE = 0.8
 """Two texts are near-duplicates when they share this part of their words."""
 
+SPLITS = {"train": "train", "validation": "dev", "valid": "dev", "val": "dev", "dev": "dev", "test": "test"}
+"""Names of splits elsewhere, and ours."""
+
 COMPARED = 200
 """Texts that one text is compared with at most: those that share its rarest words."""
 
@@ -61,11 +64,12 @@ def find_data(data: str | Path, images: str | None, prepared: Path) -> FoundData
         values = {"name": name, **({"folder": folder} if colon else {})}
         return FoundData(name, values, (f"the data are task {name}",))
     path = shipped(text)
-    if path.is_dir():
-        from leverplus.fitting.tables import rows_of_folder
+    if path.is_dir() or (path.is_file() and path.suffix == ".parquet"):
+        from leverplus.fitting.tables import read_tables
 
-        rows, images = rows_of_folder(path, prepared.with_suffix(""))
-        return _of_rows(rows, path, images, prepared, written=True)
+        found = read_tables(path, prepared.with_suffix(""))
+        made = _of_rows(found.rows, path, found.pictures, prepared, written=True)
+        return replace(made, said=(*made.said, *found.said))
     if not path.is_file():
         raise MissingFile(
             f"there is no file {path}; give a JSONL file, a folder of a data set, or a task as NAME:FOLDER"
@@ -78,7 +82,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8; save it as UTF-8"
         raise DataError(f"{path} cannot be read ({reason})") from error
     if other := other_format(path, text):
         raise DataError(f"{path} {other}")
@@ -106,6 +110,10 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
     if len(rows) < FEWEST_ITEMS:
         held = "1 record" if len(rows) == 1 else f"{len(rows)} records"
         raise DataError(f"{path} has {held}; at least {FEWEST_ITEMS} are needed, 200 or more make sense")
+    if _group(rows[0]) and len({_group(row) for row in rows}) == 1:
+        raise DataError(
+            f"{path}: all {len(rows):,} records have the same text or picture; there is nothing to choose by"
+        )
     place = {"images": images} if images else {}
     given, rows = rows, [_with_words(row) for row in rows]
     if all("text" in row and "label" in row for row in rows):
@@ -119,6 +127,11 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
     missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
     if missing is not None:
         keys = ", ".join(map(str, rows[missing - 1]))[:100]
+        if "text" in rows[missing - 1] and any(_question(row) for row in rows):
+            raise DataError(
+                f"{path}: some records have a text and others a question, record {missing} has {keys}; write all with "
+                "text and label, or all with question and answer"
+            )
         raise DataError(
             f"{path}, record {missing} has {keys or 'no keys'}; needed are text and label, or question and answer"
         )
@@ -145,9 +158,10 @@ def pictures_beside(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _with_words(row: dict[str, Any]) -> dict[str, Any]:
-    """A record whose label and answers are texts; numbers and truth values are written as JSON writes them."""
-
+    """A record whose label and answers are texts (numbers as JSON writes them), with our name of its split."""
     own = {key: as_word(value) if key in ("label", "answer") else value for key, value in row.items()}
+    if isinstance(own.get("split"), str):
+        own["split"] = SPLITS.get(own["split"].strip().lower(), own["split"])
     if isinstance(row.get("answers"), list):
         own["answers"] = [as_word(value) for value in row["answers"]]
     return own
@@ -162,8 +176,7 @@ def _dealt(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return rows
     groups: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
-        text = str(row.get("text", row.get("question", "")))
-        groups[str(row.get("image") or " ".join(text.lower().split()))].append(place)
+        groups[_group(row)].append(place)
     order = sorted(groups, key=lambda name: sha256(name.encode()).digest())
     split: dict[int, str] = {}
     for wanted in ("test", "dev"):
@@ -173,6 +186,12 @@ def _dealt(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             count += len(own)
             split |= dict.fromkeys(own, wanted)
     return [{**row, "split": split.get(place, "train")} for place, row in enumerate(rows)]
+
+
+def _group(row: Mapping[str, Any]) -> str:
+    """What must stay in one split: its picture, or the words of its text."""
+    text = str(row.get("text", row.get("question", "")))
+    return str(row.get("image") or " ".join(text.lower().split()))
 
 
 def _questions(

@@ -9,54 +9,73 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leverplus.errors import DataError
+from leverplus.fitting.look import SPLITS
 from leverplus.rundir import read_json
 
 QUESTIONS = ("question", "text", "sentence", "content", "title")
 ANSWERS = ("answers", "answer", "label", "labels", "coarse_label", "multiple_choice_answer")
 PICTURES = ("image", "img", "picture")
-SPLITS = {"train": "train", "validation": "dev", "valid": "dev", "val": "dev", "dev": "dev", "test": "test"}
 
 
-def rows_of_folder(folder: Path, pictures: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """The records of a data set's folder, and the folder that its pictures were written to (None: it has none)."""
+@dataclass(frozen=True)
+class FoundTables:
+    """The records of a data set, the folder that its pictures were written to (None: it has none), what was seen."""
+
+    rows: list[dict[str, Any]]
+    pictures: str | None
+    said: tuple[str, ...] = ()
+
+
+def read_tables(place: Path, pictures: Path) -> FoundTables:
+    """The records of a data set's folder, or of one Parquet file; those that nobody labelled are left out."""
     rows: list[dict[str, Any]] = []
-    seen_picture = False
-    for split, table, names in _tables(folder):
+    seen_picture, number, unlabelled = False, 0, 0
+    for split, table, names in _tables(place):
         columns = table.column_names
         question, answer = _column(columns, QUESTIONS), _column(columns, ANSWERS)
         picture = next((name for name in PICTURES if name in columns), None)
         if question is None or answer is None:
             raise DataError(
-                f"{folder} has the columns {', '.join(columns)}; needed are one of {', '.join(QUESTIONS)} and one of "
+                f"{place} has the columns {', '.join(columns)}; needed are one of {', '.join(QUESTIONS)} and one of "
                 f"{', '.join(ANSWERS)}"
             )
         wanted = [name for name in (question, answer, picture, "id") if name is not None and name in columns]
         for row in table.select(list(dict.fromkeys(wanted))).to_pylist():
-            made = _record(row, question, answer, names)
+            made, number = _record(row, question, answer, names), number + 1
+            if made is None:
+                unlabelled += 1
+                continue
             if split:
                 made["split"] = split
-            made["id"] = f"{split or 'item'}-{row.get('id', len(rows))}"
+            made["id"] = f"{split or 'item'}-{row.get('id', number - 1)}"
             if picture is not None and row.get(picture) is not None:
-                made["image"], seen_picture = _keep_picture(row[picture], folder, pictures), True
+                made["image"], seen_picture = _keep_picture(row[picture], place, pictures), True
             rows.append(made)
+    if not rows and unlabelled:
+        raise DataError(f"{place}: none of {unlabelled:,} records has a label or an answer; a demonstration needs one")
     if len({row.get("split") for row in rows}) == 1:
         for row in rows:
             row.pop("split", None)  # one split alone is divided like a file without splits
-    return rows, str(pictures) if seen_picture else None
+    said = (f"{unlabelled:,} records without a label or an answer are left out",) if unlabelled else ()
+    return FoundTables(rows, str(pictures) if seen_picture else None, said)
 
 
-def _record(row: Mapping[str, Any], question: str, answer: str, names: Sequence[str] | None) -> dict[str, Any]:
+def _record(row: Mapping[str, Any], question: str, answer: str, names: Sequence[str] | None) -> dict[str, Any] | None:
+    """A row as a record; None where nobody labelled it (null, or a class label of -1)."""
     value = row[answer]
-    if names is not None and isinstance(value, int):
-        return {"text": row[question], "label": names[value]}
-    if isinstance(value, str) and answer in ("label", "labels", "coarse_label"):
-        return {"text": row[question], "label": value}
     if isinstance(value, dict):  # answers as {"text": [...], ...}
         value = value.get("text") or value.get("answer")
+    if value is None or value == []:
+        return None
+    if names is not None and isinstance(value, int):
+        return {"text": row[question], "label": names[value]} if 0 <= value < len(names) else None
+    if isinstance(value, str) and answer in ("label", "labels", "coarse_label"):
+        return {"text": row[question], "label": value}
     if isinstance(value, list):
         value = [own.get("answer", "") if isinstance(own, dict) else str(own) for own in value]
     return {"question": row[question], "answers": value if isinstance(value, list) else [str(value)]}
@@ -71,6 +90,13 @@ def _tables(folder: Path) -> Iterator[tuple[str, Any, list[str] | None]]:
     import pyarrow as arrow
     from pyarrow import parquet
 
+    if folder.is_file():
+        try:
+            table = parquet.read_table(folder)
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise DataError(f"{folder} cannot be read as a data set ({error})") from error
+        yield "", table, _label_names(table)
+        return
     if (folder / "dataset_dict.json").is_file():
         for name in read_json(folder / "dataset_dict.json").get("splits", []):
             for _, table, names in _tables(folder / str(name)):
@@ -109,7 +135,7 @@ def _keep_picture(value: Any, folder: Path, pictures: Path) -> str:
     content = value.get("bytes") if isinstance(value, dict) else None
     if content is None:
         path = Path(value["path"] if isinstance(value, dict) else str(value))
-        path = path if path.is_absolute() else folder / path
+        path = path if path.is_absolute() else (folder if folder.is_dir() else folder.parent) / path
         if not path.is_file():
             raise DataError(f"{folder}: there is no picture {path}")
         content = path.read_bytes()

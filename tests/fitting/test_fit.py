@@ -23,7 +23,7 @@ from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
 
 sys.path += [str(Path(__file__).parents[1] / "backends")]
-from speaking_server import CAPITALS, speaking
+from speaking_server import CAPITALS, Handler, Served, serving, speaking
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -130,6 +130,9 @@ def test_the_data_say_what_they_are(tmp_path: Path, rows: list[Any], kind: str, 
         ([{"text": f"q{n}", "label": None} for n in range(50)], "d.jsonl, line 1: needs a text and a label"),
         ([{"id": "1", "question": f"q{n}", "answer": f"a{n}"} for n in range(50)], "the id 1 was used before"),
         ([{"id": n, "question": "q", "answer": f"a{n}", "image": f"{n}.png"} for n in range(50)], "is not there"),
+        ([{"text": "the same", "label": "ab"[n % 2]} for n in range(50)], "all 50 records have the same text"),
+        ([*labelled(50), {"question": "q", "answer": "warm"}], "some records have a text and others a question"),
+        ([{**row, "split": "later"} for row in labelled(50)], "d.jsonl, line 1: split is 'later'"),
     ],
 )
 def test_bad_data_are_one_sentence_and_nothing_is_asked(
@@ -286,6 +289,13 @@ def test_numbers_are_taken_as_words(tmp_path: Path) -> None:
     assert find_data(write(tmp_path / "q.jsonl", rows), None, tmp_path / "q.made.jsonl").name == "jsonl"
 
 
+def test_other_names_of_splits_are_known(tmp_path: Path) -> None:
+    rows = [{**row, "split": ("train", "Validation", "test")[max(0, n - 48)]} for n, row in enumerate(labelled(51))]
+    find_data(write(tmp_path / "d.jsonl", rows), None, tmp_path / "made.jsonl")
+    splits = [json.loads(line)["split"] for line in (tmp_path / "made.jsonl").read_text().splitlines()]
+    assert splits == ["train"] * 49 + ["dev", "test"]
+
+
 @pytest.mark.parametrize("count", [40, 60, 100, 199])
 def test_few_records_are_dealt_exactly_and_copies_stay_together(tmp_path: Path, count: int) -> None:
     rows = labelled(count - 6)
@@ -325,6 +335,20 @@ def test_a_server_without_a_name_is_asked_what_it_serves_and_an_instruction_is_t
     made = (tmp_path / "o.toml").read_text()
     assert 'instruction = "Name the city."' in made
     assert 'name = "speaker-1"' in made
+
+
+def test_an_address_that_lists_no_models_is_said_to_lack_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unlisted(Handler):
+        def do_GET(self) -> None:
+            self._send(404, {"error": "not found"})
+
+    data, served = write(tmp_path / "d.jsonl", labelled(60)), Served()
+    with serving(Unlisted, served):
+        address = served.url.removesuffix("/v1")
+        said = refusal([str(data), "--model", address, "--out", str(tmp_path / "o")], 1, capsys)
+    assert f"{address} lists no models; most addresses end in /v1" in said
 
 
 def test_calls_pay_for_a_pilot_by_a_tenth_and_small_plans_have_none() -> None:
