@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 GRADED_TASKS = ("coco_captions",)
 """Tasks whose metric grades how near an answer came, so that labels of other questions say little of it."""
 
+WORLD_READS = 8
+"""As `leverplus.world.model.MAX_DEMOS`, whose import would load torch."""
+
 
 def failures(recipe: Recipe) -> list[str]:
     """Values that are allowed by themselves and would end the run later, often after calls were paid for."""
@@ -192,6 +195,10 @@ def _section_contradictions(sections: Mapping[str, Any]) -> list[str]:
         found.append(f"pool.size = {pool.size}: must be at least the largest of eval.shots = {eval_shots}")
     if pool and score and pool.size < max(score.shots, dev_shots):
         found.append(f"pool.size = {pool.size}: must be at least score.shots and every one of score.dev_shots")
+    if score and score.backend == "world" and max(score.shots, dev_shots, eval_shots) > WORLD_READS:
+        found.append(
+            f'score.backend = "world": its model reads at most {WORLD_READS} demonstrations; use no more in eval.shots'
+        )
     if select and select.max_shots < eval_shots:
         found.append(f"select.max_shots = {select.max_shots}: eval.shots asks for {eval_shots}")
     if select and select.max_shots < dev_shots:

@@ -131,3 +131,13 @@ def test_recipes_lists_a_dozen_unless_all_are_asked_for(capsys: pytest.CaptureFi
     assert len(capsys.readouterr().out.splitlines()) == 13
     assert main(["recipes", "--all", "--json"]) == 0
     assert {"plan7", "own_labels", "gallery/healthy"} <= set(json.loads(capsys.readouterr().out))
+
+
+def test_the_world_is_not_asked_for_more_demonstrations_than_its_model_reads() -> None:
+    from leverplus.recipe.rules import WORLD_READS
+    from leverplus.world.model import MAX_DEMOS
+
+    assert WORLD_READS == MAX_DEMOS
+    load_recipe("world", ["eval.shots=[1,8]"])
+    with pytest.raises(RecipeError, match="its model reads at most 8 demonstrations"):
+        load_recipe("world", ["eval.shots=[1,16]", "select.max_shots=16"])
