@@ -253,10 +253,51 @@ def test_a_gap_nobody_measured_stays_unknown() -> None:
     assert mean_gap([measured, {}]) is None
 
 
-def test_the_page_shows_both_forms_as_they_were_measured_or_says_that_they_were_not() -> None:
-    kept = ROOT / "docs" / "plans_documents.json"
-    shown = plans_markdown(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else "Not measured yet.\n"
-    assert f"<!-- forms -->\n{shown}<!-- /forms -->" in (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+FORMS = json.loads((ROOT / "docs" / "plans_documents.json").read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_both_forms_as_they_were_measured() -> None:
+    page = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+    assert f"<!-- forms -->\n{plans_markdown(FORMS)}<!-- /forms -->" in page
+
+
+def test_every_plan_was_measured_in_both_forms_with_an_interval() -> None:
+    rows = {row["recipe"]: row for row in FORMS["recipes"]}
+    assert set(rows) == {form for name in PLANS for form in (name, f"documents/{name}_documents")}
+    assert (FORMS["failed"], FORMS["quick"], FORMS["seeds"], FORMS["n"]) == ({}, False, 1, 400)
+    for name, row in rows.items():
+        theirs = name.startswith("documents/") and name != "documents/baseline_documents"
+        assert row["from"] == ("documents/baseline_documents" if theirs else BASELINE)
+        assert (row["difference"] is None) == (name == BASELINE)
+        low, high = row["difference"]["ci95"] if row["difference"] else (-1.0, 1.0)
+        assert low <= (row["difference"] or {"diff": 0.0})["diff"] <= high
+
+
+COUNTED = {8: "eight"}
+
+
+def test_the_pages_tell_of_both_forms_what_the_table_says() -> None:
+    """Ranges, counts and intervals in the sentences are those of the rows."""
+    own = [row for row in FORMS["recipes"] if row["from"] == "documents/baseline_documents"]
+    noise = [100 * row["difference"]["diff"] for row in own if row["difference"]["within_noise"]]
+    below = [row for row in own if not row["difference"]["within_noise"]]
+    mended = [row["difference"] for row in FORMS["recipes"] if not row["recipe"].startswith("documents/")]
+    worse = [found for found in mended if found and not found["within_noise"]]
+    points = [100 * found["diff"] for found in mended if found]
+    low, high = (100 * bound for bound in below[0]["difference"]["ci95"])
+    said = (
+        f"{len(noise)} of {len(own)} plans lie between {min(noise):.2f} and {max(noise):+.2f} points",
+        f"{100 * below[0]['difference']['diff']:.2f} (95 % interval {low:.1f} to {high:.1f})",
+        f"between {min(points):.2f} and {max(points):+.2f}, {COUNTED[len(worse)]} of them below",
+    )
+    results = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    for sentence in said:
+        assert sentence in results, sentence
+    page = " ".join((ROOT / "docs" / "plans.md").read_text(encoding="utf-8").split())
+    assert said[0] in page
+    assert f"In the mended form {COUNTED[len(worse)]} plans are below their baseline" in page
+    assert [row["recipe"] for row in below] == ["documents/run003_documents"]
+    assert all(found["diff"] < 0.0 for found in worse)
 
 
 WARMED_ALIKE = ("plan5", "plan6", "exp1_2", "exp2_2", "exp_conditional", "run000_advised")
