@@ -35,4 +35,6 @@ def render_prompt(
 
         tokenizer, processor = load_words(find_model(model).folder)
         return prompts_for(tokenizer, processor, model).text(request)
-    raise LeverError(f'the prompts of score.backend = "{backend}" are no text; those of "hf" and "openai" are')
+    raise LeverError(
+        f'the prompts of score.backend = "{backend}" cannot be written as text; those of "hf" and "openai" are'
+    )

@@ -54,7 +54,10 @@ class WorldBackend:
                     f"the world's model reads at most {MAX_DEMOS} demonstrations, not {len(request.demos)}"
                 )
             if not request.references:
-                raise ScoringError(f"query {request.query.id} has no reference answers to weigh")
+                raise ScoringError(
+                    f"query {request.query.id} has no true answers whose probability could be measured; "
+                    "run `lever task check`"
+                )
             by_shots[len(request.demos)].append(place)
         replies: dict[int, Reply] = {}
         for places in by_shots.values():

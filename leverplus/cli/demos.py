@@ -113,5 +113,5 @@ def read_demos(path: Path) -> list[dict[str, Any]]:
             own["image"] = path.parent / own["image"]
         rows.append(own)
     if not rows:
-        raise LeverError(f"{path} holds no demonstration; write one JSON object a line")
+        raise LeverError(f"{path} holds no demonstration; write one JSON object on each line")
     return rows

@@ -35,7 +35,10 @@ def audit_table(args: argparse.Namespace) -> dict[str, Any]:
     table = read_table([shipped(name.strip()) for name in args.table.split(",")])
     alone = np.flatnonzero(np.diff(table.starts) == 1)
     if not len(alone):
-        raise DataError(f"{args.table} holds no answer with one demonstration; effects are measured one at a time")
+        raise DataError(
+            f"{args.table} holds no answer with one demonstration; effects are measured with one "
+            "demonstration in the prompt"
+        )
     demos = table.demos[table.starts[alone]]
     data = Measured.of(table.queries[alone], demos, table.accuracy[alone], len(table.ids.texts))
     found = audit(data, table.ids.texts)

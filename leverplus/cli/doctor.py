@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         return _show_gallery(args.json)
     if not args.targets:
         raise WrongUsage(
-            "say what to look at: `lever doctor TARGET`, or --gallery for the runs with known mistakes that ship"
+            "name what to examine: `lever doctor TARGET`, or list the recipes with known mistakes: `lever "
+            "doctor --gallery`"
         )
     if args.reward is not None or args.weights:
         return _show_spread(args)

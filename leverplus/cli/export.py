@@ -64,7 +64,7 @@ def _groups(args: argparse.Namespace) -> str:
     if imported and file.numbers:
         file = rename_items(file, file.numbers)
     if file.kind != args.format:
-        raise DataError(f"{args.source} holds {file.kind} data, which has not all that {args.format} data need")
+        raise DataError(f"{args.source} holds {file.kind} data, which lacks some of what {args.format} data need")
     write = write_rl if file.kind == "rl" else write_beam
     write_json_value(args.out, write(file))
     return f"{len(file.entries):,} queries, {sum(len(entry.candidates) for entry in file.entries):,} sequences"

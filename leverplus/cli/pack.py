@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.fixed and args.arm not in (None, "fixed"):
-        raise WrongUsage("--fixed names the list of arm fixed; leave --arm out")
+        raise WrongUsage("--fixed is for --arm fixed; leave --arm out, or write --arm fixed")
     with Bars(quiet=args.json) as bars:
         made = open_from_folder(args.run, args.store, bars, at_work=False)
         from leverplus.rundir import read_json

@@ -159,7 +159,7 @@ def read_queries(path: Path) -> list[dict[str, Any]]:
         question, image = row.get("question", row.get("text")), row.get("image")
         if not isinstance(question, str) or not question.strip() or not isinstance(image, (str, type(None))):
             raise DataError(
-                f"{path}, line {number}: needs a question, a text that is not empty; image is a path or null"
+                f"{path}, line {number}: needs a question, a text that is not empty; image may be a path or null"
             )
         beside = path.parent / image if image and "://" not in image and image[:5] != "data:" else image
         queries.append({"question": question, "image": beside or None})

@@ -155,7 +155,7 @@ def _read_log(path: Path, chosen: Mapping[str, str]) -> Record:
     lines = read_log_lines(path)
     _refuse_data_set(path, lines)
     if not any(value is not None for line in lines_of(lines) for value in line.values.values()):
-        raise DataError(f"{path}: no line has a number of a training; {READ}")
+        raise DataError(f"{path}: no line holds a number that a training would log; {READ}")
     if chosen or not any("stage" in line for line in lines):
         return record_of({"": lines_of(lines)}, str(path), chosen)
     return Record(source=str(path), series=series_of(lines, {}))
@@ -171,7 +171,8 @@ def _refuse_data_set(path: Path, rows: Sequence[Any]) -> None:
     else:
         return
     raise DataError(
-        f"{path} is a data set of {len(records):,} items, no training; type `lever task check {task} --set file={path}`"
+        f"{path} is a data set of {len(records):,} items, not a training; type `lever task check {task} "
+        f"--set file={path}`"
     )
 
 

@@ -51,7 +51,7 @@ class ListScores:
         values = np.asarray(scores, np.float64)
         about = np.zeros((len(rows), 0)) if features is None else np.asarray(features, np.float64)
         if members.ndim != 2 or not (len(rows) == len(members) == len(values) == len(about)) or not len(rows):
-            raise DataError("queries, lists, scores and features of lists must be of one length above 0")
+            raise DataError("queries, lists, scores and features of lists must have the same length, at least 1")
         if members.min() < NOBODY or members.max() >= demonstrations:
             raise DataError(f"demonstrations must be numbered from 0 to {demonstrations - 1}")
         if not np.isfinite(values).all() or not np.isfinite(about).all():
@@ -126,7 +126,9 @@ class _Fixed:
         self.basis, self.strength, self.axes = basis[:, kept], strength[kept], self.axes[kept]
         self.free = len(queries) - len(self.size) - int(kept.sum())
         if self.free <= 0:
-            raise DataError("every query was asked with one list only; effects in company need at least two a query")
+            raise DataError(
+                "every query was asked with one list only; effects in longer lists need at least two lists for a query"
+            )
 
     def _centred(self, columns: Floats) -> Floats:
         sums = np.zeros((len(self.size), columns.shape[1]))

@@ -48,7 +48,9 @@ class Measured:
         """Checked arrays; a number outside 0 .. demonstrations - 1 and scores that are no numbers are refused."""
         columns = np.asarray(queries, np.int64), np.asarray(demos, np.int64), np.asarray(scores, np.float64)
         if len({len(column) for column in columns}) != 1 or not len(columns[0]):
-            raise DataError(f"queries, demos and scores must be of one length above 0; got {[len(c) for c in columns]}")
+            raise DataError(
+                f"queries, demos and scores must have the same length, at least 1; got {[len(c) for c in columns]}"
+            )
         if columns[1].min() < 0 or columns[1].max() >= demonstrations:
             raise DataError(f"demonstrations must be numbered from 0 to {demonstrations - 1}")
         if not np.isfinite(columns[2]).all():
@@ -168,7 +170,9 @@ class _Design:
         rest = self.centred(scores)
         rows, queries = len(rest), len(self.per_query)
         if rows <= queries:
-            raise DataError("every query was measured with one demonstration only; effects need at least two a query")
+            raise DataError(
+                "every query was measured with one demonstration only; effects need at least two for each query"
+            )
         seen = self.information > SMALLEST
         sums = np.bincount(self.demo, rest, minlength=self.size)
         between = float((sums[seen] ** 2 / self.information[seen]).sum())

@@ -46,7 +46,7 @@ class StoredVectors:
             with np.load(self.path, allow_pickle=False) as file:
                 return {name: file[name] for name in ("keys", "vectors", "fingerprint")}
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{self.path} is no file of vectors ({error})") from error
+            raise DataError(f"{self.path} is not a file of vectors ({error})") from error
 
     @cached_property
     def _rows(self) -> dict[bytes, int]:

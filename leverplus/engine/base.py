@@ -26,5 +26,5 @@ def chunk_starts(requests: Sequence[Request], chunk: int) -> range:
 def answered_chunk(start: int, count: int, replies: Sequence[Reply], seconds: float) -> list[Answered]:
     """The replies to `count` requests from `start` on that were asked together; each took its share of the time."""
     if len(replies) != count:
-        raise ScoringError(f"the backend answered {len(replies)} of {count} prompts; a backend answers all")
+        raise ScoringError(f"the backend answered {len(replies)} of {count} prompts; a backend must answer all of them")
     return [Answered(start + place, reply, seconds / count) for place, reply in enumerate(replies)]

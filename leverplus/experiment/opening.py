@@ -69,7 +69,7 @@ def _refuse_occupied(folder: Path, stored: Mapping[str, Any]) -> None:
     leftovers = [name for name in (rundir.CHECKPOINTS, rundir.STATE, rundir.ACTIVE) if (folder / name).exists()]
     if leftovers:
         raise LeverError(
-            f"{folder} has {', '.join(leftovers)} but no run.json, so nobody knows which run they belong to; "
+            f"{folder} has {', '.join(leftovers)} but no run.json, so it is unknown which run they belong to; "
             f"choose a new folder with --out DIR, or delete {folder}"
         )
 
@@ -123,7 +123,7 @@ def load_run(
     recipe = replace(load_recipe(str(folder / rundir.RESOLVED)), name=manifest["recipe"])
     # settings that were added since are at their defaults: the file is compared, not the hash of today's settings
     if text_digest((folder / rundir.RESOLVED).read_text(encoding="utf-8")) != manifest.get("resolved_digest"):
-        raise LeverError(f"{folder}/resolved.toml is not the one this run was made with; start a new run")
+        raise LeverError(f"{folder}/resolved.toml was changed after this run was made; start a new run with --out DIR")
     store = store_path or default_store_path()
     return Run(
         recipe, folder, manifest["seed"], store, say, progress, strict=strict, at_work=at_work, log_to=tuple(log_to)

@@ -133,17 +133,18 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
                 "text and label, or all with question and answer"
             )
         raise DataError(
-            f"{path}, record {missing} has {keys or 'no keys'}; needed are text and label, or question and answer"
+            f"{path}, record {missing} has {keys or 'no keys'}; every record needs text and label, or "
+            "question and answer"
         )
     unanswered = [number for number, row in enumerate(rows, start=1) if not _answers(row)]
     if unanswered:
         raise DataError(
             f"{path}: {len(unanswered):,} of {len(rows):,} records have no answer, first record {unanswered[0]}; "
-            "a demonstration needs one"
+            "give every record an answer, or leave these out"
         )
     if len({answer for row in rows for answer in _answers(row)}) == 1:
         raise DataError(
-            f"{path}: all questions have the answer {_answers(rows[0])[0]!r}; there is nothing to tell apart"
+            f"{path}: all questions have the answer {_answers(rows[0])[0]!r}; give data with different answers"
         )
     if pictures_beside(rows) and not place and not written:
         place["images"] = str(path.parent)  # a file that is written anew lies elsewhere

@@ -24,7 +24,7 @@ def check_money(settings: Mapping[str, Any], model: str) -> None:
     if most is None:
         return
     if not most:
-        raise WrongUsage("--max-cost 0: must be above 0; leave it out for no bound, or spend nothing with --dry-run")
+        raise WrongUsage("--max-cost 0: must be above 0; leave it out for no limit, or spend nothing with --dry-run")
     if not given.get("price_in", 0) + given.get("price_out", 0):
         raise WrongUsage(
             f"--max-cost {most:g} needs the server's prices of a million tokens: give --price-in and --price-out"

@@ -97,7 +97,7 @@ def model_values(model: str) -> dict[str, Any]:
     if model.startswith(SHIPPED):
         files = sorted(shipped(model).parent.glob(f"{shipped(model).name}*.parquet"))
         if not files:
-            raise WrongUsage(f"--model {model}: no recorded table of this name travels with the package")
+            raise WrongUsage(f"--model {model}: no recorded table of this name comes with the package")
         return {"backend": "table", "model": {"name": ",".join(f"{SHIPPED}{path.name}" for path in files)}}
     if model.startswith("table:"):
         return {"backend": "table", "model": {"name": model.removeprefix("table:")}}

@@ -41,7 +41,9 @@ def import_file(path: Path, into: Path | None = None, names: Mapping[ItemId, Ite
         return _import_value(value, path, into, names)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} has the outline of a file of the earlier code, but not its form ({said})") from error
+        raise DataError(
+            f"{path} looks like a file of the earlier code, but is incomplete or changed ({said})"
+        ) from error
 
 
 def _import_value(value: Any, path: Path, into: Path | None, names: Mapping[ItemId, ItemId] | None) -> Imported:

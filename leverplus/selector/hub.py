@@ -29,7 +29,7 @@ def repository_of(address: str) -> tuple[str, str | None]:
     """The repository and the revision (None: the newest) that `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` names."""
     found = ADDRESS.fullmatch(address)
     if found is None:
-        raise LeverError(f"{address[:100]} is no address of a bundle; write it as hf://ORG/NAME")
+        raise LeverError(f"{address[:100]} is not the address of a bundle; write it as hf://ORG/NAME")
     return found[1], found[2]
 
 
@@ -42,7 +42,7 @@ def download_bundle(address: str, cache: Path | None = None) -> Path:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise MissingFile(f"{address} cannot be fetched ({reason})") from error
     if not (folder / MANIFEST).is_file():
-        raise MissingFile(f"{address} is no bundle: it has no {MANIFEST}")
+        raise MissingFile(f"{address} is not a bundle: it has no {MANIFEST}")
     return folder
 
 
@@ -50,7 +50,7 @@ def push_bundle(folder: Path, address: str, *, private: bool = True) -> str:
     """Upload a bundle and return its address on the hub."""
     hub, (name, revision) = _hub(), repository_of(address)
     if not (folder / MANIFEST).is_file():
-        raise MissingFile(f"{folder} is no bundle: it has no {MANIFEST}")
+        raise MissingFile(f"{folder} is not a bundle: it has no {MANIFEST}")
     try:
         hub.create_repo(name, private=private, exist_ok=True)
         told = hub.upload_folder(

@@ -233,7 +233,7 @@ def pack_run(
     if ranking is not None:
         wanted |= set(ranking.similarity) | ({"image"} if labels is not None and labels.text_share < 1.0 else set())
     if missing := wanted - set(held):
-        raise LeverError(f'arm "{arm}" needs vectors of {", ".join(sorted(missing))}, which this run has not')
+        raise LeverError(f'arm "{arm}" needs vectors of {", ".join(sorted(missing))}, which this run does not have')
     entries = run_entries(run, pictures)
     return write_bundle(
         folder,
@@ -263,7 +263,7 @@ def _ranking_of(run: Run, arm: str, found: Mapping[str, Any]) -> tuple[Ranking, 
 def _list_for_everybody(run: Run, shots: int | None, found: Mapping[str, Any]) -> Sequence[str]:
     """The list that the run's pilot found, of the length asked for, else of the one that dev shows best."""
     if not run.recipe.score.pilot:
-        raise LeverError("this run has looked for no list for everybody; name one with --fixed ID ID ...")
+        raise LeverError("this run did not search for a list for everybody; name one with --fixed ID ID ...")
     lists = fixed_lists(run)
     on_dev = ((found.get("advice") or {}).get("dev_accuracy") or {}).get("fixed") or {}
     if shots is None:

@@ -39,7 +39,7 @@ def clean_question(question: Any) -> str:
         raise LeverError(f"the question must be a text, not {type(question).__name__}")
     words = " ".join(question.split())
     if not words:
-        raise LeverError("the question is empty")
+        raise LeverError("the question is empty; give a text")
     if len(words) > LONGEST_QUESTION:
         raise LeverError(f"the question has {len(words):,} characters; at most {LONGEST_QUESTION:,} are taken")
     try:
@@ -108,7 +108,7 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
     flat = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     if array.dtype != np.uint8 or not flat or 0 in array.shape:
         raise LeverError(
-            f"an array of {array.dtype} and shape {array.shape} is no picture; give uint8 of shape (height, width), "
+            f"an array of {array.dtype} and shape {array.shape} is not a picture; give uint8 of shape (height, width), "
             "(height, width, 3) or (height, width, 4)"
         )
     return as_rgb(Image.fromarray(array))

@@ -98,7 +98,7 @@ def test_nine_demonstrations_and_no_references_are_refused(task, backend) -> Non
     (request,) = requests_of(task, 8, 1)
     with pytest.raises(ScoringError, match="at most 8 demonstrations, not 9"):
         backend.answer([replace(request, demos=(*request.demos, task.items("train")[0]))])
-    with pytest.raises(ScoringError, match="no reference answers to weigh"):
+    with pytest.raises(ScoringError, match="no true answers whose probability"):
         backend.answer([replace(request, references=())])
 
 

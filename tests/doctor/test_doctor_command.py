@@ -102,7 +102,7 @@ def test_the_gallery_is_listed_with_what_each_run_shows(capsys):
 
 def test_asking_for_nothing_is_wrong_usage(capsys):
     assert main(["doctor"]) == 2
-    assert "say what to look at" in capsys.readouterr().err
+    assert "name what to examine" in capsys.readouterr().err
 
 
 STRANGE = {
@@ -130,12 +130,16 @@ LABELS = json.dumps({"text": "good", "label": "positive"}) + "\n"
     [
         ("empty.json", b"", "is empty; the doctor reads a run folder"),
         ("empty.md", b" \n ", "is empty"),
-        ("data.jsonl", DATA.encode() * 3, "is a data set of 3 items, no training; type `lever task check jsonl --set"),
+        (
+            "data.jsonl",
+            DATA.encode() * 3,
+            "is a data set of 3 items, not a training; type `lever task check jsonl --set",
+        ),
         ("data.json", f"[{DATA},{DATA}]".encode(), "is a data set of 2 items"),
         ("data.txt", DATA.encode() * 2, "is a data set of 2 items"),
         ("labels.jsonl", LABELS.encode() * 2, "type `lever task check labels --set"),
         ("null.jsonl", b"null\nnull\n", "line 1 is not JSON or is no JSON object"),
-        ("words.jsonl", b'{"a": "b"}\n', "no line has a number of a training"),
+        ("words.jsonl", b'{"a": "b"}\n', "no line holds a number that a training would log"),
         ("latin.jsonl", b'{"a": "caf\xe9"}\n{"a": 1}\n', "no metric was recognised"),
         ("list.json", b"[1, 2]", "holds a JSON list, not an object"),
         ("cut.json", b'{"7": {"pointer_cand', "is not a JSON file, or was cut off"),

@@ -114,7 +114,7 @@ def test_lists_may_differ_in_length_and_a_demonstration_never_shown_has_no_effec
 
 
 def test_one_list_a_query_is_refused():
-    with pytest.raises(DataError, match="at least two a query"):
+    with pytest.raises(DataError, match="at least two lists for a query"):
         estimate_company(ListScores.of([0, 1], [[0], [1]], [0.0, 1.0], None, 2))
 
 

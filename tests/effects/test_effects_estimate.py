@@ -132,7 +132,7 @@ def test_an_effect_without_its_own_row_is_that_of_the_other_rows() -> None:
 
 
 def test_what_cannot_be_estimated_is_said() -> None:
-    with pytest.raises(DataError, match="at least two a query"):
+    with pytest.raises(DataError, match="at least two for each query"):
         estimate_effects(Measured.of([0, 1], [0, 0], [0.0, 1.0], 1))
     with pytest.raises(DataError, match="numbered from 0 to 1"):
         Measured.of([0, 0], [0, 2], [0.0, 1.0], 2)

@@ -125,7 +125,7 @@ def test_demonstrations_that_are_too_long_together_are_refused_with_the_keys(
     before = asked.count
     outcome = run_rows(tmp_path, asked, rows, small_recipe(tiny_models))
     assert outcome.end == "refused", outcome.message
-    assert "a prompt with 2 demonstrations of middling length takes" in outcome.message
+    assert "a prompt with 2 demonstrations of typical length takes" in outcome.message
     assert "room for 4,096; show fewer (`lever fit --shots`; eval.shots and score.dev_shots" in outcome.message
     assert asked.count == before
 

@@ -120,7 +120,7 @@ def test_what_is_not_there_is_one_sentence(hub: dict[str, bytes], tmp_path: Path
     with pytest.raises(MissingFile, match="hf://org/nobody cannot be fetched"):
         download_bundle("hf://org/nobody", tmp_path / "cache")
     hub["README.md"] = b"empty"
-    with pytest.raises(MissingFile, match=r"is no bundle: it has no bundle\.json"):
+    with pytest.raises(MissingFile, match=r"is not a bundle: it has no bundle\.json"):
         download_bundle("hf://org/mine", tmp_path / "cache")
     with pytest.raises(MissingFile, match="is no bundle"):
         push_bundle(tmp_path, "hf://org/mine")
@@ -128,6 +128,6 @@ def test_what_is_not_there_is_one_sentence(hub: dict[str, bytes], tmp_path: Path
 
 @pytest.mark.parametrize("address", ["hf://", "hf://org", "hf://a/b/c", "hf://a/../b", "hf://a b/c"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(LeverError, match="is no address of a bundle"):
+    with pytest.raises(LeverError, match="is not the address of a bundle"):
         repository_of(address)
     assert repository_of("hf://org/mine@v1") == ("org/mine", "v1")

@@ -83,7 +83,7 @@ def test_many_are_chosen_as_one_by_one_with_shared_options(client) -> None:
     assert len(found["results"][-1]["demos"]) == 1
     wrong = client.post("/select_many", json={"queries": [{"question": "a"}, {"question": " "}]})
     assert wrong.status_code == 422
-    assert said(wrong) == "query 1: the question is empty"
+    assert said(wrong) == "query 1: the question is empty; give a text"
 
 
 def test_an_added_demonstration_is_chosen_at_once_and_a_deleted_one_never_again(folder: Path, client) -> None:

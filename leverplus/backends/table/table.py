@@ -146,7 +146,8 @@ def _open(path: Path) -> Any:
     missing = [name for name in REQUIRED if name not in file.schema_arrow.names]
     if missing:
         raise DataError(
-            f"{path} is no recorded table: it has no column {', '.join(missing)}; a table has query, demos, accuracy, "
+            f"{path} is not a recorded table: it has no column {', '.join(missing)}; a table has query, "
+            "demos, accuracy, "
             "gt_prob and answer"
         )
     return file

@@ -89,7 +89,7 @@ def test_a_prompt_that_is_too_long_names_its_query(backend: HfBackend) -> None:
 
 
 def test_demonstrations_that_cannot_fit_together_are_refused_before_anything_is_asked(section: ModelSection) -> None:
-    """No text is too long alone; eight of middling length are."""
+    """No text is too long alone; eight of typical length are."""
 
     class Wordy(ColourTask):
         def items(self, split):
@@ -98,7 +98,7 @@ def test_demonstrations_that_cannot_fit_together_are_refused_before_anything_is_
 
     backend = HfBackend(Wordy(pictures=False), section)
     assert backend.require_room(1) == ""
-    with pytest.raises(DataError, match=r"8 demonstrations of middling length takes .* room for 4,096; show fewer"):
+    with pytest.raises(DataError, match=r"8 demonstrations of typical length takes .* room for 4,096; show fewer"):
         backend.require_room(8)
 
 

