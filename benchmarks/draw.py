@@ -64,43 +64,51 @@ def cut(words: str, most: int) -> str:
     return words if len(words) <= most else words[: most - 1].rstrip() + "…"
 
 
+def idea_card(kept: dict[str, Any], kind: str, x: int, y: int) -> list[str]:
+    """A recorded question with one demonstration in front of it, and what the model wrote."""
+    shown = kept["example"]
+    demo, right = shown[kind]["demo"], kind == "right"
+    colour, mark = (GOOD, "✓") if right else (BAD, "✗")
+    title = "an example that fits" if right else "an example taken by chance"
+    written = f"the model writes: {shown[kind]['answer']}"
+    return [
+        f'<rect x="{x}" y="{y}" width="410" height="228" rx="8" fill="none" stroke="{PALE}" stroke-width="2"/>',
+        text(x + 16, y + 24, title, font_weight="bold"),
+        text(x + 16, y + 48, "Picture: " + cut(demo["caption"], 50), fill=GREY),
+        text(x + 16, y + 68, "Q: " + cut(demo["question"], 58)),
+        text(x + 16, y + 88, "A: " + demo["answer"]),
+        line((x + 16, y + 102), (x + 394, y + 102), PALE),
+        text(x + 16, y + 126, "Picture: " + cut(shown["query"]["caption"], 50), fill=GREY),
+        text(x + 16, y + 146, "Q: " + cut(shown["query"]["question"], 58)),
+        text(x + 16, y + 166, "A:"),
+        text(x + 16, y + 206, written, font_weight="bold", fill=colour, font_size="15"),
+        text(x + 394, y + 206, mark, fill=colour, font_size="22", text_anchor="end"),
+    ]
+
+
+IDEA = "The same question with two different examples in front of it"
+
+
 def idea_picture(kept: dict[str, Any]) -> str:
     """One recorded question with two different demonstrations in front of it."""
-    shown = kept["example"]
-    parts = [
-        text(
-            20, 26, "One question, one frozen model, two different worked examples", font_size="16", font_weight="bold"
-        )
-    ]
-    columns = (("wrong", 20, "an example taken by chance", BAD), ("right", 450, "an example that fits", GOOD))
-    for kind, x, title, colour in columns:
-        demo = shown[kind]["demo"]
-        parts += [
-            f'<rect x="{x}" y="44" width="410" height="228" rx="8" fill="none" stroke="{PALE}" stroke-width="2"/>',
-            text(x + 16, 68, title, font_weight="bold"),
-            text(x + 16, 92, "Picture: " + cut(demo["caption"], 50), fill=GREY),
-            text(x + 16, 112, "Q: " + cut(demo["question"], 58)),
-            text(x + 16, 132, "A: " + demo["answer"]),
-            line((x + 16, 146), (x + 394, 146), PALE),
-            text(x + 16, 170, "Picture: " + cut(shown["query"]["caption"], 50), fill=GREY),
-            text(x + 16, 190, "Q: " + cut(shown["query"]["question"], 58)),
-            text(x + 16, 210, "A:"),
-            text(
-                x + 16,
-                250,
-                f"the model writes: {shown[kind]['answer']}",
-                font_weight="bold",
-                fill=colour,
-                font_size="15",
-            ),
-        ]
-        parts.append(
-            text(x + 394, 250, "✗" if kind == "wrong" else "✓", fill=colour, font_size="22", text_anchor="end")
-        )
-    truth = shown["query"]["answer"]
+    title = "One question, one frozen model, two different worked examples"
+    truth = kept["example"]["query"]["answer"]
     caption = f"Recorded: OK-VQA, a caption in the picture's place, Qwen2.5-Coder-1.5B; the annotators said “{truth}”."
-    parts.append(text(20, 296, caption, fill=GREY, font_size="12"))
-    return svg(880, 310, "The same question with two different examples in front of it", parts)
+    parts = [text(20, 26, title, font_size="16", font_weight="bold")]
+    parts += idea_card(kept, "wrong", 20, 44) + idea_card(kept, "right", 450, 44)
+    return svg(880, 310, IDEA, [*parts, text(20, 296, caption, fill=GREY, font_size="12")])
+
+
+def narrow_idea_picture(kept: dict[str, Any]) -> str:
+    """The same for a phone: one card below the other."""
+    truth = kept["example"]["query"]["answer"]
+    parts = [text(10, 26, "One question, two different worked examples", font_size="16", font_weight="bold")]
+    parts += idea_card(kept, "wrong", 10, 44) + idea_card(kept, "right", 10, 288)
+    parts += [
+        text(10, 540, "Recorded: OK-VQA, a caption in the picture's place,", fill=GREY),
+        text(10, 560, f"Qwen2.5-Coder-1.5B; the annotators said “{truth}”.", fill=GREY),
+    ]
+    return svg(430, 572, IDEA, parts)
 
 
 def shots_picture(kept: dict[str, Any]) -> str:
@@ -410,6 +418,7 @@ def promises_picture(_: dict[str, Any]) -> str:
 
 PICTURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "idea.svg": idea_picture,
+    "idea_narrow.svg": narrow_idea_picture,
     "shots.svg": shots_picture,
     "effects.svg": effects_picture,
     "transfer.svg": transfer_picture,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -113,7 +114,16 @@ def _environment() -> jinja2.Environment:
     import jinja2
 
     loader = jinja2.FunctionLoader(_asset)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    made.filters["with_code"] = with_code
+    return made
+
+
+def with_code(words: Any) -> Any:
+    """A sentence for a page, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 
 def results_part(files: RunFiles) -> dict[str, Any]:

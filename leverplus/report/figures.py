@@ -192,7 +192,7 @@ FOREST = "Learned minus baseline, points with 95 % intervals (baseline · shots)
 def forest_figure(
     comparisons: Sequence[Mapping[str, Any]], compared: Sequence[str] | None = None, title: str = FOREST
 ) -> Figure:
-    """Paired differences with their intervals; those inside the noise are grey.
+    """Paired differences with their intervals; those within noise are grey.
 
     `compared` are the names of the rows, by default whom the learned arm is compared with.
     """
@@ -204,7 +204,7 @@ def forest_figure(
     clear = [place for place in range(len(comparisons)) if place not in noisy]
     data = [
         _forest_trace("clear", clear, names, comparisons, colour=ACCENT, symbol="circle"),
-        _forest_trace("inside the noise", sorted(noisy), names, comparisons, colour=GREY, symbol="circle-open"),
+        _forest_trace("within noise", sorted(noisy), names, comparisons, colour=GREY, symbol="circle-open"),
     ]
     layout = {
         "xaxis": {"rangemode": "tozero", "zeroline": True, "zerolinewidth": 2},
@@ -276,7 +276,7 @@ def _forest_row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     detectable = f"{100 * row['mde80_adjusted']:.1f}" if "mde80_adjusted" in row else "not known"
     outcome = "above" if row["diff"] > 0 else "below"
     if within_noise(row):
-        outcome = "inside the noise"
+        outcome = "within noise"
     return (
         name,
         str(row["n"]),

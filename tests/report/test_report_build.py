@@ -9,7 +9,7 @@ import pytest
 
 from leverplus.errors import DataError, LeverError
 from leverplus.recipe.recipe import load_recipe
-from leverplus.report.build import build_report, command, script_json
+from leverplus.report.build import build_report, command, script_json, with_code
 
 SECTIONS = (
     "accuracy",
@@ -116,8 +116,8 @@ def test_a_half_written_run_gives_a_page_of_sentences(made) -> None:
     assert tuple(page.texts) == SECTIONS
     for name, body in page.texts.items():
         assert len(body.split()) > 5, name
-    assert "`lever eval` makes it" in page.texts["accuracy"]
-    assert "`lever train` makes it" in page.texts["training"]
+    assert "lever eval makes it" in page.texts["accuracy"]
+    assert "lever train makes it" in page.texts["training"]
 
 
 def test_results_of_an_older_form_are_shown_as_far_as_they_go(made) -> None:
@@ -125,7 +125,7 @@ def test_results_of_an_older_form_are_shown_as_far_as_they_go(made) -> None:
     known = json.loads(path.read_text())
     path.write_text(json.dumps({key: known[key] for key in ("n", "arms", "comparisons")}))
     page = Page(build_report(made).read_text(encoding="utf-8"))
-    assert "no regret split" in page.texts["regret"]
+    assert "Regret was not measured" in page.texts["regret"]
     assert "does not say what training cost" in page.texts["cost"]
 
 
@@ -156,3 +156,8 @@ def test_json_in_a_script_element_cannot_end_it(value) -> None:
     text = script_json({"x": value})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"x": value}
+
+
+def test_words_between_backticks_are_code_and_markup_stays_text() -> None:
+    said = str(with_code("type `lever plan-n --effect X` & <b>"))
+    assert said == "type <code>lever plan-n --effect X</code> &amp; &lt;b&gt;"

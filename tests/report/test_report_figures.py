@@ -46,7 +46,7 @@ def test_what_is_inside_the_noise_is_grey_in_the_forest_and_its_table(rows) -> N
     assert noise["marker"]["color"] == noise["error_x"]["color"] == GREY != clear["marker"]["color"]
     assert figure.table.muted == {k for k, row in enumerate(rows) if within_noise(row)}
     for k, shown in enumerate(figure.table.rows):
-        assert (shown[-1] == "inside the noise") is within_noise(rows[k])
+        assert (shown[-1] == "within noise") is within_noise(rows[k])
         assert float(shown[2]) == pytest.approx(100 * rows[k]["diff"], abs=0.05)
 
 

@@ -235,7 +235,7 @@ def test_the_curves_and_findings_of_a_run_grow_while_it_trains(
             dead = page.locator(".finding", has_text="dead_updates")
             if epoch != 2:  # it is found between the second epoch and the third
                 assert dead.count() == (epoch > 2), "it takes two epochs to see that nothing moves"
-        assert "fired at sft, epoch 2" in dead.inner_text()
+        assert "made at sft, epoch 2" in dead.inner_text()
         training.join(timeout=60)
         assert not training.is_alive()
         badges = page.locator("[data-figure=curve-loss] .annotation-text").all_text_contents()
