@@ -76,7 +76,7 @@ def test_two_ticked_runs_are_compared_with_paired_statistics(visitor: Visitor, a
     for name in ("first", "second"):
         page.get_by_label(f"compare {name}").check()
     assert page.get_by_label("compare half").is_disabled()
-    press(page, "Compare the ticked runs")
+    press(page, "Compare the selected runs")
     expected = compare_runs([read_evaluated(runs / name, lambda _: ()) for name in ("first", "second")])
     shown = page.locator("section", has_text="Differences from").locator("tbody tr")
     cells = [row.locator("td").all_inner_texts() for row in shown.all()]

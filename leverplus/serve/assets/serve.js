@@ -66,8 +66,8 @@ function show(found) {
   if (!found.demos.length) by("picks").append(make("li", "No demonstration is shown."));
   by("timing").textContent = `${found.ms.toFixed(1)} ms, fingerprint ${found.fingerprint}`;
   const nearest = why.nearest_would_show.join(", ") || "none";
-  by("why").textContent = `Chosen by "${why.arm}" among ${why.candidates.length} candidates. `
-    + `Plain nearest neighbours would show: ${nearest}.`;
+  const among = why.candidates.length === 1 ? "1 candidate" : `${why.candidates.length} candidates`;
+  by("why").textContent = `Way of choosing: ${why.arm}, among ${among}. The most similar examples would have been: ${nearest}.`;
   const used = TERMS.filter(([term]) => why.candidates.some((one) => one[term] !== null));
   by("head").replaceChildren(make("th", "place"), make("th", "question", "text"), make("th", "answer", "text"));
   for (const [term, meaning] of used) {
@@ -110,8 +110,8 @@ async function introduce() {
   try {
     const about = await ask("/info");
     by("name").textContent = about.name;
-    by("about").textContent = `${about.count.toLocaleString("en")} demonstrations, chosen by "${about.arm}"`
-      + `${about.pictures ? ", by question and picture" : ", by question"}.`;
+    by("about").textContent = `This bundle holds ${about.count.toLocaleString("en")} demonstrations. Type a question`
+      + `${about.pictures ? " and give its picture" : ""} to see which of them it would show. Way of choosing: ${about.arm}.`;
     by("shots").max = about.most_shots;
     by("shots").placeholder = String(about.shots);
     say("");
