@@ -174,3 +174,17 @@ def test_the_doctor_makes_a_check_of_the_users_own(here: Path, capsys: pytest.Ca
 def test_a_name_with_a_colon_is_refused_where_no_part_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "world", "--set", "reward.normalise=mine:own"]) == 1
     assert "allowed" in capsys.readouterr().err
+
+
+def test_checking_a_recipe_runs_its_parts_and_reading_it_does_not_as_the_security_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a_stranger.py").write_text("print('it ran')\n\n\ndef reward(evidence, weights):\n    return 0.0\n")
+    Path("theirs.toml").write_text('extends = "world"\n\n[reward]\nmode = "a_stranger:reward"\n')
+    load_recipe("theirs.toml")
+    assert "it ran" not in capsys.readouterr().out
+    assert main(["check", "theirs.toml"]) == 0
+    assert "it ran" in capsys.readouterr().out
+    page = " ".join((Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8").split())
+    assert "`lever check RECIPE` or `lever run RECIPE`: both import such parts" in page
