@@ -153,7 +153,7 @@ def test_csv_with_names_of_ones_own_needs_a_map(tmp_path, capsys):
     assert main(["doctor", str(path), "--map", "reward=income"]) == 2
     assert "nothing is logged as 'income'" in capsys.readouterr().err
     assert main(["doctor", str(path), "--map", "foo=profit"]) == 2
-    assert "nothing is called 'foo'" in capsys.readouterr().err
+    assert "there is no metric 'foo'" in capsys.readouterr().err
 
 
 def test_what_was_taken_for_what_is_printed_first(tmp_path, capsys):

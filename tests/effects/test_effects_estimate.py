@@ -138,7 +138,7 @@ def test_what_cannot_be_estimated_is_said() -> None:
         Measured.of([0, 0], [0, 2], [0.0, 1.0], 2)
     with pytest.raises(DataError, match="not a number"):
         Measured.of([0, 0], [0, 1], [0.0, np.nan], 2)
-    with pytest.raises(DataError, match="one length"):
+    with pytest.raises(DataError, match="the same length"):
         Measured.of([0], [0, 1], [0.0, 1.0], 2)
     with pytest.raises(DataError, match="one row for each of 2"):
         estimate_effects(table([[1, 0], [1, 0], [1, 0], [0, 0]]), np.zeros((3, 2)))

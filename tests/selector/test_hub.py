@@ -122,7 +122,7 @@ def test_what_is_not_there_is_one_sentence(hub: dict[str, bytes], tmp_path: Path
     hub["README.md"] = b"empty"
     with pytest.raises(MissingFile, match=r"is not a bundle: it has no bundle\.json"):
         download_bundle("hf://org/mine", tmp_path / "cache")
-    with pytest.raises(MissingFile, match="is no bundle"):
+    with pytest.raises(MissingFile, match="is not a bundle"):
         push_bundle(tmp_path, "hf://org/mine")
 
 

@@ -139,7 +139,7 @@ def _ours(name: str) -> str:
     meant = meaning(name) if found is None else None
     if found is None and meant is None:
         usual = "reward, kl, loss, val_loss, val_reward, accuracy, val_accuracy, entropy, lr, grad_norm, length, step"
-        raise WrongUsage(f"--map: there is no metric {name!r} here; usual names are {usual}")
+        raise WrongUsage(f"--map: there is no metric {name!r}; metrics are {usual}")
     return found or (meant[0] if meant else "")
 
 
