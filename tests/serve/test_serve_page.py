@@ -67,8 +67,7 @@ def test_a_visitor_asks_sees_why_and_nothing_written_is_run(
         page.fill("#shots", "")
         page.set_input_files("#image", {"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"})
         page.click("#choose")
-        page.wait_for_selector("#message:not([hidden])")
-        assert "is not a picture" in page.inner_text("#message")
+        page.locator("#message", has_text="is not a picture").wait_for()
         visitor.problems.clear()  # the 422
         phone = visitor.open(running.address + "/", **browsing.PHONE)
         phone.wait_for_selector("#token-label:not([hidden])")

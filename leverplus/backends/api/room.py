@@ -85,7 +85,7 @@ class ServerRoom:
         if needed[shots] > self.tokens:
             fit = next((count for count, tokens in needed.items() if tokens <= self.tokens), 0)
             raise DataError(
-                f"a prompt with {shots} demonstrations of middling length takes {needed[shots]:,} tokens with its "
+                f"a prompt with {shots} demonstrations of typical length takes {needed[shots]:,} tokens with its "
                 f"answer, and {self._has_room()}, which is enough for {fit or 'none'}; {MEND}"
             )
         most = self._needed(queries[-1], demos[-shots:])

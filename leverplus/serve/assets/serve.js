@@ -3,10 +3,10 @@
 "use strict";
 
 const TERMS = [
-  ["score", "what the arm ranks by"],
+  ["score", "what this way of choosing ranks by"],
   ["similarity", "weighted cosine to the query"],
-  ["label", "share of the neighbours' votes for this answer"],
-  ["effect", "measured worth of the demonstration"],
+  ["label", "share of the most similar examples that have this answer"],
+  ["effect", "what the demonstration adds to accuracy, as measured"],
   ["interaction", "what the learned selector sees in the pair"],
 ];
 const SHOWN = 24;
@@ -90,7 +90,7 @@ function show(found) {
 
 async function choose(event) {
   event.preventDefault();
-  say("");
+  say("Choosing … The first choice loads the encoder and may take some seconds.");
   by("choose").disabled = true;
   try {
     const body = { question: by("question").value, explain: true };
@@ -98,6 +98,7 @@ async function choose(event) {
     const [file] = by("image").files;
     if (file) body.image = await asDataUrl(file);
     show(await ask("/select", body));
+    say("");
   } catch (error) {
     by("chosen").hidden = true;
     say(error.message);
