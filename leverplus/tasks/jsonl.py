@@ -173,7 +173,12 @@ def _item(row: Mapping[str, Any], place: str, section: TaskSection, problems: Pr
     if not faults and row.get("image") and section.images != "none":
         root = picture_root(section)
         image = str(root / row["image"])
-        if not section.outside and not _is_below(Path(image), root):
+        if "://" in row["image"]:
+            faults.append(
+                f"the picture {shortened(row['image'])} is an address, and nothing is fetched; download it and give "
+                "its path"
+            )
+        elif not section.outside and not _is_below(Path(image), root):
             faults.append(
                 f"the picture {shortened(row['image'])} lies outside {root}; move it there, set "
                 "task.images = FOLDER, or allow it with task.outside = true"

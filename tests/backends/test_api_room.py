@@ -183,6 +183,9 @@ def test_a_refusal_is_one_sentence_with_what_fits_and_is_not_asked_again(served,
 def test_other_refusals_stay_as_they_are() -> None:
     assert not is_too_long("status 400, model not found")
     assert not is_too_long("status 429, too many requests")
+    assert not is_too_long("status 504, the upstream took too long, longer than the timeout of 60 s")
+    assert is_too_long("status 400, The decoder prompt (length 900) is longer than the maximum model length of 512")
+    assert is_too_long("status 400, prompt is too long: 250000 tokens > 200000 maximum")
 
 
 def test_a_larger_context_of_the_same_model_keeps_what_was_asked(served, task) -> None:

@@ -286,6 +286,12 @@ def test_pictures_stay_below_their_folder_unless_the_user_allows_more(tmp_path, 
         assert jsonl(section(file=path, outside=True)).image(jsonl(section(file=path, outside=True)).item(ItemId("3")))
 
 
+def test_an_address_of_a_picture_is_not_fetched_and_said_so(tmp_path, section) -> None:
+    path = write(tmp_path / "a.jsonl", [*rows(3), {**rows(4)[3], "image": "https://example.org/x.png"}])
+    with pytest.raises(DataError, match=r"line 4: the picture .* is an address, and nothing is fetched; download it"):
+        jsonl(section(file=path))
+
+
 def test_a_run_folder_of_before_there_were_rules_keeps_its_splits(tmp_path, section) -> None:
     path = write(tmp_path / "a.jsonl", rows(60))
     values = {"task": {"name": "jsonl", "file": str(path)}, "embed": {"name": "sentence"}, "score": {"backend": "hf"}}

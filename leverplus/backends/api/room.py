@@ -27,7 +27,9 @@ this number does not fit."""
 MOST_ROOM = 1 << 30
 
 _TOO_LONG = re.compile(
-    r"context[ _](length|size|window)|max_model_len|longer than the|too long|tokens\W+must be <=", re.IGNORECASE
+    r"context[ _](length|size|window)|max_model_len|maximum model length|(prompt|input)s? (is|are) too long"
+    r"|tokens\W+must be <=",
+    re.IGNORECASE,
 )
 _TOKENS = re.compile(r"(\d+) tokens")
 MEND = (
