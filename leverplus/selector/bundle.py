@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leverplus import rundir
+from leverplus.catalog import is_outside
 from leverplus.errors import DataError, LeverError
 from leverplus.ranking.ranking import RANKED
 from leverplus.recipe.model import ModelSection
@@ -47,6 +48,9 @@ SELECTOR = "selector"
 ENCODER = "encoder"
 CELLS = "vectors.cells.npz"
 FORMAT = 1
+
+CODE = (".py", ".pyc", ".so")
+"""Endings of what Python imports."""
 
 ADD_KEYS = ("id", "question", "answer", "answers", "image", "meta")
 
@@ -301,6 +305,11 @@ def _open_encoder(folder: Path, facts: Mapping[str, Any]) -> QueryEncoder:
         inside = sorted((folder / ENCODER).iterdir())
         section["model"] = str(inside[0] if section.get("name") == "stored" else folder / ENCODER)
     known = {key: section[key] for key in ("name", "model", "batch", "mean") if key in section}
+    if is_outside(str(known.get("name", ""))) and (code := _code_in(folder)) is not None:
+        raise DataError(
+            f"{code} is code, and a bundle holds none: its embedder {known['name']} must be installed, or lie in "
+            "another folder, from which you type the command; delete the file if you do not trust who made the bundle"
+        )
     embedder = open_embedder(EmbedSection(**known), folder / "unused")
     made, here = dict(facts["embedder"].get("fingerprint", {})), dict(embedder.fingerprint())
     if made != here:
@@ -309,6 +318,11 @@ def _open_encoder(folder: Path, facts: Mapping[str, Any]) -> QueryEncoder:
             "install the same weights, or pack the bundle again"
         )
     return QueryEncoder(embedder)
+
+
+def _code_in(folder: Path) -> Path | None:
+    """A file in a bundle that Python would import, were the command typed in that folder or beside it."""
+    return next((path for path in sorted(folder.rglob("*")) if path.suffix in CODE), None)
 
 
 def _named(fingerprint: Mapping[str, str]) -> str:

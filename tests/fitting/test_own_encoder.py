@@ -69,6 +69,11 @@ def test_the_encoder_of_the_page_fits_and_travels_by_name(served: Served, monkey
     capsys.readouterr()
     assert main(asked) == 1
     assert "the embedder 'letters:Letters' cannot be imported" in capsys.readouterr().err
+    monkeypatch.chdir("o")  # a stranger's bundle that brings code for its own embedder
+    Path("letters.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    assert main(["select", ".", *asked[2:]]) == 1
+    assert "letters.py is code, and a bundle holds none" in capsys.readouterr().err
+    assert not Path("ran").exists()
 
 
 WRONG = {
