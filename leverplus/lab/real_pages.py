@@ -41,15 +41,24 @@ def task_lines(found: Mapping[str, Any], task: str) -> Lines:
     arms.sort(key=lambda pair: list(KINDS).index(pair[0]))
     lines = []
     for kind, arm in arms:
-        cells = [way_name(arm), KINDS[kind]]
+        cells = [way_name(arm), KINDS[kind], _tries([row for row in rows if row["arm"] == arm])]
         for model in models:
             own = {row["shots"]: row for row in rows if (row["arm"], row["model"]) == (arm, model)}
             cells += [_cell(own.get("1")), _cell(own.get("best"), with_shots=True)]
         lines.append(cells)
-    head = ["way of choosing", "what it knows"]
+    head = ["way of choosing", "what it knows", "settings tried"]
     for model in models:
         head += [f"{model}, 1 shot", "own best"]
     return head, lines
+
+
+def _tries(rows: Sequence[Row]) -> str:
+    """Among how many settings an arm's own was chosen, at its own number of shots; from model to model, if it differs.
+
+    An arm that looks at the answer chooses no setting.
+    """
+    tried = sorted({row["tries"] for row in rows if row["shots"] == "best"})
+    return "-".join(str(count) for count in dict.fromkeys((*tried[:1], *tried[-1:])))
 
 
 def _cell(row: Row | None, *, with_shots: bool = False) -> str:

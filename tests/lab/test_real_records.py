@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,12 @@ def test_a_folder_without_records_and_a_strange_file_are_named(tmp_path: Path) -
     pq.write_table(pa.table({"item": ["a"]}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="real_measure"):
         read_records(tmp_path)
+
+
+def test_the_table_says_among_how_many_settings_an_arm_was_chosen() -> None:
+    few = [replace(record, tries=3) for record in made()]
+    more = [replace(record, model="b", tries=5 if record.arm == "effects" else 3) for record in made()]
+    head, rows = task_lines(summarise_tables([*few, *more]), few[0].task)
+    tried = {row[0]: row[head.index("settings tried")] for row in rows}
+    assert tried["effects"] == "3-5"
+    assert tried["nearest, field and shots chosen"] == "3"
