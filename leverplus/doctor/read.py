@@ -155,6 +155,11 @@ def _read_log(path: Path, chosen: Mapping[str, str]) -> Record:
     lines = read_log_lines(path)
     _refuse_data_set(path, lines)
     if not any(value is not None for line in lines_of(lines) for value in line.values.values()):
+        said = "\n".join(
+            str(line[name]) for line in lines for name in ("msg", "message", "event", "text") if name in line
+        )
+        if printed := read_console(said, chosen.values()):  # a logger that wraps what is printed
+            return record_of({"": printed}, str(path), chosen)
         raise DataError(f"{path}: no line holds a number that a training would log; {READ}")
     if chosen or not any("stage" in line for line in lines):
         return record_of({"": lines_of(lines)}, str(path), chosen)

@@ -92,7 +92,8 @@ class Selector:
         run = load_run(folder, at_work=False)
         policy = trained_policy(run) if checkpoint is None else given_policy(run, checkpoint)
         source = RunSource(run, weight_of("learned", 1.0, run.recipe.pool))
-        return cls(source, LearnedChooser(policy.eval(), candidates_of(run.recipe.pool)), run=run)
+        chooser = LearnedChooser(policy.eval(), candidates_of(run.recipe.pool))
+        return cls(source, chooser, shots=min(SHOTS, chooser.most), run=run)
 
     def save(self, folder: str | Path) -> Path:
         """A bundle: a folder that needs nothing else on another machine; the same as `lever pack`."""
@@ -254,7 +255,9 @@ class Selector:
         if isinstance(shots, bool) or not isinstance(shots, (int, np.integer)):
             raise LeverError(f"shots must be a whole number from 0 to {most}, not {shots!r}")
         if not 0 <= shots <= most:
-            raise LeverError(f"this selector chooses 0 to {most} demonstrations, not {shots}")
+            raise LeverError(
+                f"this selector chooses 0 to {most} demonstrations, not {shots}; ask for {most} (--shots {most})"
+            )
         return int(shots)
 
     def messages(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pprint import pformat
 from random import Random
 
 Rows = list[dict[str, float]]
@@ -1316,3 +1317,273 @@ def ms_swift(folder: Path) -> Path:
         for n, row in enumerate(rows)
     ]
     return text(folder / "logging.jsonl", lines)
+
+
+# A third look
+
+
+@log()
+def pprint_dicts(folder: Path) -> Path:
+    """Dicts that `pprint` lays out over several lines."""
+    rng = Random(201)
+    rows = [{k: round(v, 5) for k, v in row.items()} for row in trl_grpo(rng, 40)]
+    lines = []
+    for n, row in enumerate(rows):
+        lines += [f"step {n + 1}", pformat(row)]
+    return text(folder / "log.txt", lines)
+
+
+@log("overfits")
+def axolotl(folder: Path) -> Path:
+    rng = Random(202)
+    lines = ["[2025-08-01 10:00:00,123] [INFO] [axolotl.train.train:133] [PID:812] [RANK:0] Starting trainer..."]
+    for n in range(60):
+        lines.append(
+            str(
+                {
+                    "loss": round(1.4 * 0.95**n + rng.gauss(0, 0.01), 4),
+                    "grad_norm": 0.8,
+                    "learning_rate": 2e-4,
+                    "ppl": 3.1,
+                    "memory/max_active (GiB)": 31.2,
+                    "epoch": round(0.1 * (n + 1), 2),
+                }
+            )
+        )
+        if n % 6 == 5:
+            lines.append(
+                str(
+                    {
+                        "eval_loss": round(1.3 - 0.02 * min(n, 20) + 0.02 * max(0, n - 20), 4),
+                        "eval_ppl": 2.9,
+                        "eval_runtime": 31.1,
+                        "epoch": round(0.1 * (n + 1), 2),
+                    }
+                )
+            )
+    return text(folder / "axolotl.log", lines)
+
+
+@log("entropy_collapsed")
+def baselines_table(folder: Path) -> Path:
+    rng = Random(203)
+    entropy = exponential(rng, [1.37, 0.05, 0.002, 0.002], 40, 0.05)
+    lines = []
+    for n in range(40):
+        lines.append("-" * 39)
+        for name, value in {
+            "eplenmean": 200 + n,
+            "eprewmean": 20 + 0.1 * n + rng.gauss(0, 0.5),
+            "fps": 1211,
+            "loss/approxkl": 0.004,
+            "loss/clipfrac": 0.05,
+            "loss/policy_entropy": entropy[n],
+            "loss/policy_loss": -0.002,
+            "loss/value_loss": 1.2,
+            "misc/explained_variance": 0.5,
+            "misc/nupdates": n + 1,
+            "misc/total_timesteps": 2048 * (n + 1),
+        }.items():
+            lines.append(f"| {name:<23} | {value:<9.3g} |")
+        lines.append("-" * 39)
+    return text(folder / "log.txt", lines)
+
+
+@log("overfits")
+def hosted_results(folder: Path) -> Path:
+    """results.csv of a hosted fine-tuning."""
+    rng = Random(204)
+    lines = ["step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"]
+    for n in range(1, 121):
+        held = f"{1.1 - 0.006 * min(n, 50) + 0.007 * max(0, n - 50):.5f},{0.72:.5f}" if n % 10 == 0 else ","
+        lines.append(f"{n},{1.2 * 0.97**n + abs(rng.gauss(0, 0.02)):.5f},{min(1, 0.7 + 0.0025 * n):.5f},{held}")
+    return text(folder / "results.csv", lines)
+
+
+@log("clip_saturated")
+def chinese_clip(folder: Path) -> Path:
+    rng = Random(205)
+    lines = [
+        f"迭代 {n}：平均奖励 {0.4 + rng.gauss(0, 0.01):.3f}，裁剪比例 {71 + rng.gauss(0, 2):.1f}%，KL散度 "
+        f"{0.05 + rng.gauss(0, 0.004):.4f}"
+        for n in range(1, 31)
+    ]
+    return text(folder / "log.txt", lines)
+
+
+@log("kl_explodes")
+def json_messages(folder: Path) -> Path:
+    rng = Random(206)
+    kl, reward = exponential(rng, [0.01, 0.5, 18], 40, 0.1), course(rng, [0.5, 0.4, 0.1], 40, 0.02)
+    lines = [
+        json.dumps(
+            {
+                "ts": f"2025-08-01T10:{n:02d}:00Z",
+                "level": "info",
+                "msg": f"step={n} reward={reward[n]:.3f} kl={kl[n]:.4f}",
+            }
+        )
+        for n in range(40)
+    ]
+    return text(folder / "app.jsonl", lines)
+
+
+@log("length_drifts")
+def yaml_list(folder: Path) -> Path:
+    rng = Random(207)
+    length = exponential(rng, [150, 400, 900], 30, 0.03)
+    lines = []
+    for n in range(30):
+        lines += [f"- step: {n}", f"  reward: {0.4 + rng.gauss(0, 0.01):.4f}", f"  mean_length: {length[n]:.1f}"]
+    return text(folder / "log.yaml", lines)
+
+
+@log()
+def trl_dpo_healthy(folder: Path) -> Path:
+    rng = Random(208)
+    rows = []
+    for n in range(60):
+        rows.append(
+            {
+                "loss": 0.69 - 0.004 * n + rng.gauss(0, 0.01),
+                "grad_norm": 5 + rng.gauss(0, 0.5),
+                "learning_rate": 5e-7,
+                "rewards/chosen": 0.01 * n,
+                "rewards/rejected": -0.02 * n,
+                "rewards/accuracies": min(1, 0.5 + 0.004 * n + rng.gauss(0, 0.02)),
+                "rewards/margins": 0.03 * n + rng.gauss(0, 0.02),
+                "logps/chosen": -200 - 0.1 * n,
+                "logps/rejected": -210 - 0.3 * n,
+                "epoch": round(n / 60, 2),
+            }
+        )
+        if n % 10 == 9:
+            rows.append(
+                {
+                    "eval_loss": 0.69 - 0.0035 * n,
+                    "eval_rewards/accuracies": 0.5 + 0.003 * n,
+                    "eval_rewards/margins": 0.025 * n,
+                    "epoch": round(n / 60, 2),
+                }
+            )
+    return text(folder / "dpo.log", [str({k: round(v, 5) for k, v in row.items()}) for row in rows])
+
+
+@log("overfits")
+def model_card(folder: Path) -> Path:
+    """The table that a Trainer writes into README.md: the step is not its first column."""
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags:",
+        "- generated_from_trainer",
+        "---",
+        "",
+        "# whisper-small-hi",
+        "",
+        "## Training procedure",
+        "",
+        "### Training hyperparameters",
+        "",
+        "- learning_rate: 1e-05",
+        "- train_batch_size: 16",
+        "- num_epochs: 10",
+        "",
+        "### Training results",
+        "",
+        "| Training Loss | Epoch  | Step | Validation Loss | Wer     |",
+        "|:-------------:|:------:|:----:|:---------------:|:-------:|",
+    ]
+    for n in range(1, 13):
+        held = 0.42 - 0.03 * min(n, 4) + 0.03 * max(0, n - 4)
+        lines.append(
+            f"| {0.5 * 0.6**n:<13.4f} | {n / 1.2:<6.4f} | {100 * n:<4} | {held:<15.4f} | {33.1 + 0.1 * n:.4f} |"
+        )
+    return text(folder / "README.md", lines)
+
+
+@log()
+def sb3_sac(folder: Path) -> Path:
+    rng = Random(209)
+    rows = rows_of(
+        {
+            "time/episodes": [4.0 * (n + 1) for n in range(50)],
+            "time/fps": [80.0] * 50,
+            "time/total_timesteps": [800.0 * (n + 1) for n in range(50)],
+            "rollout/ep_len_mean": [200.0] * 50,
+            "rollout/ep_rew_mean": course(rng, [-1400, -600, -180], 50, 40),
+            "train/actor_loss": course(rng, [20, 90, 60], 50, 3),
+            "train/critic_loss": exponential(rng, [1, 8, 3], 50, 0.3),
+            "train/ent_coef": exponential(rng, [0.9, 0.05], 50, 0.05),
+            "train/ent_coef_loss": course(rng, [-1, 0.1], 50, 0.3),
+            "train/learning_rate": [0.0003] * 50,
+            "train/n_updates": [800.0 * n for n in range(50)],
+        }
+    )
+    return comma_separated(folder / "progress.csv", rows)
+
+
+@log(names="reward=r,length=l")
+def sb3_monitor(folder: Path) -> Path:
+    """monitor.csv: a comment with JSON before the header r,l,t."""
+    rng = Random(210)
+    lines = ['#{"t_start": 1718000000.1, "env_id": "CartPole-v1"}', "r,l,t"]
+    lines += [f"{20 + 2 * n + rng.gauss(0, 8):.1f},{20 + 2 * n},{3.1 * n:.3f}" for n in range(80)]
+    return text(folder / "monitor.csv", lines)
+
+
+@log("seeds_outweigh_gain")
+def mlflow_runs(folder: Path) -> Path:
+    rng = Random(211)
+    lines = ["run_id,key,value,step,timestamp"]
+    for seed, end in enumerate((0.3, 0.62, 0.35, 0.68)):
+        values = share(rng, [0.45, (0.45 + end) / 2, end, end], 40, 0.01)
+        lines += [f"a{seed}f0,eval_accuracy,{value:.5f},{n},{1718000000000 + n}" for n, value in enumerate(values)]
+    return text(folder / "runs.csv", lines)
+
+
+@log("reward_hacked")
+def english_report_lines(folder: Path) -> Path:
+    rng = Random(212)
+    lines = [
+        f"iteration {20 * n}: reward model score {0.2 + 0.1 * n + rng.gauss(0, 0.02):.2f}, exact "
+        f"match {31 + rng.gauss(0, 0.5):.1f}%, KL to reference {0.01 * n:.3f}"
+        for n in range(20)
+    ]
+    return text(folder / "notes.txt", lines)
+
+
+@log("learning_rate_tiny")
+def keras_bar(folder: Path) -> Path:
+    rng = Random(213)
+    lines = []
+    for n in range(1, 21):
+        lines += [
+            f"Epoch {n}/20",
+            f"100/100 ━━━━━━━━━━━━━━━━━━━━ 3s 31ms/step - accuracy: {0.11 + rng.gauss(0, 0.004):.4f} "
+            f"- loss: {2.303 + rng.gauss(0, 0.002):.4f} - val_accuracy: "
+            f"{0.1 + rng.gauss(0, 0.002):.4f} - val_loss: {2.303 + rng.gauss(0, 0.0004):.4f} - "
+            f"learning_rate: 1.0000e-10",
+        ]
+    return text(folder / "keras.log", lines)
+
+
+@log("flat_groups", "advantage_std_tiny")
+def chinese_groups(folder: Path) -> Path:
+    rng = Random(214)
+    lines = [
+        f"第{n}步 奖励={0.42 + rng.gauss(0, 0.02):.3f} 零方差组比例={95 + rng.gauss(0, 1):.0f}% "
+        f"梯度范数={0.02 + abs(rng.gauss(0, 0.004)):.4f}"
+        for n in range(1, 41)
+    ]
+    return text(folder / "grpo.txt", lines)
+
+
+@log()
+def wandb_verl_healthy(folder: Path) -> Path:
+    rows = verl(Random(215), 60)
+    for n, row in enumerate(rows):
+        row["_step"] = float(n)
+        if n % 10 == 0:
+            row["val-core/gsm8k/acc/mean@1"] = 0.25 + 0.006 * n
+    return comma_separated(folder / "history.csv", rows)

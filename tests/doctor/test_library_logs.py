@@ -62,3 +62,21 @@ def test_runs_of_one_exported_chart_are_apart_and_one_run_with_several_metrics_i
     assert [(own.label, len(own.epochs)) for own in record.series] == [("a - 1", 8), ("b", 4)]
     one = ["Step,a - train/kl,a - train/reward", *(f"{n},0.{n},0.5" for n in range(1, 9))]
     assert [own.label for own in read_target(text(tmp_path / "one.csv", one)).series] == [""]
+
+
+def test_a_column_of_steps_may_stand_behind_the_loss_but_not_behind_the_name_of_a_run(tmp_path: Path) -> None:
+    card = ["| Training Loss | Epoch | Step | Validation Loss |", "|---|---|---|---|", "| No log | 0.5 | 50 | 2.1 |"]
+    card += [f"| 1.{9 - n} | {n} | {100 * n} | 2.{n} |" for n in range(1, 7)]
+    record = read_target(text(tmp_path / "README.md", card))
+    assert [line.epoch for line in record.series[0].epochs] == [50, *range(100, 700, 100)]
+    assert record.series[0].epochs[0].values == {"val/loss": 2.1}
+    runs = ["| Run | Epoch | Reward |", "|---|---|---|", *(f"| plan {n} | {n} | 0.{n} |" for n in range(1, 7))]
+    with pytest.raises(DataError, match="no training table, log line or result was recognised"):
+        read_target(text(tmp_path / "report.md", runs))
+
+
+def test_settings_that_are_printed_as_a_dict_over_several_lines_are_no_step(tmp_path: Path) -> None:
+    settings = ["{'learning_rate': 1e-06,", " 'epochs': 3,", " 'kl_coef': 0.05}"]
+    steps = [f"step {n}: reward 0.{n}, kl 0.0{n}" for n in range(1, 9)]
+    record = read_target(text(tmp_path / "train.log", [*settings, *steps]))
+    assert len(record.series[0].epochs) == 8

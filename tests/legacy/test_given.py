@@ -21,6 +21,7 @@ from leverplus.legacy.checkpoints import write_legacy
 from leverplus.policies.build import build_policy
 from leverplus.recipe.recipe import build_recipe, find_recipe, load_recipe
 from leverplus.rundir import read_json
+from leverplus.selector.selector import SHOTS, Selector
 from leverplus.training.checkpoint import load_checkpoint, tensors_of
 from leverplus.training.given import fill_from, find_given, read_given
 
@@ -133,6 +134,10 @@ def test_a_selector_from_elsewhere_chooses(tiny_run: TinyRun, old_file: Path, tm
         lists.append([demo["id"] for demo in json.loads(capsys.readouterr().out)["demos"]])
     assert lists[0] == lists[1]
     assert len(set(lists[2])) == 2
+    assert main([word for word in asked if word not in ("-k", "2")] + ["--checkpoint", str(old_file)]) == 0
+    most = Selector.load(tiny_run.folder, str(old_file)).chooser.most
+    assert most < SHOTS, "a selector that was made for fewer than the usual number"
+    assert len(json.loads(capsys.readouterr().out)["demos"]) == most
 
 
 def begun(tiny_run: TinyRun, folder: Path, *more: str) -> Any:

@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_clean(selector: Selec
 def test_what_it_cannot_do_is_said_in_a_sentence(selector: Selector, picture: Image.Image, tmp_path: Path) -> None:
     assert selector.select(image=picture, question=QUESTION, shots=0) == []
     for shots in (-1, 9, 10**30):
-        with pytest.raises(LeverError, match=f"chooses 0 to 8 demonstrations, not {shots}"):
+        with pytest.raises(LeverError, match=rf"chooses 0 to 8 demonstrations, not {shots}; ask for 8 \(--shots 8\)"):
             selector.select(image=picture, question=QUESTION, shots=shots)
     for strange in ("2", 1.5, True, [2]):
         with pytest.raises(LeverError, match="shots must be a whole number from 0 to 8, not"):

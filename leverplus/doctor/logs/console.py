@@ -20,6 +20,8 @@ _WRAPPED = r"(?:tensor\(|np\.\w+\(|\[)?"
 # {'loss': 0.4, 'kl': tensor(0.01)}: braces without braces inside, at least one quoted name
 _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
 _DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
+# the same over several lines, as pprint lays it out
+_SPREAD_DICT = re.compile(r"\{\s*['\"][^{}]{0,8000}\n[^{}]{0,8000}\}")
 # verl: step:12 - actor/kl_loss:0.01 - critic/score/mean:0.4
 _VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 # Stable-Baselines3: |    ep_rew_mean      | 21.3 |, under a title without number: | rollout/ | |
@@ -78,7 +80,7 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
     header: list[str] = []  # of a table with a row per step, as long as its rows go on
     under: dict[str, float] = {}  # the epoch that a line of its own announced (Keras, plain PyTorch)
     told: dict[str, float] = {}  # the place of the last line that told metrics (DeepSpeed-Chat has more on the next)
-    for row in text.splitlines():
+    for row in _SPREAD_DICT.sub(_on_one_line, text).splitlines():
         columns = _columns(row)
         if header and len(columns) == len(header) + 1 and columns[0].isdigit():
             columns = columns[1:]  # a data frame prints the number of the row, under no name
@@ -120,6 +122,13 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
     return lines
 
 
+def _on_one_line(found: re.Match[str]) -> str:
+    """A dict of metrics on one line; other dicts, as of settings, stay as they are."""
+    names = [meaning(name) for name, _ in _DICT_ITEM.findall(found.group())]
+    metrics = {own[0] for own in names if own is not None} - {*PLACES, "lr"}
+    return found.group().replace("\n", " ") if len(metrics) >= 2 else found.group()
+
+
 def _columns(row: str) -> list[str]:
     """The cells of a line of a table: between bars, or with two blanks or a tab between them."""
     text = row.replace("│", "|").strip()
@@ -145,18 +154,21 @@ def _header(columns: list[str], known: Known) -> list[str]:
 
 
 def _is_header(columns: list[str], known: Known) -> bool:
-    """Whether a table begins: its first column counts steps or epochs, another one is a metric, and none a number."""
+    """Whether a table begins: a column counts steps or epochs, another is a metric, no name is a number.
+
+    The first column is one of both: in a report it may name a run, and then an epoch beside it is no place of a log.
+    """
     if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
         return False
     first = known(columns[0] or columns[1])  # a data frame as Markdown has no name over the numbers of its rows
-    others = [known(cell) for cell in columns[1:]]
-    return first is not None and first[0] in PLACES and any(found and found[0] not in PLACES for found in others)
+    places = [found[0] in PLACES for cell in columns if (found := known(cell)) is not None]
+    return first is not None and any(places) and not all(places)
 
 
 def _of_columns(header: list[str], columns: list[str]) -> dict[str, float | None]:
-    """A row of a table by its header; nothing where it does not begin with a number."""
+    """A row of a table by its header; nothing where it does not begin with a number (a Trainer may have "No log")."""
     cells = [_CELL.fullmatch(cell.strip("* ")) for cell in columns]
-    if cells[0] is None:
+    if cells[0] is None and columns[0].lower() != "no log":
         return {}
     values: dict[str, float | None] = {}
     for name, cell in zip(header, cells, strict=True):

@@ -20,8 +20,11 @@ _EXPORTED = re.compile(r"^.+ - (?=\S)")
 def read_csv(path: Path) -> Runs:
     """The rows of a CSV (or TSV) file with a header, by run; an empty cell was not measured."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        start = file.read(4096)
-        file.seek(0)
+        begin = 0
+        while (line := file.readline()).startswith("#"):  # a remark before the header, as in SB3's monitor.csv
+            begin = file.tell()
+        start = line + file.read(4096)
+        file.seek(begin)
         delimiter = max(",;\t", key=start.splitlines()[0].count) if start.strip() else ","
         rows = csv.DictReader(file, delimiter=delimiter)
         try:
