@@ -21,7 +21,7 @@ _WRAPPED = r"(?:tensor\(|np\.\w+\(|\[)?"
 _DICT = re.compile(r"\{[^{}]*['\"][^{}]*\}")
 _DICT_ITEM = re.compile(rf"['\"]([^'\"]+)['\"]\s*:\s*(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.])", re.I)
 # the same over several lines, as pprint lays it out
-_SPREAD_DICT = re.compile(r"\{\s*['\"][^{}]{0,8000}\n[^{}]{0,8000}\}")
+_SPREAD_DICT = re.compile(r"\{\s*['\"][^{}\n]*\n[^{}]{0,8000}\}")
 # verl: step:12 - actor/kl_loss:0.01 - critic/score/mean:0.4
 _VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 # Stable-Baselines3: |    ep_rew_mean      | 21.3 |, under a title without number: | rollout/ | |
@@ -71,9 +71,10 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
     `named` are names that the user says are metrics.
     """
 
-    def known(name: str) -> tuple[str, int] | None:
+    def told_by_user(name: str) -> tuple[str, int] | None:
         return _BY_USER if name in named else meaning(name)
 
+    known: Known = told_by_user if named else meaning
     lines: list[LogLine] = []
     table: dict[str, float | None] = {}  # a table of one step that is not complete yet (Stable-Baselines3)
     section, resumed = "", False
@@ -139,6 +140,8 @@ def _columns(row: str) -> list[str]:
 
 def _header(columns: list[str], known: Known) -> list[str]:
     """The names over a table; one that is not known may end in a known one: RM score, human-eval accuracy (%)."""
+    if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
+        return []
     plain = [re.sub(r"\s*[(（\[](?:%|nats|tokens|mean|avg)[)）\]]$", "", cell) for cell in columns]
     meant = {found[0] for cell in plain if (found := known(cell)) is not None}
     names = []
@@ -158,7 +161,7 @@ def _is_header(columns: list[str], known: Known) -> bool:
 
     The first column is one of both: in a report it may name a run, and then an epoch beside it is no place of a log.
     """
-    if len(columns) < 2 or any(_CELL.fullmatch(cell) for cell in columns):
+    if not columns:
         return False
     first = known(columns[0] or columns[1])  # a data frame as Markdown has no name over the numbers of its rows
     places = [found[0] in PLACES for cell in columns if (found := known(cell)) is not None]
@@ -247,6 +250,8 @@ def _place(found: re.Match[str]) -> tuple[str, float]:
 def _pairs(row: str, under: Mapping[str, float], known: Known) -> dict[str, float | None]:
     """`step 12 kl=0.04 reward 0.3`: a place (or the one announced above) and a known name with its number."""
     places = [_place(found) for found in _PLACE.finditer(row)] or list(under.items())
+    if not places and known is meaning:
+        return {}  # numbers without a place, and the user names none of them
     values: dict[str, float | None] = {}
     for found in _PAIR.finditer(_PLACE.sub(" | ", row)):
         name = _known_end(found.group(1), known)
