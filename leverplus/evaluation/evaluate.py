@@ -10,7 +10,7 @@ import numpy as np
 from leverplus.evaluation import arms
 from leverplus.evaluation.arms import CALIBRATED, Choices, EvaluationContext
 from leverplus.evaluation.calibration import add_calibrated
-from leverplus.evaluation.names import LABELS_ALONE, arm_name, shots_name
+from leverplus.evaluation.names import LABELS_ALONE, MEAN_SHOTS, arm_name, shots_name
 from leverplus.evaluation.predictions import Prediction, Results
 from leverplus.policies.base import Policy
 from leverplus.ranking.ranking import RANKED, Ranking, Rankings, by_labels
@@ -18,9 +18,6 @@ from leverplus.recipe.sections import TEXT_SHARES, EvalSection
 from leverplus.scoring.search import greedy_oracle, random_sequences
 from leverplus.stats import Comparison, adjust, compare, known_interval
 from leverplus.types import Demos
-
-MEAN_SHOTS = (1, 2, 3, 4)
-"""`mean` is the mean over these shots, of those that were evaluated."""
 
 FREE_PROMPTS = ("nearest_text", "nearest_both", "mmr", "label_rank")
 """Prompts without training that the ranking by effects is compared with."""

@@ -23,6 +23,9 @@ ARM_NAMES = {
     "oracle_exhaustive": "exhaustive oracle",
 }
 
+MEAN_SHOTS = (1, 2, 3, 4)
+"""`mean` is the mean over these shots, of those that were evaluated."""
+
 LABELS_ALONE = ("label_vote", "label_regression")
 """Arms that answer from the labels of the whole labelled set, whatever the pools are."""
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.errors import DataError, EvaluationError, MissingFile
-from leverplus.evaluation.evaluate import MEAN_SHOTS
-from leverplus.evaluation.names import shots_name
+from leverplus.evaluation.names import MEAN_SHOTS, shots_name
 from leverplus.parsing import parse_json
 from leverplus.stats import SummaryRow, compare_summary, holm
 

@@ -14,7 +14,7 @@ from leverplus import rundir
 from leverplus.errors import DataError, EvaluationError
 from leverplus.evaluation.behaviour import agreement, help_and_harm
 from leverplus.evaluation.conditions import items_hash, require_same
-from leverplus.evaluation.evaluate import MEAN_SHOTS
+from leverplus.evaluation.names import MEAN_SHOTS
 from leverplus.evaluation.predictions import Results, check_items, read_predictions
 from leverplus.rundir import read_json
 from leverplus.stats import compare, compare_seeds, holm

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.evaluation.names import MODEL_FREE, TRAINED, arm_name, shots_name
+from leverplus.evaluation.names import MEAN_SHOTS, MODEL_FREE, TRAINED, arm_name, shots_name
 from leverplus.stats.comparison import LEVEL
+
+CORRECTED = "(Differences are judged after correction for all comparisons; the intervals are not corrected.)"
 
 
 def within_noise(row: Mapping[str, Any]) -> bool:
@@ -60,7 +62,10 @@ def verdict(report: Mapping[str, Any]) -> str:
         return "No learned selector was compared with other ways to choose."
     arms = report["arms"]
     rows = [row for row in report["comparisons"] if row["arm"] == "learned"]
-    shots = sorted({row["shots"] for row in rows})
+    compared = sorted({row["shots"] for row in rows})
+    shots = compared
+    if arms.get("learned", {}).get("mean") is not None:
+        shots = [n for n in compared if n in MEAN_SHOTS] or compared
     where = f"On average over {_listed(shots)} shots" if len(shots) > 1 else f"At {shots_name(shots[0])}"
     own = "it is compared"
     if "learned" in arms:
@@ -75,6 +80,10 @@ def verdict(report: Mapping[str, Any]) -> str:
         name = f"{kind}, {arm_name(rival)}{without_model},"
         said = _by_claim([row for row in rows if row["baseline"] == rival])
         lines.append(f"{name} has {_percent(mean_accuracy(arms[rival]))}: the learned selector {said}.")
+    if any(
+        within_noise(row) and not row["ci95"][0] <= 0.0 <= row["ci95"][1] for row in rows if row["baseline"] in rivals
+    ):
+        lines.append(CORRECTED)
     return " ".join(lines)
 
 

@@ -35,3 +35,22 @@ def test_the_table_says_what_the_record_says() -> None:
             f"{100 * gain['diff']:+.1f} ({low:+.1f} to {high:+.1f})",
         ]
         assert f"| {' | '.join(cells)} |" in page
+
+
+def test_the_table_of_sixteen_demonstrations_says_what_its_record_says() -> None:
+    record = json.loads((ROOT / "benchmarks" / "real" / "sixteen.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert len(record) == 3
+    for own in record.values():
+        by_arm = [
+            " / ".join(f"{100 * own['arms'][arm][n]:.1f}" for n in ("1", "2", "4", "8", "16"))
+            for arm in ("nearest_text", "mmr", "label_rank", "effects", "learned")
+        ]
+        alone = f"{100 * own['arms']['label_regression']['0']:.1f}"
+        assert f"| {' | '.join([own['run'], f'{own["n"]:,}', *by_arm, alone])} |" in page
+    ok = record["okvqa_captions_smollm"]["comparisons"]
+    for baseline in ("nearest_text", "label_rank"):
+        row = next(row for row in ok if (row["arm"], row["baseline"], row["shots"]) == ("effects", baseline, 16))
+        low, high = (100 * bound for bound in row["ci95"])
+        words = f"{100 * row['diff']:+.1f} ({low:.1f} to {high:.1f}"
+        assert words in " ".join(page.split())

@@ -33,6 +33,22 @@ def test_a_difference_inside_the_noise_claims_nothing(noisy) -> None:
     assert "above" not in text
 
 
+def test_an_interval_beside_zero_that_supports_no_claim_is_explained() -> None:
+    corrected_away = report(row(p=0.2), nearest_text=0.5, learned=0.6)
+    assert "(Differences are judged after correction for all comparisons;" in verdict(corrected_away)
+    for other in (row(), row(ci95=(-0.01, 0.2), p=0.2)):
+        assert "correction" not in verdict(report(other, nearest_text=0.5, learned=0.6))
+
+
+def test_the_mean_is_said_to_be_over_the_shots_that_it_is_over() -> None:
+    own = report(row(shots=1), row(shots=4), row(shots=16), nearest_text=0.5, learned=0.6)
+    assert verdict(own).startswith("On average over 1 and 4 shots the learned selector has 60.0 %")
+    many = report(row(shots=8), row(shots=16), nearest_text=0.5, learned=0.6)
+    for arm in many["arms"].values():
+        del arm["mean"]
+    assert verdict(many).startswith("On average over 8 and 16 shots")
+
+
 @pytest.mark.parametrize("p", [0.01, 0.05, 0.2])
 @pytest.mark.parametrize("ci95", [(-0.1, 0.1), (0.0, 0.1), (0.01, 0.1), (-0.2, -0.1)])
 def test_noise_is_what_the_statistics_call_noise(p, ci95) -> None:
