@@ -70,20 +70,12 @@ class DevArm:
 
 
 def candidates(dev: Results) -> list[DevArm]:
-    """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer.
-
-    Random demonstrations come last unless they are beyond noise above the best of the others: a good draw on a few dev
-    items is luck, and whoever deploys them draws again.
-    """
+    """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
     deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
     pairs = [(arm, shots) for arm in deployable for shots in dev.shots(arm)]
     means = adjusted_means(np.stack([dev.accuracy(arm, shots) for arm, shots in pairs], axis=1)).mean
     found = [DevArm(arm, shots, float(mean)) for (arm, shots), mean in zip(pairs, means, strict=True)]
-    ranked = [found[place] for place in best_first(means, [own.cost for own in found])]
-    chosen = [own for own in ranked if not own.by_chance]
-    if chosen and ranked[0].by_chance and _compare(dev, ranked[0], chosen[0]).ci95[0] <= 0.0:
-        return [*chosen, *(own for own in ranked if own.by_chance)]
-    return ranked
+    return [found[place] for place in best_first(means, [own.cost for own in found])]
 
 
 def advise(dev: Results, test: Results | None) -> dict[str, Any]:
@@ -106,6 +98,11 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     sentences = [f"Use {best.name}: {_percent(best.dev)} on {judged_on}."]
     if best.dev == 0.0:
         sentences.append("No answer was right on dev, so this is only the cheapest way.")
+    rule = next((own for own in ranked if not own.by_chance), None)
+    if best.by_chance and rule is not None and _compare(dev, best, rule).ci95[0] <= 0.0:
+        sentences.append(
+            f"That lead may be luck, and other random ones are drawn in use; {rule.name} is no worse a guess."
+        )
     if others:
         rival = others[0]
         on_dev = _compare(dev, best, rival)

@@ -47,7 +47,8 @@ def test_the_table_of_sixteen_demonstrations_says_what_its_record_says() -> None
             for arm in ("nearest_text", "mmr", "label_rank", "effects", "learned")
         ]
         alone = f"{100 * own['arms']['label_regression']['0']:.1f}"
-        assert f"| {' | '.join([own['run'], f'{own["n"]:,}', *by_arm, alone])} |" in page
+        cells = [own["run"], f"{own['n']:,}", *by_arm, alone]
+        assert f"| {' | '.join(cells)} |" in page
     ok = record["okvqa_captions_smollm"]["comparisons"]
     for baseline in ("nearest_text", "label_rank"):
         row = next(row for row in ok if (row["arm"], row["baseline"], row["shots"]) == ("effects", baseline, 16))
