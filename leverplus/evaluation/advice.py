@@ -1,10 +1,10 @@
 """Advice: which arm to deploy at which number of shots, by accuracy on dev, and whether training helped.
 
-Every arm that can be deployed is a candidate at every number of shots; oracles look at the answers and cannot be
-deployed. The candidate with the highest accuracy on dev is advised, the cheaper one among equals (the rule and what it
-was chosen by: `leverplus.stats.choosing`). The best of many is high by luck, and the selector's checkpoint was itself
-chosen on some dev items: so the accuracies of the same pair on test are reported beside it, and take no part in the
-choice.
+Every arm that can be deployed is a candidate at every number of shots. Oracles look at the answers and cannot be
+deployed; random demonstrations are a yardstick: a good draw on dev is luck, and in use others are drawn. The candidate
+with the highest accuracy on dev is advised, the cheaper one among equals (the rule and what it was chosen by:
+`leverplus.stats.choosing`). The best of many is high by luck, and the selector's checkpoint was itself chosen on some
+dev items: so the accuracies of the same pair on test are reported beside it, and take no part in the choice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from leverplus.stats import Comparison, compare
 from leverplus.stats.choosing import adjusted_means, best_first
 from leverplus.stats.paired import TIE
 
+CHANCE = "random"
+"""How the names of arms begin whose demonstrations are drawn by chance."""
 NO_DEV = "No way of choosing is recommended, because there are no dev items to choose on."
 
 
@@ -37,15 +39,10 @@ class DevArm:
         return self.arm.startswith(TRAINED)
 
     @property
-    def cost(self) -> tuple[bool, bool, int, bool, bool]:
-        """A key that sorts cheaper ones first: by training, model calls, demonstrations, calibration; chance last."""
+    def cost(self) -> tuple[bool, bool, int, bool]:
+        """A key that sorts cheaper ones first: by training, model calls, demonstrations, calibration."""
         asks, calibrated = self.arm not in MODEL_FREE, self.arm.endswith(CALIBRATED)
-        return self.trained, asks, self.shots, calibrated, self.by_chance
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether chance chooses the demonstrations."""
-        return self.arm.startswith("random")
+        return self.trained, asks, self.shots, calibrated
 
     @property
     def name(self) -> str:
@@ -71,7 +68,7 @@ class DevArm:
 
 def candidates(dev: Results) -> list[DevArm]:
     """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
-    deployable = [arm for arm in dev.draws if not arm.startswith("oracle")]
+    deployable = [arm for arm in dev.draws if not arm.startswith(("oracle", CHANCE))]
     pairs = [(arm, shots) for arm in deployable for shots in dev.shots(arm)]
     means = adjusted_means(np.stack([dev.accuracy(arm, shots) for arm, shots in pairs], axis=1)).mean
     found = [DevArm(arm, shots, float(mean)) for (arm, shots), mean in zip(pairs, means, strict=True)]
@@ -84,9 +81,9 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     `rival` is what the advised one is compared with: the best without training where a trained one is advised, else the
     best trained one; the runner-up where nothing was trained.
     """
-    if not dev.items:
+    ranked = candidates(dev) if dev.items else []
+    if not ranked:
         return {"arm": None, "shots": None, "dev": None, "n": 0, "training_helped": None, "why": NO_DEV}
-    ranked = candidates(dev)
     best = ranked[0]
     others = [own for own in ranked[1:] if own.trained != best.trained] or ranked[1:]
     table: dict[str, dict[str, float]] = {}
@@ -98,11 +95,14 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
     sentences = [f"Use {best.name}: {_percent(best.dev)} on {judged_on}."]
     if best.dev == 0.0:
         sentences.append("No answer was right on dev, so this is only the cheapest way.")
-    rule = next((own for own in ranked if not own.by_chance), None)
-    if best.by_chance and rule is not None and _compare(dev, best, rule).ci95[0] <= 0.0:
-        sentences.append(
-            f"That lead may be luck, and other random ones are drawn in use; {rule.name} is no worse a guess."
-        )
+    drawn = {shots: float(dev.accuracy(CHANCE, shots).mean()) for shots in dev.draws.get(CHANCE, {})}
+    if drawn:
+        found["random"] = {str(shots): value for shots, value in drawn.items()}
+        most = max(drawn.values())
+        if most > best.dev:
+            sentences.append(
+                f"Random ones had {_percent(most)} there, but a good draw is luck, and in use others are drawn."
+            )
     if others:
         rival = others[0]
         on_dev = _compare(dev, best, rival)

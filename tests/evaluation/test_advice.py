@@ -60,19 +60,20 @@ def test_advice_by_nothing_right_says_so() -> None:
     assert "No answer was right" not in advise(results(zero_shot0=1, learned1=0), None)["why"]
 
 
-def test_random_demonstrations_that_lead_within_noise_are_called_luck() -> None:
-    lucky = advise(results(zero_shot0=10, random1=24, mmr1=22), None)
-    assert lucky["arm"] == "random"
-    assert "That lead may be luck" in lucky["why"]
-    assert "nearest, diverse (MMR) with 1 shot is no worse a guess" in lucky["why"]
-    assert "luck" not in advise(results(zero_shot0=10, random1=38, mmr1=20), None)["why"]
-    assert advise(results(random1=20), None)["arm"] == "random"
+def test_random_demonstrations_are_a_yardstick_and_never_advised() -> None:
+    lucky = advise(results(zero_shot0=10, random1=24, random_calibrated1=26, mmr1=22), None)
+    assert (lucky["arm"], lucky["random"]) == ("mmr", {"1": 0.6})
+    assert set(lucky["dev_accuracy"]) == {"zero_shot", "mmr"}
+    assert "Random ones had 60.0 % there, but a good draw is luck" in lucky["why"]
+    plain = advise(results(zero_shot0=10, random1=20, mmr1=22), None)
+    assert plain["random"] == {"1": 0.5}
+    assert "Random" not in plain["why"]
 
 
 def test_no_arm_that_dev_shows_worse_is_ever_advised_and_oracles_are_no_choice() -> None:
     for seed in range(50):
         draw = random.Random(seed)
-        names = ("zero_shot0", "random1", "mmr1", "mmr2", "learned1", "learned2", "learned_auto2", "label_vote0")
+        names = ("zero_shot0", "nearest_text1", "mmr1", "mmr2", "learned1", "learned2", "learned_auto2", "label_vote0")
         dev = results(oracle1=N, oracle_any2=N, **{name: draw.randint(0, N) for name in names})
         found = advise(dev, None)
         best = max(dev.accuracy(arm, n).mean() for arm in dev.draws if "oracle" not in arm for n in dev.shots(arm))
