@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, median
 
 from leverplus.doctor.records import Series
@@ -32,11 +33,11 @@ class Curve:
     def change(self) -> float:
         return self.late - self.early
 
-    @property
+    @cached_property
     def middle(self) -> float:
         return median(self.values)
 
-    @property
+    @cached_property
     def noise(self) -> float:
         """Standard deviation of a value around the course of the curve, from second differences (a line has none)."""
         triples = zip(self.values, self.values[1:], self.values[2:], strict=False)
