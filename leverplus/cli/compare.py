@@ -13,6 +13,7 @@ from leverplus.errors import WrongUsage
 if TYPE_CHECKING:
     from leverplus.types import ItemId
 
+LEARNED = "learned"
 HEADER = ("method", "shots", "points", "95 % interval", "p", "help/harm", "verdict")
 
 
@@ -28,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="NAME", help="a run, a recipe, or a way of choosing such as nearest_both (default: first)"
     )
     parser.add_argument(
-        "--arm", default="learned", metavar="ARM", help="which way of choosing of the runs (default learned)"
+        "--arm",
+        metavar="ARM",
+        help="which way of choosing of the runs (default: that of the bundle, learned where runs are named)",
     )
     parser.add_argument(
         "--split", choices=("train", "dev", "test"), default="test", help="which evaluation (default test)"
@@ -47,9 +50,11 @@ def run(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> int:
     from leverplus.evaluation.runs import compare_runs, read_evaluated
 
+    arm, note = _compared_arm(args)
     folders = [run_of_bundle(folder) for folder in args.runs]
-    read = [read_evaluated(folder, _known(folder), args.split, args.arm) for folder in folders]
-    report = compare_runs(read, args.baseline, args.arm)
+    read = [read_evaluated(folder, _known(folder), args.split, arm) for folder in folders]
+    report = compare_runs(read, args.baseline, arm)
+    report["notes"] = [*report["notes"], *note]
     if args.json:
         print(json.dumps(report))
         return 0
@@ -73,6 +78,32 @@ def _runs(args: argparse.Namespace) -> int:
     for note in report["notes"]:
         print(f"note: {note}")
     return 0
+
+
+def _compared_arm(args: argparse.Namespace) -> tuple[str, list[str]]:
+    """The way of choosing that is compared, and what to say of it: a bundle's own, where nobody named one."""
+    if args.arm:
+        return args.arm, []
+    packed = {arm for folder in args.runs if (arm := _packed_arm(folder)) is not None}
+    if len(packed) != 1:
+        return LEARNED, []
+    (arm,) = packed
+    if arm == LEARNED:
+        return arm, []
+    if arm == args.baseline:
+        return LEARNED, [f"the bundle chooses by {arm}, the baseline; the learned selector is compared with it"]
+    return arm, [f"the bundle chooses by {arm}; --arm learned compares the learned selector"]
+
+
+def _packed_arm(folder: Path) -> str | None:
+    """The way of choosing in a bundle; None for any other folder."""
+    from leverplus.rundir import read_json
+    from leverplus.selector.bundle import MANIFEST
+
+    if not (folder / MANIFEST).is_file():
+        return None
+    arm = read_json(folder / MANIFEST).get("arm")
+    return str(arm) if arm else None
 
 
 def run_of_bundle(folder: Path) -> Path:

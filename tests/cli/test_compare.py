@@ -23,7 +23,7 @@ CONTEXT = Context.of(
 )
 
 
-def evaluated(folder: Path, chance: float, *, recipe: str, seed: int = 0, n: int = 200) -> str:
+def evaluated(folder: Path, chance: float, *, recipe: str, seed: int = 0, n: int = 200, arm: str = "") -> str:
     """A run folder with two shots of coin-flip answers and a zero-shot arm that is right on a third."""
     folder.mkdir()
     rng = np.random.default_rng([int(1000 * chance), seed])
@@ -34,6 +34,8 @@ def evaluated(folder: Path, chance: float, *, recipe: str, seed: int = 0, n: int
         demos = tuple(ItemId(f"d{place}") for place in range(shots))
         right = rng.random(n) < chance
         results.add("learned", shots, [Prediction(i, demos, "x", float(r)) for i, r in zip(items, right, strict=True)])
+        if arm:
+            results.add(arm, shots, [Prediction(item, demos, "x", float(row % 2)) for row, item in enumerate(items)])
     conditions = conditions_of(CONTEXT, "test", items, [Pool(item, (), "b") for item in items])
     (folder / "run.json").write_text(json.dumps({"recipe": recipe, "recipe_hash": recipe, "seed": seed}))
     (folder / "eval.json").write_text(json.dumps({"split": "test", "conditions": conditions, "checkpoint": "sft"}))
@@ -127,3 +129,18 @@ def test_a_bundle_of_a_fit_stands_for_the_run_beside_it(tmp_path: Path, capsys: 
     (tmp_path / "mine" / "bundle.json").write_text("{}")
     assert main(["compare", str(tmp_path / "mine"), "--baseline", "zero_shot"]) == 0
     assert "difference from zero_shot on 200 test items" in capsys.readouterr().out
+
+
+def test_a_bundle_is_compared_by_its_own_way_of_choosing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(tmp_path / "mine.run", 0.8, recipe="mine", arm="nearest_both")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bundle.json").write_text('{"arm": "nearest_both"}')
+    mine = str(tmp_path / "mine")
+    assert main(["compare", mine, "--baseline", "zero_shot", "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert main(["compare", mine, "--baseline", "zero_shot", "--arm", "nearest_both", "--json"]) == 0
+    named = json.loads(capsys.readouterr().out)
+    assert own["comparisons"] == named["comparisons"]
+    assert "the bundle chooses by nearest_both; --arm learned compares the learned selector" in own["notes"]
+    assert main(["compare", mine, "--baseline", "nearest_both", "--json"]) == 0
+    assert "the baseline; the learned selector is compared with it" in json.loads(capsys.readouterr().out)["notes"][-1]
