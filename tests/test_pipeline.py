@@ -216,7 +216,7 @@ def test_a_folder_that_is_no_run_or_was_changed_is_named(tiny_run: TinyRun, tmp_
     with pytest.raises(MissingFile, match=r"run\.json is not there"):
         load_run(folder)
     shutil.copy(tiny_run.folder / "run.json", folder)
-    with pytest.raises(LeverError, match=r"resolved\.toml is not the one this run was made with"):
+    with pytest.raises(LeverError, match=r"resolved\.toml was changed after this run was made"):
         load_run(folder)
     (folder / "run.json").write_text('{"recipe": ')
     with pytest.raises(LeverError, match=r"run\.json is damaged .*delete it"):

@@ -111,7 +111,7 @@ def test_other_weights_and_failing_models_are_refused(cluster, task, tmp_path: P
         list(stranger.run(requests, 1))
     stranger.close()
     failing = RayEngine(BackendFactory(TaskSection(), "world"), backend.fingerprint(), workers=1)
-    with pytest.raises(ScoringError, match="no reference answers to weigh"):
+    with pytest.raises(ScoringError, match="has no true answers whose probability could be measured"):
         list(failing.run(requests, 1))
     failing.close()
     missing = RayEngine(BackendFactory(TaskSection(), "worlt"), backend.fingerprint(), workers=1)

