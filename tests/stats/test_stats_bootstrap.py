@@ -105,6 +105,22 @@ def test_the_levels_of_the_quantiles_by_their_formula() -> None:
     assert _levels(Blocks(few, np.ones(30)), 0.95).tolist() == pytest.approx([norm.cdf(-reach), norm.cdf(reach)])
 
 
+def test_the_levels_leave_out_whole_pictures_of_different_sizes() -> None:
+    """By brute force: the mean over the items of all other pictures, where one large picture pulls hardest."""
+    from scipy.stats import norm, t
+
+    from leverplus.stats.bootstrap import _levels
+
+    pictures = [[0.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0] * 4, [0.0, 1.0], [0.0] * 4, [0.0] * 4, [1.0] * 12]
+    others = [np.mean(np.concatenate(pictures[:own] + pictures[own + 1 :])) for own in range(8)]
+    pull = np.mean(others) - np.array(others)
+    kurtosis = 8 * (pull**4).sum() / (pull**2).sum() ** 2
+    assert kurtosis > 4.0, "fewer than n - 1 degrees of freedom"
+    reach = t.ppf(0.975, 2 * 7 / (kurtosis - 1)) * math.sqrt(8 / 7)
+    data = Blocks(np.array([sum(own) for own in pictures]), np.array([float(len(own)) for own in pictures]))
+    assert _levels(data, 0.95).tolist() == pytest.approx([norm.cdf(-reach), norm.cdf(reach)])
+
+
 def test_quantiles_put_half_the_share_of_a_value_below_it() -> None:
     from leverplus.stats.bootstrap import _mid_quantiles
 
