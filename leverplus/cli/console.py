@@ -184,7 +184,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
     table = Table(
         title=f"accuracy on {report['n']} {report.get('split', 'test')} items, % by number of shots",
         title_justify="left",
-        caption=_table_caption(arms, closed),
+        caption=_table_caption(arms, closed, shots),
         caption_justify="left",
     )
     table.add_column("who chooses")
@@ -202,11 +202,13 @@ def results_table(report: Mapping[str, Any]) -> Any:
     return table
 
 
-def _table_caption(arms: Collection[str], closed: Mapping[str, Any]) -> str:
+def _table_caption(arms: Collection[str], closed: Mapping[str, Any], shots: Collection[int]) -> str:
     """What the columns of `results_table` mean that do not say it themselves."""
-    from leverplus.evaluation.names import MODEL_FREE
+    from leverplus.evaluation.names import MEAN_SHOTS, MODEL_FREE
 
-    lines = ["shots: how many demonstrations are shown; mean: over 1 to 4"]
+    averaged = [str(n) for n in shots if n in MEAN_SHOTS]
+    means = f"; mean: over {', '.join(averaged)}" if len(averaged) > 1 else ""
+    lines = [f"shots: how many demonstrations are shown{means}"]
     if any(arm in MODEL_FREE for arm in arms):
         lines.append("(no model): the answer is taken from labels, the model is not asked")
     if closed:

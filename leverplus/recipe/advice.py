@@ -65,6 +65,13 @@ def missing_here(recipe: Recipe) -> list[str]:
         found.append(f'task.images = "{task.images}": there is no such folder')
     if score.groups and not Path(score.groups).expanduser().exists():
         found.append(f'score.groups = "{score.groups}": there is no such folder; `lever import` makes one')
+    start = recipe.train.start
+    run = start.rpartition(":")[0]  # of RUN:NAME
+    if start and not any(Path(place).expanduser().exists() for place in (start, run) if place):
+        found.append(
+            f'train.start = "{start}": there is no such checkpoint; give a checkpoint folder, a run folder, RUN:NAME, '
+            "or a .pt or .ckpt file"
+        )
     if score.backend == "openai" and model.key_env and not os.environ.get(model.key_env):
         found.append(
             f'model.key_env = "{model.key_env}": this environment variable is not set; type `export '

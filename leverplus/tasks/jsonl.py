@@ -219,6 +219,10 @@ def _without_empty(answers: list[str]) -> list[str]:
 
 def _faults(row: Mapping[str, Any], answers: Any, section: TaskSection) -> list[str]:
     """Everything that is wrong with the form of one record."""
+    if {"text", "label"} <= row.keys() and "question" not in row:
+        return [
+            "this is a text with a label, and not a question with answers; set task.name=labels to read such records"
+        ]
     faults = [f"there is no key '{key[:40]}'; known: {', '.join(KEYS)}" for key in row if key not in KEYS]
     name, image = row.get("id"), row.get("image")
     if not (isinstance(name, str) and name.strip()) and not is_whole_number(name):

@@ -54,6 +54,7 @@ def test_the_table_shows_every_arm_in_percent_and_leaves_out_what_was_not_measur
     assert [cell.strip() for cell in rows["exhaustive oracle"]] == ["", "100.0", "", "", ""]
     assert "(no model): the answer is taken from labels" in out.getvalue()
     assert "gap closed: 0 % is random" in out.getvalue()
+    assert "shots: how many demonstrations are shown; mean: over 1, 2" in out.getvalue()
 
 
 def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

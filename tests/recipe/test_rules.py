@@ -126,6 +126,18 @@ def test_the_recipes_for_own_data_are_cheap_and_want_a_file(name: str) -> None:
     assert [problem.partition(":")[0] for problem in missing_here(recipe)] == ["task.file"]
 
 
+def test_a_start_that_is_nowhere_is_a_problem_of_the_recipe(tmp_path: Path) -> None:
+    from leverplus.recipe.advice import missing_here
+
+    def problems(start: str) -> list[str]:
+        return missing_here(build_recipe("test", {"task": {"name": "world"}, "train": {"start": start}}, "test"))
+
+    (found,) = problems("nosuch")
+    assert found.startswith('train.start = "nosuch": there is no such checkpoint; give a checkpoint folder')
+    assert problems(f"{tmp_path}/gone:sft")
+    assert problems(str(tmp_path)) == problems(f"{tmp_path}:sft") == []
+
+
 def test_recipes_lists_a_dozen_unless_all_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 13

@@ -146,6 +146,12 @@ def test_every_faulty_line_is_named(tmp_path, section) -> None:
         assert f"line {line}: {what}" in text
 
 
+def test_records_of_the_other_kind_of_file_are_told_who_reads_them(tmp_path, section) -> None:
+    lines = [{"id": number, "text": f"text {number}", "label": "a"} for number in range(12)]
+    with pytest.raises(DataError, match=r"12 problems.*\n.*line 1: this is a text with a label.*set task\.name=labels"):
+        jsonl(section(file=write(tmp_path / "a.jsonl", lines)))
+
+
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, section) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"id": 1}\n{"id": 2, "question": "caf\xe9"}\n')
