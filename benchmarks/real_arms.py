@@ -9,7 +9,7 @@ demonstrations in the same way (batch calibration, Zhou et al. 2024).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,9 +147,7 @@ class Arms:
 
     def effects(self) -> Arm:
         """Every combination of parts; training queries are chosen for by what the other training queries teach."""
-        rng = np.random.default_rng(0)
-        group = self.task.group[self.table.queries]
-        part = rng.permutation(int(group.max()) + 1)[group] % PARTS
+        part = self.parts_of_queries()
         places = self.effect_places(self.train)
         for number in range(PARTS):
             held = self.train & (part == number)
@@ -162,6 +160,13 @@ class Arms:
 
         Effects and weights are learnt from the queries marked.
         """
+        parts = self.effect_parts(learn)
+        return {
+            " + ".join(names): first(self.linear_score(parts, names, learn), self.allowed) for names in COMBINATIONS
+        }
+
+    def effect_parts(self, learn: Mask) -> dict[str, dict[str, Floats]]:
+        """The features (Q, 64) of every part of the score; effects are learnt from the queries marked."""
         table = self.table
         used = self.allowed & learn[:, None]
         count = len(self.task.items)
@@ -177,13 +182,19 @@ class Arms:
             effects[f"effect on {name}"] = effect_features(name, table.candidates, score, used, count)[0]
         vectors = self.task.vectors["question"].astype(np.float64)
         cross = cross_features(vectors[table.queries], vectors, table.candidates)
-        parts = {"similarity": similarity, "effects": effects, "labels": labels, "interaction": cross}
-        places = {}
-        for names in COMBINATIONS:
-            features = {key: value for name in names for key, value in parts[name].items()}
-            ranker = fit_ranker(features, table.accuracy, used, self.task.group[table.queries])
-            places[" + ".join(names)] = first(ranker.score(features), self.allowed)
-        return places
+        return {"similarity": similarity, "effects": effects, "labels": labels, "interaction": cross}
+
+    def linear_score(self, parts: dict[str, dict[str, Floats]], names: Sequence[str], learn: Mask) -> Floats:
+        """The score (Q, 64) by some parts, its weights learnt from the queries marked."""
+        features = {key: value for name in names for key, value in parts[name].items()}
+        used = self.allowed & learn[:, None]
+        ranker = fit_ranker(features, self.table.accuracy, used, self.task.group[self.table.queries])
+        return ranker.score(features)
+
+    def parts_of_queries(self) -> Ints:
+        """The part of the cross-fit of every query; the queries of a picture are in one."""
+        group = self.task.group[self.table.queries]
+        return np.asarray(np.random.default_rng(0).permutation(int(group.max()) + 1)[group] % PARTS)
 
 
 COMBINATIONS = (

@@ -1,52 +1,127 @@
-"""Adds what a trained selector chose to the records of a recorded table.
+"""Trains the selector of `okvqa_table` on every recorded table, and adds what it chose to the records of the tables.
 
-    python benchmarks/real_learned.py RUN RECORDS/TASK-MODEL.parquet
+    python benchmarks/real_learned.py train --data DATA --out RUNS [--tasks ...] [--models ...]
+    python benchmarks/real_learned.py keep RUNS [--records leverplus/tables/real]
 
-RUN is the folder of `lever run okvqa_table --set task.file=... model.name=...` on that table. Its test items must be
-those of the records. It has no cross-fitted accuracy on training queries, so it is never the one recommended.
+`train` makes two runs of each table (goes on where it stopped): by the model's answers alone, and by labels first.
+`keep` takes the one with the higher accuracy on dev queries; test queries are looked at once, by that one. DATA is
+where the data sets lie (docs/recorded.md); nothing asks a model.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
+from real_data import HERE, SHIPPED
+from real_measure import MODELS, TASKS
+from record_plan import SOURCES
+from record_write import write_items
+
 from leverplus.lab.real import WayRecord, read_file, write_records
 
+FORMS = {"answers": ("listwise",), "labels-answers": ("label_pretraining", "listwise")}
+RECORDS = SHIPPED / "real"
 
-def learned(run: Path, like: WayRecord) -> list[WayRecord]:
-    """One-shot accuracies of the run's selector on the items of a record."""
+
+def settings_of(task: str, model: str, items: Path) -> list[str]:
+    """What differs from the recipe `okvqa_table` for another table."""
+    name = f"{task}-{model}"
+    folder = HERE / "tables" if (HERE / "tables" / f"{name}.parquet").is_file() else SHIPPED
+    found = [f"model.name={folder / name}.parquet,{folder / name}-test.parquet", "eval.oracle=false"]
+    if task != "okvqa":  # whose items and vectors ship
+        found += [f"task.file={items}", "embed.name=sentence", "embed.model="]
+    if SOURCES[task].labels:
+        found += ["task.name=labels", "reward.mode=choice_prob"]
+    return found
+
+
+def train(task: str, model: str, data: Path, out: Path) -> None:
+    items = out / f"{task}-items.jsonl"
+    if task != "okvqa" and not items.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_items(argparse.Namespace(task=task, data=data, out=items))
+    for form, stages in FORMS.items():
+        run = out / f"{task}-{model}-{form}"
+        if (run / "eval.json").is_file():
+            continue
+        settings = [*settings_of(task, model, items), f"train.stages={json.dumps(stages)}"]
+        command = [sys.executable, "-m", "leverplus", "run", "okvqa_table", "--out", str(run), "--set", *settings]
+        print(" ".join(command), flush=True)
+        subprocess.run(command, check=True)
+
+
+def on_dev(run: Path) -> float:
+    """The accuracy of the run's selector on the dev queries of its advice."""
+    advice = json.loads((run / "eval.json").read_text(encoding="utf-8"))["advice"]
+    return float(advice["dev_accuracy"]["learned"]["1"])
+
+
+def chosen(runs: Mapping[str, Path], like: WayRecord) -> list[WayRecord]:
+    """One-shot accuracies of the selector that is best on dev, on the items of a record; ties: the first form."""
     import pyarrow.parquet as pq
 
+    form = max(runs, key=lambda name: on_dev(runs[name]))
+    run = runs[form]
     rows = pq.read_table(run / "predictions.parquet", columns=["item", "arm", "shots", "score"]).to_pylist()
     score = {row["item"]: row["score"] for row in rows if row["arm"] == "learned" and row["shots"] == 1}
     missing = [item for item in like.items if item not in score]
     if missing:
         raise SystemExit(f"{run} has no choice for item {missing[0]} ({len(missing)} such); evaluate all test items")
-    own = np.array([score[item] for item in like.items])
     made = replace(
         like,
         arm="learned",
         kind="calls",
-        setting="selector, 1 shot",
-        tries=1,
-        dev=float("nan"),
-        estimate=float("nan"),
-        accuracy=own,
+        setting=f"{' + '.join(FORMS[form])}, 1 shot",
+        tries=len(runs),
+        dev=on_dev(run),
+        estimate=float("nan"),  # no cross-fitted accuracy on training queries, so it is never the one recommended
+        accuracy=np.array([score[item] for item in like.items]),
     )
     return [replace(made, shots=shots) for shots in ("1", "best")]
 
 
+def keep(runs: Path, records: Path) -> None:
+    for task in TASKS:
+        for model in MODELS:
+            own = {form: runs / f"{task}-{model}-{form}" for form in FORMS}
+            if not all((run / "eval.json").is_file() for run in own.values()):
+                print(f"{task} {model}: not trained in both forms, left as it was")
+                continue
+            file = records / f"{task}-{model}.parquet"
+            kept = [record for record in read_file(file) if record.arm != "learned"]
+            made = chosen(own, kept[0])
+            write_records(file, [*kept, *made])
+            figures = ", ".join(f"{form} {100 * on_dev(run):.1f}" for form, run in own.items())
+            print(f"{task} {model}: {100 * made[0].accuracy.mean():.1f} by {made[0].setting}; on dev {figures}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("records", type=Path)
+    actions = parser.add_subparsers(dest="action", required=True)
+    training = actions.add_parser("train")
+    training.add_argument("--data", type=Path, required=True)
+    training.add_argument("--out", type=Path, required=True)
+    training.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    training.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    keeping = actions.add_parser("keep")
+    keeping.add_argument("runs", type=Path)
+    keeping.add_argument("--records", type=Path, default=RECORDS)
     args = parser.parse_args()
-    kept = [record for record in read_file(args.records) if record.arm != "learned"]
-    write_records(args.records, [*kept, *learned(args.run, kept[0])])
+    if args.action == "keep":
+        keep(args.runs, args.records)
+        return
+    for task in args.tasks:
+        for model in args.models:
+            train(task, model, args.data, args.out)
 
 
 if __name__ == "__main__":
