@@ -1,6 +1,7 @@
 """Trains the selector of `okvqa_table` on every recorded table, and adds what it chose to the records of the tables.
 
-    python benchmarks/real_learned.py train --data DATA --out RUNS [--tasks ...] [--models ...]
+    python benchmarks/real_learned.py items --data DATA --out RUNS              items and vectors that do not ship
+    python benchmarks/real_learned.py train RUNS [--jobs 2] [--tasks ...] [--models ...]
     python benchmarks/real_learned.py keep RUNS [--records leverplus/tables/real]
 
 `train` makes two runs of each table (goes on where it stopped): by the model's answers alone, and by labels first.
@@ -15,15 +16,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from real_data import HERE, SHIPPED
 from real_measure import MODELS, TASKS
-from record_plan import SOURCES
+from record_plan import SOURCES, Sizes, assign
 from record_write import write_items
 
 from leverplus.lab.real import WayRecord, read_file, write_records
@@ -32,31 +36,44 @@ FORMS = {"answers": ("listwise",), "labels-answers": ("label_pretraining", "list
 RECORDS = SHIPPED / "real"
 
 
-def settings_of(task: str, model: str, items: Path) -> list[str]:
+def write_inputs(data: Path, out: Path) -> None:
+    """Items and vectors of every task but `okvqa`, whose own ship with the package."""
+    from leverplus.embedders.cached import open_embedder
+    from leverplus.embedders.stored import write_vectors
+    from leverplus.recipe.sections import EmbedSection
+
+    out.mkdir(parents=True, exist_ok=True)
+    embedder: Any = open_embedder(EmbedSection(name="sentence"), out / "vectors")
+    for task in TASKS:
+        if task != "okvqa":
+            write_items(argparse.Namespace(task=task, data=data, out=out / f"{task}-items.jsonl"))
+            items = assign(SOURCES[task], SOURCES[task].read(data), Sizes())
+            texts = sorted({text for item in items for text in (item.question, item.answer)})
+            write_vectors(out / f"{task}-vectors.npz", texts, embedder.of_texts(texts), embedder.fingerprint())
+
+
+def settings_of(task: str, model: str, home: Path) -> list[str]:
     """What differs from the recipe `okvqa_table` for another table."""
     name = f"{task}-{model}"
     folder = HERE / "tables" if (HERE / "tables" / f"{name}.parquet").is_file() else SHIPPED
     found = [f"model.name={folder / name}.parquet,{folder / name}-test.parquet", "eval.oracle=false"]
-    if task != "okvqa":  # whose items and vectors ship
-        found += [f"task.file={items}", "embed.name=sentence", "embed.model="]
+    if task != "okvqa":
+        found += [f"task.file={home / task}-items.jsonl", f"embed.model={home / task}-vectors.npz"]
     if SOURCES[task].labels:
         found += ["task.name=labels", "reward.mode=choice_prob"]
     return found
 
 
-def train(task: str, model: str, data: Path, out: Path) -> None:
-    items = out / f"{task}-items.jsonl"
-    if task != "okvqa" and not items.is_file():
-        out.mkdir(parents=True, exist_ok=True)
-        write_items(argparse.Namespace(task=task, data=data, out=items))
-    for form, stages in FORMS.items():
-        run = out / f"{task}-{model}-{form}"
-        if (run / "eval.json").is_file():
-            continue
-        settings = [*settings_of(task, model, items), f"train.stages={json.dumps(stages)}"]
-        command = [sys.executable, "-m", "leverplus", "run", "okvqa_table", "--out", str(run), "--set", *settings]
-        print(" ".join(command), flush=True)
-        subprocess.run(command, check=True)
+def train(task: str, model: str, form: str, home: Path) -> None:
+    run = home / f"{task}-{model}-{form}"
+    if (run / "eval.json").is_file():
+        return
+    settings = [*settings_of(task, model, home), f"train.stages={json.dumps(FORMS[form])}"]
+    command = [sys.executable, "-m", "leverplus", "run", "okvqa_table", "--out", str(run), "--set", *settings]
+    store = ["--store", str(run.with_suffix(".store"))]  # answers come from the table; nothing is worth sharing
+    with run.with_suffix(".log").open("w", encoding="utf-8") as log:
+        code = subprocess.run([*command, *store], stdout=log, stderr=log, check=False).returncode
+    print(f"{run.name}: {'done' if code == 0 else f'failed, see {log.name}'}", flush=True)
 
 
 def on_dev(run: Path) -> float:
@@ -107,21 +124,26 @@ def keep(runs: Path, records: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
+    preparing = actions.add_parser("items")
+    preparing.add_argument("--data", type=Path, required=True)
+    preparing.add_argument("--out", type=Path, required=True)
     training = actions.add_parser("train")
-    training.add_argument("--data", type=Path, required=True)
-    training.add_argument("--out", type=Path, required=True)
+    training.add_argument("runs", type=Path)
+    training.add_argument("--jobs", type=int, default=2)
     training.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     training.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     keeping = actions.add_parser("keep")
     keeping.add_argument("runs", type=Path)
     keeping.add_argument("--records", type=Path, default=RECORDS)
     args = parser.parse_args()
-    if args.action == "keep":
+    if args.action == "items":
+        write_inputs(args.data, args.out)
+    elif args.action == "train":
+        with ThreadPoolExecutor(args.jobs) as jobs:
+            for task, model, form in product(args.tasks, args.models, FORMS):
+                jobs.submit(train, task, model, form, args.runs)
+    else:
         keep(args.runs, args.records)
-        return
-    for task in args.tasks:
-        for model in args.models:
-            train(task, model, args.data, args.out)
 
 
 if __name__ == "__main__":

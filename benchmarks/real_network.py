@@ -1,7 +1,9 @@
 """Does a network on top of the closed-form score choose better, trained by supervision or by reinforcement?
 
-    python benchmarks/real_network.py measure --data DATA --cache vectors [--tasks ...] [--models ...]
-    python benchmarks/real_network.py table
+    python benchmarks/real_network.py prepare --data DATA --cache vectors --out PREPARED [--tasks ...] [--models ...]
+    python benchmarks/real_network.py train PREPARED --out CURVES          several processes share the work; GPU or CPU
+    python benchmarks/real_network.py keep PREPARED CURVES                 writes benchmarks/real/network
+    python benchmarks/real_network.py table                                the table of what is kept
 
 The score of `effects` (similarity, labels, effects; ridge regression) is where the network starts: it adds a product of
 two towers over the texts and a small network over the parts of the score, both 0 before the first step. It is
@@ -17,10 +19,10 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,16 +30,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from real_arms import PARTS, Arms, first
-from real_data import HERE, SHIPPED, Floats, ModelTable, TaskData, embedder
-from real_measure import MODELS, TASKS
-
 from leverplus.lab.real import WayRecord, read_file, read_records, write_records
 from leverplus.maths import advantages, losses
-from leverplus.ranking.linear import within_queries
-from leverplus.stats import adjust, compare
 
-KEPT = HERE / "real" / "network"
+if TYPE_CHECKING:
+    from real_arms import Arms
+
+TASKS = ("okvqa", "aokvqa", "trec", "sst2", "agnews")
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+KEPT = Path(__file__).parent / "real" / "network"
+PARTS = 5
 FORMS = ("regression", "listwise", "rce", "grpo")
 REWARDS, RATES = ("accuracy", "probability"), (3e-4, 2e-3)
 EPOCHS, BATCH = 6, 128
@@ -53,6 +55,7 @@ SPREAD = 2.0
 LINEAR = "effects"
 
 Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,32 @@ class Inputs:
     allowed: Tensor  # (Q, 64)
     rewards: Mapping[str, Tensor]  # (Q, 64) each
     worth: Mapping[str, float]  # what a start of 1 is worth in each reward, on training queries
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One table, ready for training; everything is by query (Q,) or (Q, 64), demonstrations are numbered."""
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> Prepared:
+        with np.load(path) as file:
+            return cls({name: file[name] for name in file.files})
+
+    def inputs(self, device: str) -> Inputs:
+        own = {name: torch.tensor(value).to(device) for name, value in self.arrays.items()}
+        worth = {name: float(own[f"worth_{name}"]) for name in REWARDS}
+        return Inputs(
+            own["start"],
+            own["parts"].float(),
+            own["texts"][own["queries"]],
+            torch.cat([own["texts"], own["answers"].float()], dim=1),
+            own["candidates"],
+            own["allowed"],
+            {name: own[name].float() for name in REWARDS},
+            worth,
+        )
 
 
 class Correction(nn.Module):
@@ -90,53 +119,62 @@ class Correction(nn.Module):
         return (inputs.start[rows] + added).masked_fill(~inputs.allowed[rows], -torch.inf)
 
 
-def axes(vectors: NDArray[Any]) -> Tensor:
+def axes(vectors: NDArray[Any]) -> NDArray[np.float32]:
     """The first principal axes of vectors (N, D), each with unit spread (N, AXES)."""
     centred = vectors.astype(np.float64) - vectors.mean(axis=0)
     _, found = np.linalg.eigh(centred.T @ centred)
     own = centred @ found[:, ::-1][:, :AXES]
-    return torch.tensor(own / own.std(), dtype=torch.float32)
+    return np.asarray(own / own.std(), np.float32)
 
 
-def inputs_of(arms: Arms, names: Sequence[str]) -> Inputs:
+def prepared(arms: Arms, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Starts and parts of a training query come from fits that did not see its part."""
+    from leverplus.ranking.linear import within_queries
+
     table, task = arms.table, arms.task
-    parts = arms.effect_parts(arms.train)
-    start = arms.linear_score(parts, names, arms.train)
-    own = {key: value for name in ("similarity", "effects", "labels") for key, value in parts[name].items()}
     number = arms.parts_of_queries()
+
+    def fitted(learn: Mask) -> tuple[Floats, list[Floats]]:
+        parts = arms.effect_parts(learn)
+        own = [value for name in ("similarity", "effects", "labels") for value in parts[name].values()]
+        return arms.linear_score(parts, names, learn), own
+
+    start, parts = fitted(arms.train)
     for part in range(PARTS):
         held = arms.train & (number == part)
-        learn = arms.train & ~held
-        found = arms.effect_parts(learn)
-        start[held] = arms.linear_score(found, names, learn)[held]
-        other = {key: value for name in ("similarity", "effects", "labels") for key, value in found[name].items()}
-        for key, value in zip(own, other.values(), strict=True):  # names of bends hold the knots of the fit
-            own[key][held] = value[held]
+        other, others = fitted(arms.train & ~held)
+        start[held] = other[held]
+        for own, value in zip(parts, others, strict=True):
+            own[held] = value[held]
     allowed = arms.allowed
     used = allowed & arms.train[:, None]
-    within = {key: within_queries(value, allowed) for key, value in own.items()}
-    features = np.stack([value / max(float(value[used].std()), 1e-9) for value in within.values()], axis=2)
+    within = [within_queries(value, allowed) for value in parts]
+    features = np.stack([value / max(float(value[used].std()), 1e-9) for value in within], axis=2)
     start = within_queries(start, allowed)
     start *= SPREAD / max(float(start[used].std()), 1e-9)
-    texts = axes(task.vectors["question"])
-    answers = (
-        torch.nn.functional.one_hot(torch.tensor(task.shown)) if task.source.labels else torch.zeros(len(texts), 0)
-    )
     rewards = {"accuracy": table.accuracy, "probability": table.probability}
-    return Inputs(
-        torch.tensor(start, dtype=torch.float32),
-        torch.tensor(np.clip(features, -5, 5), dtype=torch.float32),
-        texts[torch.tensor(table.queries)],
-        torch.cat([texts, answers.float()], dim=1),
-        torch.tensor(table.candidates),
-        torch.tensor(allowed),
-        {name: torch.tensor(own, dtype=torch.float32) for name, own in rewards.items()},
-        {
-            name: float((start * within_queries(own, allowed))[used].sum() / (start[used] ** 2).sum())
-            for name, own in rewards.items()
-        },
-    )
+    worth = {
+        f"worth_{name}": np.array((start * within_queries(own, allowed))[used].sum() / (start[used] ** 2).sum())
+        for name, own in rewards.items()
+    }
+    labels = len(task.source.labels)
+    return {
+        "start": start.astype(np.float32),
+        "parts": np.clip(features, -5, 5).astype(np.float16),
+        "texts": axes(task.vectors["question"]),
+        "answers": np.eye(labels, dtype=np.float16)[task.shown]
+        if labels
+        else np.zeros((len(task.items), 0), np.float16),
+        "queries": table.queries,
+        "candidates": table.candidates,
+        "allowed": allowed,
+        "part": number,
+        "train": arms.train,
+        "dev": arms.dev,
+        "test": arms.test,
+        **{name: own.astype(np.float32) for name, own in rewards.items()},
+        **worth,
+    }
 
 
 def squared_error(value: Tensor, wanted: Tensor, allowed: Tensor, worth: float) -> Tensor:
@@ -192,14 +230,15 @@ def steps_of(form: str, network: Correction, inputs: Inputs, rows: Tensor, name:
 def train(form: str, inputs: Inputs, learn: Mask, shown: Mask, *, reward: str, rate: float, seed: int) -> Floats:
     """What the network's choices get from the queries shown, before training and after every epoch (EPOCHS + 1, S)."""
     torch.manual_seed(seed)
-    network = Correction(inputs)
+    device = inputs.start.device
+    network = Correction(inputs).to(device)
     optimiser = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.1)
-    queries, shown_rows = torch.tensor(np.flatnonzero(learn)), torch.tensor(np.flatnonzero(shown))
+    queries, shown_rows = (torch.tensor(np.flatnonzero(own)).to(device) for own in (learn, shown))
     accuracy = inputs.rewards["accuracy"][shown_rows]
     found = []
     for epoch in range(EPOCHS + 1):
         if epoch:
-            for rows in queries[torch.randperm(len(queries))].split(BATCH):
+            for rows in queries[torch.randperm(len(queries)).to(device)].split(BATCH):
                 for loss in steps_of(form, network, inputs, rows, reward):
                     optimiser.zero_grad()
                     loss().backward()
@@ -207,66 +246,76 @@ def train(form: str, inputs: Inputs, learn: Mask, shown: Mask, *, reward: str, r
                     optimiser.step()
         with torch.no_grad():
             place = network(inputs, shown_rows).argmax(1, keepdim=True)
-        found.append(accuracy.gather(1, place).squeeze(1).numpy().astype(np.float64))
+        found.append(accuracy.gather(1, place).squeeze(1).cpu().numpy().astype(np.float64))
     return np.stack(found)
 
 
-def measure(table: ModelTable, about: WayRecord) -> list[WayRecord]:
-    """The closed form and every form of training, at the setting that training and dev queries find best."""
-    arms = Arms(table)
-    names = about.setting.split(",")[0].split(" + ")
-    inputs = inputs_of(arms, names)
-    number, known = arms.parts_of_queries(), arms.train | arms.dev
-    start = first(inputs.start.numpy(), arms.allowed)
-    linear = np.take_along_axis(table.accuracy, start[:, None], axis=1)[:, 0]
-    same: dict[str, Any] = {"task": about.task, "model": about.model, "items": about.items, "groups": about.groups}
-    one: dict[str, Any] = {**same, "kind": "calls", "shots": "1"}
-    estimate = float(linear[known].mean())
-    records = [
-        WayRecord(
-            **one,
-            arm=LINEAR,
-            setting=" + ".join(names),
-            tries=about.tries,
-            dev=float(linear[arms.dev].mean()),
-            estimate=estimate,
-            accuracy=linear[arms.test],
+def curves_of(table: Prepared, form: str, device: str) -> dict[str, Floats]:
+    """Accuracy of every query (EPOCHS + 1, Q) by setting; of training queries by networks that saw none of them."""
+    inputs, own = table.inputs(device), table.arrays
+    learn, found = own["train"], {}
+    for reward, rate in product(REWARDS, RATES):
+        got = np.zeros((EPOCHS + 1, len(learn)))
+        for part in range(PARTS):
+            held = learn & (own["part"] == part)
+            got[:, held] = train(form, inputs, learn & ~held, held, reward=reward, rate=rate, seed=part)
+        got[:, ~learn] = train(form, inputs, learn, ~learn, reward=reward, rate=rate, seed=PARTS)
+        found[f"{reward}, rate {rate:g}"] = got
+    return found
+
+
+def train_all(folder: Path, out: Path, device: str) -> None:
+    """Every table in every form; one that another process has begun is left to it."""
+    out.mkdir(parents=True, exist_ok=True)
+    for path in sorted(folder.glob("*.npz")):
+        for form in FORMS:
+            file = out / f"{path.stem}-{form}.npz"
+            try:
+                file.with_suffix(".begun").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            started = time.perf_counter()
+            np.savez_compressed(file, **curves_of(Prepared.read(path), form, device))
+            print(f"{file.stem}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def records_of(table: Prepared, curves: Mapping[str, Mapping[str, Floats]], about: WayRecord) -> list[WayRecord]:
+    """The closed form, and every form of training at the setting and epoch that training and dev queries find best."""
+    own = table.arrays
+    known = own["train"] | own["dev"]
+
+    def record(arm: str, setting: str, tries: int, accuracy: Floats) -> WayRecord:
+        return replace(
+            about,
+            arm=arm,
+            setting=setting,
+            tries=tries,
+            dev=float(accuracy[own["dev"]].mean()),
+            estimate=float(accuracy[known].mean()),
+            accuracy=accuracy[own["test"]],
         )
-    ]
-    for form in FORMS:
-        curves = {}
-        for reward, rate in product(REWARDS, RATES):
-            got = np.zeros((EPOCHS + 1, len(table.queries)))
-            for part in range(PARTS):
-                held = arms.train & (number == part)
-                got[:, held] = train(form, inputs, arms.train & ~held, held, reward=reward, rate=rate, seed=part)
-            rest = ~arms.train
-            got[:, rest] = train(form, inputs, arms.train, rest, reward=reward, rate=rate, seed=PARTS)
-            curves[reward, rate] = got
+
+    found = []
+    for form, settings in curves.items():
+        if not found:  # before the first step all are the closed form
+            found.append(record(LINEAR, about.setting, about.tries, next(iter(settings.values()))[0]))
         for arm, earliest in ((form, 0), (f"{form}_trained", 1)):
             tried = {
-                (key, epoch): own[epoch][known].mean()
-                for key, own in curves.items()
+                (epoch, name): float(values[epoch][known].mean())
                 for epoch in range(earliest, EPOCHS + 1)
+                for name, values in settings.items()
             }
-            (reward, rate), epoch = max(tried, key=lambda key: (round(tried[key], 9), -key[1]))
-            own = curves[reward, rate][epoch]
-            records.append(
-                WayRecord(
-                    **one,
-                    arm=arm,
-                    setting=f"{reward}, rate {rate:g}, epoch {epoch}",
-                    tries=len(tried),
-                    dev=float(own[arms.dev].mean()),
-                    estimate=float(own[known].mean()),
-                    accuracy=own[arms.test],
-                )
-            )
-    return records
+            epoch, name = max(
+                tried, key=lambda key: round(tried[key], 9)
+            )  # of equal ones the first: the earliest epoch
+            found.append(record(arm, f"{name}, epoch {epoch}", len(tried), settings[name][epoch]))
+    return found
 
 
 def table_lines(records: Sequence[WayRecord]) -> list[str]:
     """Accuracies of every table, and each form less the closed form with p corrected over all of them."""
+    from leverplus.stats import adjust, compare
+
     tables: dict[tuple[str, str], dict[str, WayRecord]] = {}
     for record in records:
         tables.setdefault((record.task, record.model), {})[record.arm] = record
@@ -310,38 +359,67 @@ def table_lines(records: Sequence[WayRecord]) -> list[str]:
     return lines
 
 
+def effects_record(name: str) -> WayRecord:
+    """The published record of the closed form with one demonstration."""
+    shipped = Path(__file__).parents[1] / "leverplus" / "tables" / "real" / f"{name}.parquet"
+    (about,) = [record for record in read_file(shipped) if record.arm == LINEAR and record.shots == "1"]
+    return about
+
+
+def prepare(args: argparse.Namespace) -> None:
+    sys.path.insert(0, str(Path(__file__).parent))
+    from real_arms import Arms
+    from real_data import ModelTable, TaskData, embedder
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    texts = embedder(args.cache).of_texts
+    for task in args.tasks:
+        data = TaskData(task, args.data, texts)
+        for model in args.models:
+            started, name = time.perf_counter(), f"{task}-{model}"
+            parts = effects_record(name).setting.split(",")[0].split(" + ")
+            np.savez_compressed(args.out / f"{name}.npz", **prepared(Arms(ModelTable.read(data, model)), parts))
+            print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def keep(folder: Path, curves: Path, out: Path) -> None:
+    for path in sorted(folder.glob("*.npz")):
+        about = effects_record(path.stem)
+        own = {form: Prepared.read(curves / f"{path.stem}-{form}.npz").arrays for form in FORMS}
+        records = records_of(Prepared.read(path), own, about)
+        write_records(out / path.name.replace(".npz", ".parquet"), records)
+        shown = ", ".join(f"{r.arm} {100 * r.estimate:.1f} -> {100 * r.mean:.1f} ({r.setting})" for r in records)
+        print(f"{path.stem}: published {100 * about.mean:.1f}; {shown}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    measuring = actions.add_parser("measure")
-    measuring.add_argument("--data", type=Path, required=True)
-    measuring.add_argument("--cache", type=Path, default=Path("vectors"))
-    measuring.add_argument("--out", type=Path, default=KEPT)
-    measuring.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    measuring.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    preparing = actions.add_parser("prepare")
+    preparing.add_argument("--data", type=Path, required=True)
+    preparing.add_argument("--cache", type=Path, default=Path("vectors"))
+    preparing.add_argument("--out", type=Path, required=True)
+    preparing.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    preparing.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    training = actions.add_parser("train")
+    training.add_argument("prepared", type=Path)
+    training.add_argument("--out", type=Path, required=True)
+    training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    keeping = actions.add_parser("keep")
+    keeping.add_argument("prepared", type=Path)
+    keeping.add_argument("curves", type=Path)
+    keeping.add_argument("--out", type=Path, default=KEPT)
     showing = actions.add_parser("table")
     showing.add_argument("--records", type=Path, default=KEPT)
     args = parser.parse_args()
-    if args.action == "table":
+    if args.action == "prepare":
+        prepare(args)
+    elif args.action == "train":
+        train_all(args.prepared, args.out, args.device)
+    elif args.action == "keep":
+        keep(args.prepared, args.curves, args.out)
+    else:
         print("\n".join(table_lines(read_records(args.records))))
-        return
-    texts = embedder(args.cache).of_texts
-    for name in args.tasks:
-        task = TaskData(name, args.data, texts)
-        for model in args.models:
-            started = time.perf_counter()
-            (about,) = [
-                record
-                for record in read_file(SHIPPED / "real" / f"{name}-{model}.parquet")
-                if record.arm == "effects" and record.shots == "1"
-            ]
-            records = measure(ModelTable.read(task, model), about)
-            write_records(args.out / f"{name}-{model}.parquet", records)
-            shown = ", ".join(f"{r.arm} {100 * r.estimate:.1f} -> {100 * r.mean:.1f} ({r.setting})" for r in records)
-            print(
-                f"{name} {model}: {time.perf_counter() - started:.0f} s; published {100 * about.mean:.1f}; {shown}",
-                flush=True,
-            )
 
 
 if __name__ == "__main__":

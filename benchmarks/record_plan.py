@@ -93,7 +93,9 @@ def read_aokvqa(data: Path) -> list[Item]:
     for row in rows:
         image = str(row["image_id"])
         meta = {"caption": captions[image], "question": row["question"]}
-        text, answers = f"{captions[image]} {row['question']}", tuple(row["direct_answers"])
+        # one annotator of one question wrote nothing, which no answer may be right by
+        answers = tuple(answer for answer in row["direct_answers"] if answer.strip())
+        text = f"{captions[image]} {row['question']}"
         items.append(Item(ItemId(row["question_id"]), text, answers, "", image_id=image, meta=meta))
     return items
 
