@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import tomllib
+from functools import lru_cache
 from typing import Any
 
 DEEPEST = 64
@@ -18,6 +19,9 @@ DEEPEST = 64
 
 LARGEST = 4 << 30
 """Bytes of one text; the official VQAv2 annotations have half a gigabyte."""
+
+KEPT = 20_000
+"""Characters of a TOML text that is not read twice: recipes have up to 5,000."""
 
 _MANY_DIGITS = re.compile(r"\d{4301}")  # Python refuses to convert more than 4,300
 _HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -66,7 +70,8 @@ def _bounded(content: str | bytes) -> tuple[str, Any]:
 def parse_toml(content: str | bytes) -> dict[str, Any]:
     """The tables of a TOML text, or of a file's bytes in UTF-8."""
     try:
-        values = tomllib.loads(content if isinstance(content, str) else content.decode("utf-8-sig"))
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        values = _copied(_read_before(text)) if len(text) <= KEPT else tomllib.loads(text)
     except RecursionError:
         raise tomllib.TOMLDecodeError(_too_deep()) from None
     except tomllib.TOMLDecodeError:
@@ -78,6 +83,19 @@ def parse_toml(content: str | bytes) -> dict[str, Any]:
     if is_deeper(values, DEEPEST):
         raise tomllib.TOMLDecodeError(_too_deep())
     return values
+
+
+@lru_cache(maxsize=256)
+def _read_before(text: str) -> dict[str, Any]:
+    """A run reads its recipe and those that this extends after every epoch; reading them anew takes milliseconds."""
+    return tomllib.loads(text)
+
+
+def _copied(value: Any) -> Any:
+    """The same tables and lists anew, for a caller who may change them; what else TOML holds cannot be changed."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _too_long() -> str:

@@ -22,6 +22,14 @@ def test_what_is_right_is_read() -> None:
     assert parse_toml('[a]\nb = [1, "x"]') == parse_toml(b'[a]\r\nb = [1, "x"]') == {"a": {"b": [1, "x"]}}
 
 
+def test_who_changes_what_was_read_changes_it_for_nobody_else() -> None:
+    text = '[a]\nb = [1, {c = "x"}]'
+    first = parse_toml(text)
+    first["a"]["b"][1]["c"] = "y"
+    first["a"]["b"].append(2)
+    assert parse_toml(text) == {"a": {"b": [1, {"c": "x"}]}}
+
+
 def test_the_allowed_depth_is_counted_exactly() -> None:
     assert parse_json(nested(DEEPEST)) is not None
     value: Any = 1
