@@ -63,7 +63,7 @@ class Adapters(nn.Module):
         if not shapes:
             raise TrainingError("sft.lora_rank: this embedder has no attention projections that adapters could change")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return cls(shapes, revision, rank=rank, alpha=alpha, dropout=dropout)
 
     def spec(self) -> dict[str, Any]:

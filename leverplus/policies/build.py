@@ -25,7 +25,7 @@ def build_policy(config: PolicyConfig, dims: Mapping[str, int], *, items: int | 
         raise RecipeError("[select]", problems)
     used = {name: dims[name] for name in wanted}
     with torch.random.fork_rng(devices=[]):  # weights depend on `seed` only; the caller's generator stays untouched
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would keep a stack trace for every device
         model = load(MODELS, config.model, "selector model")
         policy: Policy = model(config, used) if config.model == "pointer" else model(config, used, items or 0)
         return policy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,7 @@ def check_sizes(
         if count > max(64, len(held)):
             raise CheckpointError(f"{source} describes a selector of {count:,} {name} with {len(held)} tensors")
     try:
-        with torch.device("meta"):
-            wanted = sum(tensor.numel() for tensor in build_policy(config, dims, items=items).state_dict().values())
+        wanted = _count_weights(config, tuple(dims.items()), items)
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # numbers that no tensor can count
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise CheckpointError(f"{source} describes a selector that cannot be built ({reason})") from error
@@ -109,6 +109,13 @@ def check_sizes(
         raise CheckpointError(
             f"{source} describes a selector of {wanted:,} weights and holds {sum(held.values()):,}, so it is not loaded"
         )
+
+
+@lru_cache(maxsize=64)
+def _count_weights(config: PolicyConfig, dims: tuple[tuple[str, int], ...], items: int | None) -> int:
+    """Kept, because the checkpoints of a run are of one size, and torch takes longer without memory than with."""
+    with torch.device("meta"):
+        return sum(tensor.numel() for tensor in build_policy(config, dict(dims), items=items).state_dict().values())
 
 
 def load_weights(policy: Policy, tensors: Mapping[str, Tensor], source: str) -> None:
