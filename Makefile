@@ -56,11 +56,21 @@ run: $(VENV)/.core
 # Modules are kept compiled (also where the shell says otherwise), because many tests start processes. What failed (1)
 # runs once more, alone: on a loaded machine a deadline may pass.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-test: $(VENV)/.dev lint
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || { code=$$?; \
-	  [ $$code = 1 ] || exit $$code; \
+# Linters and types take a core for a minute or two while tests wait for processes and files; they are shown at the end.
+LINT   = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+LINTED = build/lint.txt
+test: $(VENV)/.dev
+	@mkdir -p build
+	@{ $(LINT); } > $(LINTED) 2>&1 & lint=$$!; \
+	trap "kill $$lint; exit 130" INT TERM; \
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS); code=$$?; \
+	if [ $$code = 1 ]; then \
 	  printf '\nWhat failed runs once more, alone:\n'; \
-	  $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS); }
+	  $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS); code=$$?; \
+	fi; \
+	wait $$lint; linted=$$?; \
+	cat $(LINTED); \
+	exit $$(( code > linted ? code : linted ))
 
 # lmms-eval would bring another torch; only its message protocol is needed. The path file lets .venv's packages be seen.
 $(BORROWING)/.made: $(VENV)/.dev
@@ -75,9 +85,7 @@ test-adapters: $(BORROWING)/.made
 	LEVER_EVERY_ADAPTER=1 OMP_NUM_THREADS=1 $(BORROWING)/bin/python -m pytest tests/adapters tests/experiment/test_sinks.py $(ARGS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(LINT)
 
 pages: $(VENV)/.dev
 	$(BIN)/python benchmarks/write_pages.py
