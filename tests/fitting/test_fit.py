@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import sys
@@ -19,6 +20,7 @@ from leverplus.fitting.look import find_data, near_duplicates
 from leverplus.fitting.plan import SELF_TEST, SeenData, asked_per_item, divide, model_values
 from leverplus.recipe.forecast import DataSizes, forecast
 from leverplus.recipe.recipe import build_recipe
+from leverplus.tasks import world
 from leverplus.training.data import expected_accuracy
 from leverplus.types import Item, ItemId
 
@@ -379,6 +381,10 @@ def test_near_duplicates_between_splits_are_counted() -> None:
     assert near_duplicates(train, held) == 1
 
 
+WORLD_ITEMS = {"train": 600, "dev": 200, "test": 200}
+"""Of 8,000 questions every one is learnt from and packed, which takes most of a minute and shows nothing more."""
+
+
 @pytest.mark.slow
 def test_a_fit_of_the_world_ends_with_a_bundle_also_where_its_report_fails_at_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -386,6 +392,12 @@ def test_a_fit_of_the_world_ends_with_a_bundle_also_where_its_report_fails_at_fi
     def broken(_run: object) -> Path:
         raise OSError("no room for a page")
 
+    @functools.cache
+    def few_items(world_seed: int, split: str) -> list[Item]:
+        return draw_items(world_seed, split)[: WORLD_ITEMS[split]]
+
+    draw_items = world.draw_items
+    monkeypatch.setattr(world, "draw_items", few_items)
     monkeypatch.setattr(expected_accuracy, "EPOCHS", 2)  # how well labels teach is tested beside it
     monkeypatch.setattr(expected_accuracy, "FEWEST_STEPS", 1)
     words = [
