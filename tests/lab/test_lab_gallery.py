@@ -12,7 +12,8 @@ from leverplus.recipe.recipe import gallery_names
 
 pytestmark = pytest.mark.slow
 
-SIZES = (*SMALL, "sft.batch_size=16")
+SHORT = (*SMALL, "sft.epochs=12")
+SIZES = (*SHORT, "sft.batch_size=16")
 WORLD = (*SIZES, "eval.shots=[1, 2]", "eval.items=80")
 """The oracle asks most of what this recipe asks: for every item, and at every number of shots as much again."""
 SICKLY = (*QUICK, "score.queries=48", "score.dev_queries=12")
@@ -129,7 +130,7 @@ def test_a_sick_run_shows_what_it_stands_for(hall, name):
 @pytest.mark.parametrize("name", ["gallery/every_mistake", "gallery/modulo_labels", "gallery/lost_tensors"])
 def test_the_fixes_of_first_errors_alone_mend_a_sick_recipe(hall, name, monkeypatch):
     monkeypatch.setattr("leverplus.lab.mend.run_case", hall.run_case)  # one that is mended may be the healthy one
-    mended = mend(name, hall.workshop, SMALL, hall.like)
+    mended = mend(name, hall.workshop, SHORT, hall.like)
     assert (name != "gallery/every_mistake") or mended.fixes[-1] == ("learning_rate_tiny", "grpo.lr=0.0002")
     assert {code for code, _ in mended.fixes} <= set(catalog.CHECKS)
     assert len(mended.fixes) >= 1
@@ -141,5 +142,5 @@ def test_the_fixes_of_first_errors_alone_mend_a_sick_recipe(hall, name, monkeypa
 
 def test_a_run_that_is_not_mended_is_told_from_the_healthy_one_on_as_many_items(hall):
     beside = Workshop(hall.workshop.folder / "not-mended", hall.workshop.store)
-    sick = hall.run_case(case("gallery/modulo_labels", SMALL), beside, hall.like, evaluate=False)
+    sick = hall.run_case(case("gallery/modulo_labels", SHORT), beside, hall.like, evaluate=False)
     assert compare_learned(sick.run, hall.like, COMPARED).ci95[1] < 0.0
