@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.errors import WrongUsage
+from leverplus.errors import MissingFile, WrongUsage
+from leverplus.evaluation.names import arm_name, shots_name
 
 if TYPE_CHECKING:
     from leverplus.types import ItemId
@@ -50,29 +51,32 @@ def run(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> int:
     from leverplus.evaluation.runs import compare_runs, read_evaluated
 
+    for folder in args.runs:
+        if not folder.is_dir():
+            raise MissingFile(f"there is no folder {folder}; name a run folder, or a bundle that `lever fit` wrote")
     arm, note = _compared_arm(args)
     folders = [run_of_bundle(folder) for folder in args.runs]
     read = [read_evaluated(folder, _known(folder), args.split, arm) for folder in folders]
     report = compare_runs(read, args.baseline, arm)
-    report["notes"] = [*report["notes"], *note]
     if args.json:
+        report["notes"] = [*report["notes"], *note]
         print(json.dumps(report))
         return 0
-    title = f"difference from {report['baseline']} on {report['n']} {report['split']} items, p corrected for all rows"
-    _print(args, title, HEADER, [_cells(row) for row in report["comparisons"]])
-    if any(row["within_noise"] for row in report["comparisons"]):
-        alone = max(row["mde80"] for row in report["comparisons"])
-        corrected = max(row["mde80_adjusted"] for row in report["comparisons"])
-        print(
-            f"a true difference of {100 * corrected:.1f} points would be found here four times in five "
-            f"({100 * alone:.1f} if it were the only one compared)"
-        )
+    for line in note:
+        print(line)
+    names = _names(report)
+    rows = report["comparisons"]
+    corrected = ", p corrected for all rows" if len(rows) > 1 else ""
+    title = f"difference from {names[report['baseline']]} on {report['n']:,} {report['split']} items{corrected}"
+    _print(args, title, HEADER, [_cells(row, names) for row in rows])
+    for line in _what_could_be_found(rows, names):
+        print(line)
     most = max((pair["shots"] for pair in report["picks"]), default=0)
     for pair in report["picks"]:
         if pair["shots"] < most:
             continue
         print(
-            f"picks of {pair['second']} and {pair['first']} at {pair['shots']} shots: "
+            f"picks of {pair['second']} and {pair['first']} at {shots_name(pair['shots'])}: "
             f"{100 * pair['identical']:.0f} % identical lists, Jaccard {pair['jaccard']:.2f}"
         )
     for note in report["notes"]:
@@ -91,8 +95,11 @@ def _compared_arm(args: argparse.Namespace) -> tuple[str, list[str]]:
     if arm == LEARNED:
         return arm, []
     if arm == args.baseline:
-        return LEARNED, [f"the bundle chooses by {arm}, the baseline; the learned selector is compared with it"]
-    return arm, [f"the bundle chooses by {arm}; --arm learned compares the learned selector"]
+        return LEARNED, [
+            f"the bundle itself chooses by {arm_name(arm)}, the baseline, so the learned selector, which the bundle "
+            "does not use, is compared with it; name another --baseline to compare the bundle"
+        ]
+    return arm, [f"the bundle chooses by {arm_name(arm)}; --arm learned compares the learned selector"]
 
 
 def _packed_arm(folder: Path) -> str | None:
@@ -125,11 +132,51 @@ def _known(folder: Path) -> Any:
     return ids
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _names(report: Mapping[str, Any]) -> dict[str, str]:
+    """How every method is called in the table: by its way of choosing; learned ones by their runs where several are."""
+    methods = report["methods"]
+    several = len({method["arm"] for method in methods}) < len(methods)
+    found = {}
+    for method in methods:
+        name, way = method["name"], arm_name(method["arm"])
+        found[name] = way
+        if several and name != method["arm"]:
+            found[name] = name if method["arm"] == LEARNED else f"{name} ({way})"
+    return found
+
+
+def _row_name(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    where = "in the mean over shots" if row["shots"] == "mean" else f"at {shots_name(int(row['shots']))}"
+    return f"{names[row['arm']]} {where}"
+
+
+def _what_could_be_found(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """Where a row is within noise: how large a difference these items show; where all are, how many items to take."""
+    noisy = [row for row in rows if row["within_noise"]]
+    if not noisy:
+        return []
+    row = max(noisy, key=lambda row: row["mde80_adjusted"])
+    alone = f" ({100 * row['mde80']:.1f} if it were the only one compared)" if len(rows) > 1 else ""
+    lines = [
+        f"{_row_name(row, names)}: a true difference of {100 * row['mde80_adjusted']:.1f} points would be found here "
+        f"four times in five{alone}"
+    ]
+    row = max(noisy, key=lambda row: abs(row["diff"]))
+    effect = round(abs(row["diff"]), 3)
+    if len(noisy) == len(rows) and effect > 0.0:
+        differ = max(round((row["helped"] + row["harmed"]) / row["n"], 3), effect)
+        lines.append(
+            f"how many items would settle {100 * row['diff']:+.1f} points ({_row_name(row, names)}): "
+            f"lever plan-n --effect {effect:g} --discordance {differ:g} --comparisons {len(rows)}"
+        )
+    return lines
+
+
+def _cells(row: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     low, high = (100 * bound for bound in row["ci95"])
     side = "above" if row["diff"] > 0 else "below"
     return [
-        row["arm"],
+        names[row["arm"]],
         row["shots"],
         f"{100 * row['diff']:+.2f}",
         f"{low:+.1f} to {high:+.1f}",
@@ -147,7 +194,7 @@ def _print(args: argparse.Namespace, title: str, header: Sequence[str], rows: Se
 
     table = Table(title=title, title_justify="left")
     for name in header:
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name != HEADER[0])  # a long name goes on below
     for row in rows:
         table.add_row(*row)
     show = print_markdown if args.markdown else print_table

@@ -128,9 +128,9 @@ def pick_baseline(methods: Sequence[ComparedMethod], wanted: str | None) -> tupl
     """The baseline (a method, a run of one, or an arm of the runs; the first method unless told) and the others."""
     if wanted is None:
         if len(methods) < 2:
-            raise EvaluationError(
-                "there is nothing to compare with: name runs of two recipes, or --baseline ARM such as nearest_both"
-            )
+            rivals = [arm for arm in methods[0].runs[0].results.draws if arm != methods[0].arm]
+            arms = f", or --baseline with one of {', '.join(rivals)}" if rivals else ""
+            raise EvaluationError(f"there is nothing to compare with: name runs of two recipes{arms}")
         return methods[0], list(methods[1:])
     for method in methods:
         if wanted == method.name or wanted in {run.name for run in method.runs}:
@@ -180,7 +180,8 @@ def _common_shots(method: ComparedMethod, against: ComparedMethod) -> list[str]:
     common = own if other == [0] else [n for n in own if n in other]  # [0]: shows none, so it compares with any number
     if not common:
         raise EvaluationError(f"{method.name} and {against.name} were not evaluated at a common number of shots")
-    with_mean = any(n in MEAN_SHOTS for n in common) and (other == [0] or _means_over(own) == _means_over(other))
+    averaged = _means_over(own)  # the mean of one number of shots is that number's own row
+    with_mean = len(averaged) > 1 and (other == [0] or averaged == _means_over(other))
     return [str(n) for n in common] + (["mean"] if with_mean else [])
 
 

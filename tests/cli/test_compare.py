@@ -95,7 +95,7 @@ def test_a_published_table_states_what_it_assumes(tmp_path: Path, capsys: pytest
     ("arguments", "phrase"),
     [
         ([], "name run folders"),
-        (["nowhere"], "nowhere/run.json is not there"),
+        (["nowhere"], "there is no folder nowhere; name a run folder"),
         (["--from-summary", "nowhere.json"], "there is no file nowhere.json"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_bundle_of_a_fit_stands_for_the_run_beside_it(tmp_path: Path, capsys: 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "bundle.json").write_text("{}")
     assert main(["compare", str(tmp_path / "mine"), "--baseline", "zero_shot"]) == 0
-    assert "difference from zero_shot on 200 test items" in capsys.readouterr().out
+    assert "difference from zero-shot on 200 test items" in capsys.readouterr().out
 
 
 def test_a_bundle_is_compared_by_its_own_way_of_choosing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +141,41 @@ def test_a_bundle_is_compared_by_its_own_way_of_choosing(tmp_path: Path, capsys:
     assert main(["compare", mine, "--baseline", "zero_shot", "--arm", "nearest_both", "--json"]) == 0
     named = json.loads(capsys.readouterr().out)
     assert own["comparisons"] == named["comparisons"]
-    assert "the bundle chooses by nearest_both; --arm learned compares the learned selector" in own["notes"]
-    assert main(["compare", mine, "--baseline", "nearest_both", "--json"]) == 0
-    assert "the baseline; the learned selector is compared with it" in json.loads(capsys.readouterr().out)["notes"][-1]
+    assert "the bundle chooses by nearest by both; --arm learned compares the learned selector" in own["notes"]
+
+
+def test_a_row_names_the_way_of_choosing_and_not_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(tmp_path / "mine.run", 0.8, recipe="mine", arm="nearest_both")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bundle.json").write_text('{"arm": "nearest_both"}')
+    said = "the bundle itself chooses by nearest by both, the baseline, so the learned selector, which the bundle "
+    for baseline, row in (("zero_shot", "| nearest by both | 1 |"), ("nearest_both", "| learned | 1 |")):
+        assert main(["compare", str(tmp_path / "mine"), "--baseline", baseline, "--markdown"]) == 0
+        out = capsys.readouterr().out
+        assert row in out
+        assert "| mine" not in out
+        assert out.startswith(said) == (baseline == "nearest_both")
+
+
+def test_a_comparison_that_finds_nothing_names_the_row_and_the_command_that_plans_items(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [evaluated(tmp_path / "a", 0.500, recipe="a"), evaluated(tmp_path / "b", 0.501, recipe="b")]
+    assert main(["compare", *runs, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["comparisons"]
+    row = max(rows, key=lambda row: abs(row["diff"]))
+    assert main(["compare", *runs]) == 0
+    out = capsys.readouterr().out
+    assert "\nb at " in out or "\nb in the mean" in out
+    assert f": a true difference of {100 * max(row['mde80_adjusted'] for row in rows):.1f} points" in out
+    planned = next(line for line in out.splitlines() if "lever plan-n" in line)
+    words = planned.split("lever ")[1].split()
+    assert words[2] == f"{abs(row['diff']):.3g}"
+    assert words[4] == f"{(row['helped'] + row['harmed']) / row['n']:.3g}"
+    assert words[6] == "3"
+    assert main(words) == 0
+
+
+def test_a_run_alone_is_told_which_baselines_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", evaluated(tmp_path / "a", 0.5, recipe="a", arm="mmr")]) == 1
+    assert "--baseline with one of zero_shot, mmr\n" in capsys.readouterr().err

@@ -66,6 +66,18 @@ def test_the_mean_row_averages_shots_before_items_are_compared(make_run: MakeRun
     assert (mean["shots"], mean["diff"], mean["helped"], mean["harmed"]) == ("mean", 0.125, 1, 1)
 
 
+def test_one_number_of_shots_is_one_row_and_its_p_is_not_corrected(make_run: MakeRun) -> None:
+    rng = np.random.default_rng(0)
+    first, second = ({"learned": {1: coin_flips(rng, N, chance)}} for chance in (0.5, 0.6))
+    folders = make_run("a", results_from(first)), make_run("b", results_from(second), recipe_hash="other")
+    found = compare_runs(read(*folders))
+    (row,) = found["comparisons"]
+    assert row["shots"] == "1"
+    assert row["p_adjusted"] == row["p_value"] < 1.0
+    assert row["mde80_adjusted"] == row["mde80"]
+    assert all(method["accuracy"]["mean"] == method["accuracy"]["1"] for method in found["methods"])
+
+
 def test_means_over_other_shots_are_said_not_to_compare(make_run: MakeRun) -> None:
     one = {"learned": {1: [1.0, 0.0, 1.0, 0.0], 2: [1.0, 1.0, 0.0, 1.0]}}
     runs = read(
