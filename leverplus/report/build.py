@@ -136,8 +136,8 @@ def results_part(files: RunFiles) -> dict[str, Any]:
         "pilot": [],
         "notes": [],
         "headline": None,
-        "forest": None,
-        "help_harm": None,
+        "forests": [],
+        "help_harm": [],
         "gap": None,
         "regret": None,
         "accuracy": None,
@@ -149,7 +149,14 @@ def results_part(files: RunFiles) -> dict[str, Any]:
     else:
         part["verdict"] = files.missing[rundir.EVAL]
     if predictions is not None:
-        part["accuracy"] = figures.accuracy_figure(figures.estimates(predictions), len(predictions.items))
+        advised = (results or {}).get("advice")
+        part["accuracy"] = figures.accuracy_figure(
+            figures.estimates(predictions),
+            len(predictions.items),
+            advised.get("arm") if isinstance(advised, Mapping) else None,
+        )
+        shared = len(set(predictions.images)) < len(predictions.images)
+        part["drawn_over"] = "images" if shared else "items"
         part["zero_shot_table"] = tables.against_zero_shot(predictions)
         calls = results.get("model_calls") if results else None
         if isinstance(calls, int):
@@ -168,8 +175,8 @@ def _of_results(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     rows: Sequence[Mapping[str, Any]] = results["comparisons"]
     if rows:
-        part["forest"] = figures.forest_figure(rows)
-        part["help_harm"] = tables.help_harm_table(rows)
+        part["forests"] = figures.forest_figures(rows)
+        part["help_harm"] = tables.help_harm_tables(rows)
     if results.get("gap_closed"):
         part["gap"] = tables.gap_table(results["gap_closed"])
     regret = results.get("regret", {}).get("learned")

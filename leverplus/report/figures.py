@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from leverplus.evaluation.names import MODEL_FREE, arm_name, shots_name
 from leverplus.evaluation.predictions import Results
 from leverplus.report.data import logged_number
-from leverplus.report.tables import Table, rival_name
+from leverplus.report.tables import Table, by_arm
 from leverplus.report.verdict import within_noise
 from leverplus.stats import known_interval
 
@@ -98,7 +98,7 @@ Estimates = Mapping[str, Mapping[int, Estimate]]
 
 
 def estimates(results: Results) -> Estimates:
-    """Accuracy of every arm at every number of shots, with an interval over images."""
+    """Accuracy of every arm at every number of shots, with an interval over images, or over items that share none."""
     found: dict[str, dict[int, Estimate]] = {}
     for arm in results.draws:
         found[arm] = {}
@@ -117,22 +117,23 @@ def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.2, "width": 3}
 
 
-def accuracy_figure(measured: Estimates, n: int) -> Figure:
-    """Accuracy by shots for all arms; zero-shot is a level line."""
+def accuracy_figure(measured: Estimates, n: int, advised: str | None = None) -> Figure:
+    """Accuracy by shots for all arms; zero-shot is a level line. The arm that is advised is never hidden."""
     arms = list(measured)
+    hidden = [arm for arm in HIDDEN if arm != advised]
     evaluated: set[int] = set()
     for by_shots in measured.values():
         evaluated.update(by_shots)
     columns = sorted(evaluated)
     most = max(columns, default=1)
-    side_by_side = [arm for arm in arms if arm not in HIDDEN and set(measured[arm]) != {0}]
+    side_by_side = [arm for arm in arms if arm not in hidden and set(measured[arm]) != {0}]
     data = []
     for arm in arms:
         place = side_by_side.index(arm) if arm in side_by_side else 0
         shift = 0.05 * (place - (len(side_by_side) - 1) / 2)  # so that error bars stand beside each other
-        trace = _accuracy_trace(arm, measured[arm], style(arm, arms), shift)
+        trace = {**_accuracy_trace(arm, measured[arm], style(arm, arms), shift), "visible": arm not in hidden}
         data.append(trace)
-        if set(measured[arm]) == {0} and arm not in HIDDEN:
+        if set(measured[arm]) == {0} and arm not in hidden:
             data.append(
                 {
                     "x": [0, most + 0.25],
@@ -182,24 +183,28 @@ def _accuracy_trace(
         "line": {"color": colour, "dash": dash, "width": 3 if arm == "learned" else 1.6},
         "marker": {"size": 8 if arm == "learned" else 6},
         "error_y": {**error_bars(values), "color": colour},
-        "visible": arm not in HIDDEN,
     }
 
 
-FOREST = "Learned minus baseline, points with 95 % intervals (baseline · shots)"
+def forest_figures(comparisons: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """The comparisons of an evaluation, a chart for every arm that is compared with others."""
+    found = []
+    for number, (arm, rows) in enumerate(by_arm(comparisons).items(), start=1):
+        name = arm_name(arm)
+        title = f"{name[:1].upper()}{name[1:]} minus baseline, points with 95 % intervals (baseline · shots)"
+        figure = forest_figure(rows, [arm_name(row["baseline"]) for row in rows], title)
+        found.append(figure if number == 1 else replace(figure, id=f"forest-{number}"))
+    return found
 
 
-def forest_figure(
-    comparisons: Sequence[Mapping[str, Any]], compared: Sequence[str] | None = None, title: str = FOREST
-) -> Figure:
-    """Paired differences with their intervals; those within noise are grey.
-
-    `compared` are the names of the rows, by default whom the learned arm is compared with.
-    """
-    if compared is None:
-        compared = [rival_name(row) for row in comparisons]
-    names = [f"{name} · {row['shots']}" for name, row in zip(compared, comparisons, strict=True)]
-    labels = [chart_text(name if len(name) <= LABEL else f"{name[: LABEL - 1]}…") for name in names]
+def forest_figure(comparisons: Sequence[Mapping[str, Any]], compared: Sequence[str], title: str) -> Figure:
+    """Paired differences with their intervals; those within noise are grey. `compared` are the names of the rows."""
+    names, labels = [], []
+    for name, row in zip(compared, comparisons, strict=True):
+        shots = f" · {row['shots']}"
+        room = LABEL - len(shots)
+        names.append(f"{name}{shots}")
+        labels.append(chart_text((name if len(name) <= room else f"{name[: room - 1]}…") + shots))
     noisy = frozenset(place for place, row in enumerate(comparisons) if within_noise(row))
     clear = [place for place in range(len(comparisons)) if place not in noisy]
     data = [

@@ -19,12 +19,12 @@ class Table:
     muted: frozenset[int] = frozenset()
 
 
-def rival_name(row: Mapping[str, Any]) -> str:
-    """The baseline of a comparison; where the arm is another than the learned one, both are named."""
-    baseline = arm_name(row["baseline"])
-    if row["arm"] == "learned":
-        return baseline
-    return f"{arm_name(row['arm'])} against {baseline}"
+def by_arm(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Comparisons by the arm that is compared with others, in their order."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in comparisons:
+        found.setdefault(str(row["arm"]), []).append(row)
+    return found
 
 
 def gap_table(closed: Mapping[str, Mapping[str, float]]) -> Table:
@@ -42,17 +42,22 @@ def gap_table(closed: Mapping[str, Mapping[str, float]]) -> Table:
     return Table(("who chooses", *names), rows)
 
 
-def help_harm_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
-    """How many items the learned arm scores above and below each baseline, by shots."""
+def help_harm_tables(comparisons: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """A table for every arm that is compared with others."""
+    return [_help_harm_table(arm_name(arm), rows) for arm, rows in by_arm(comparisons).items()]
+
+
+def _help_harm_table(name: str, comparisons: Sequence[Mapping[str, Any]]) -> Table:
+    """How many items an arm scores above and below each baseline, by shots."""
     shots = sorted({row["shots"] for row in comparisons})
     by_rival: dict[str, dict[int, str]] = {}
     for row in comparisons:
-        cells = by_rival.setdefault(rival_name(row), {})
+        cells = by_rival.setdefault(arm_name(row["baseline"]), {})
         cells[row["shots"]] = f"{row['helped']} / {row['harmed']}"
     rows = []
-    for name, cells in by_rival.items():
-        rows.append((name, *(cells.get(n, "") for n in shots)))
-    return Table(("learned against", *(shots_name(n) for n in shots)), rows)
+    for rival, cells in by_rival.items():
+        rows.append((rival, *(cells.get(n, "") for n in shots)))
+    return Table((f"{name} against", *(shots_name(n) for n in shots)), rows)
 
 
 def against_zero_shot(results: Results) -> Table | None:

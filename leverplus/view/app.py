@@ -128,11 +128,10 @@ def _add_runs(app: FastAPI, view: View) -> None:
         files = read_files(folder)
         results = files.results
         drawn = _curves(files)
-        forest = None
+        forests: list[figures.Figure] = []
         shots: set[str] = set()
         if results:
-            if results["comparisons"]:
-                forest = figures.forest_figure(results["comparisons"])
+            forests = figures.forest_figures(results["comparisons"])
             for arm in results["arms"].values():
                 shots.update(arm["shots"])
         return page(
@@ -145,9 +144,9 @@ def _add_runs(app: FastAPI, view: View) -> None:
             notes=[note for note in (newer_version_note(files.manifest), *files.missing.values()) if note],
             results=results,
             shots=sorted(shots, key=int),
-            forest=forest,
+            forests=forests,
             curves=drawn,
-            figures=[*drawn, forest] if forest else drawn,
+            figures=[*drawn, *forests],
             findings=files.findings,
             fired=[curves.fired_at(finding, files.log) for finding in files.findings or ()],
             epochs=len(files.log),

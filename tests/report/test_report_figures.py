@@ -39,7 +39,7 @@ def test_every_arm_has_a_series_and_a_row(results) -> None:
 
 
 def test_what_is_inside_the_noise_is_grey_in_the_forest_and_its_table(rows) -> None:
-    figure = figures.forest_figure(rows)
+    (figure,) = figures.forest_figures(rows)
     clear, noise = figure.data
     assert 0 < len(noise["x"]) < len(rows)
     assert len(clear["x"]) + len(noise["x"]) == len(rows)
@@ -51,7 +51,7 @@ def test_what_is_inside_the_noise_is_grey_in_the_forest_and_its_table(rows) -> N
 
 
 def test_the_forest_draws_each_interval_from_end_to_end(rows) -> None:
-    figure = figures.forest_figure(rows)
+    (figure,) = figures.forest_figures(rows)
     ends = sorted((x - lo, x + hi) for t in figure.data for x, lo, hi in zip(
         t["x"], t["error_x"]["arrayminus"], t["error_x"]["array"], strict=True))  # fmt: skip
     np.testing.assert_allclose(ends, sorted((100 * r["ci95"][0], 100 * r["ci95"][1]) for r in rows))
@@ -65,7 +65,7 @@ def higher_lower(left, right) -> str:
 def test_help_and_harm_count_items(results, rows) -> None:
     left, right = results.accuracy("learned", 1), results.accuracy("nearest_both", 1)
     expected = higher_lower(left, right)
-    table = tables.help_harm_table(rows)
+    (table,) = tables.help_harm_tables(rows)
     assert table.head == ("learned against", "1 shot", "2 shots")
     assert next(row for row in table.rows if row[0] == "nearest by both")[1] == expected
     zero = results.accuracy("zero_shot", 0)
@@ -117,8 +117,32 @@ def test_text_in_a_chart_is_no_markup() -> None:
 
 
 def test_long_names_beside_the_forest_are_cut_and_stay_apart(rows) -> None:
-    long = [{**rows[0], "arm": "learned_auto", "baseline": "nearest_both"}, {**rows[1], "arm": "learned_auto"}]
-    figure = figures.forest_figure(long)
-    assert all(len(label) <= figures.LABEL for label in figure.layout["yaxis"]["ticktext"])
+    name = "a recipe with a name of many words"
+    figure = figures.forest_figure([{**rows[0], "shots": 1}, {**rows[0], "shots": 2}], [name, name], "title")
+    labels = figure.layout["yaxis"]["ticktext"]
+    assert [len(label) for label in labels] == [figures.LABEL] * 2
+    assert [label[-5:] for label in labels] == ["… · 1", "… · 2"]
     assert sorted(place for trace in figure.data for place in trace["y"]) == [0, 1]
-    assert "learned, own count against nearest by both" in figure.data[0]["text"][0]
+    texts = [text for trace in figure.data for text in trace["text"]]
+    assert any(text.startswith(f"{name} · 1") for text in texts)
+
+
+def test_every_arm_that_is_compared_has_a_chart_and_a_table_of_its_own(rows) -> None:
+    others = [{**row, "arm": "effects"} for row in rows]
+    first, second = figures.forest_figures([*rows, *others])
+    assert (first.id, second.id) == ("forest", "forest-2")
+    assert first.title.startswith("Learned minus baseline")
+    assert second.title.startswith("Ranked by effects minus baseline")
+    assert first.layout["yaxis"]["ticktext"] == second.layout["yaxis"]["ticktext"]
+    assert len(set(second.layout["yaxis"]["ticktext"])) == len(rows)
+    tables_of = tables.help_harm_tables([*rows, *others])
+    assert [table.head[0] for table in tables_of] == ["learned against", "ranked by effects against"]
+
+
+def test_the_arm_that_is_advised_is_shown_at_once(results) -> None:
+    measured = {**figures.estimates(results), "label_regression": {0: Estimate(0.5, None)}}
+    for advised, shown in ((None, False), ("label_regression", True)):
+        figure = figures.accuracy_figure(measured, len(results.items), advised)
+        named = {trace.get("name"): trace["visible"] for trace in figure.data if "name" in trace}
+        assert named["label regression"] is shown
+        assert named["learned"] is True
