@@ -121,10 +121,7 @@ def test_answers_that_normalising_changes_are_worth_what_the_metric_says(metric:
     assert ExpectedAccuracy(items, vectors, metric, seed=0)(score("i3", answer)) > 0.9
 
 
-@pytest.mark.slow
-def test_the_order_of_sets_does_not_matter() -> None:
-    """Answers are given equally often; the order in which a set yields them differs between processes."""
-    code = """
+SET_CODE = """
 import numpy as np
 from leverplus.embedders.base import Vectors
 from leverplus.metrics import exact_match
@@ -135,15 +132,33 @@ words = ("lift", "elevator", "hoist", "crane")
 items = [Item(ItemId(f"i{n}"), "what?", words, "train") for n in range(30)]
 vectors = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 judge = expected_accuracy.ExpectedAccuracy(items, Vectors(None, vectors, vectors), exact_match, seed=0)
-print(judge.predictors[0].columns, float(judge.predictors[0].network(judge.inputs).sum()))
+found = judge.predictors[0]
+print(list(set(words)), found.columns, float(found.network(judge.inputs).detach().sum()), sep="|")
 """
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
+
+
+def other_order(words: Sequence[str]) -> str:
+    """A seed with which another process goes through a set of these words in another order than this one."""
+    for seed in map(str, range(1, 50)):
+        command = [sys.executable, "-S", "-c", f"print(list(set({tuple(words)!r})))"]
+        said = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        if said.stdout.decode().strip() != str(list(set(words))):
+            return seed
+    raise AssertionError("every process has the same order")
+
+
+@pytest.mark.slow
+def test_the_order_of_sets_does_not_matter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers are given equally often; the order in which a set yields them differs between processes."""
+    for name in ("FEWEST_STEPS", "EPOCHS"):
+        monkeypatch.setattr(expected_accuracy, name, 4)  # what the code sets is put back afterwards
+    environment = {**os.environ, "PYTHONHASHSEED": other_order(("lift", "elevator", "hoist", "crane"))}
+    there = subprocess.run([sys.executable, "-c", SET_CODE], env=environment, capture_output=True, check=True)
+    exec(SET_CODE, {})
+    here = capsys.readouterr().out.split("|")
+    order, *found = there.stdout.decode().split("|")
+    assert order != here[0]
+    assert found == here[1:]
 
 
 def test_what_answers_score_is_laid_out_by_question_and_column() -> None:
