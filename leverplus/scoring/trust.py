@@ -26,8 +26,9 @@ FILE = "selftests.jsonl"
 TEST_VERSION = 4
 """Raised when the self-test asks or judges differently: what an older one found does not count then."""
 
-TRAITS = ("tolerance", "fixed_answers", "prompt_text")
-"""What a backend may say of itself to the self-test (the protocols Rounds, KnowsFewAnswers and ShowsPrompt)."""
+TRAITS = ("tolerance", "unsteady", "fixed_answers", "prompt_text")
+"""What a backend may say of itself to the self-test (the protocols KnowsRounding, KnowsUnsteady,
+KnowsFewAnswers and ShowsPrompt)."""
 
 ROUNDS = 6
 """About how often a self-test asks each of its prompts: together, backwards, alone, for its words, answers shown."""

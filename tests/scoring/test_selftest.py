@@ -144,6 +144,47 @@ def test_without_log_probabilities_demonstrations_must_still_reach_the_model() -
         self_test(TinyTask(), Deaf())
 
 
+class Unsteady(Copies):
+    """A server without log-probabilities that writes `other` prompts otherwise when they are asked alone."""
+
+    tolerance, unsteady = 0.5, "start it with one slot"
+
+    def __init__(self, other: int) -> None:
+        super().__init__()
+        self.other = other
+
+    def answer(self, requests) -> list[Reply]:
+        replies = [replace(reply, logprobs=None) for reply in super().answer(requests)]
+        if len(requests) == 1 and self.other > 0:
+            self.other -= 1
+            return [replace(replies[0], raw="dbs")]
+        return replies
+
+
+def test_a_server_may_write_one_answer_in_four_otherwise() -> None:
+    """40 comparisons: every prompt alone and in another order, against the first batch."""
+    assert self_test(TinyTask(), Unsteady(10)).batch_gap == 0.0
+    with pytest.raises(ScoringError) as caught:
+        self_test(TinyTask(), Unsteady(11))
+    said = str(caught.value)
+    assert "is answered 'none' in a batch and 'dbs' otherwise; so differ more than 10 of 40 answers" in said
+    assert said.endswith("start it with one slot")
+    assert "log-probabilities differ" not in said, "it gives none"
+    assert "model.template" not in said, "no setting of the prompt helps"
+
+
+def test_a_server_that_mixes_up_two_labels_is_refused() -> None:
+    class MixesUp(Unsteady):
+        def answer(self, requests) -> list[Reply]:
+            replies = super().answer(requests)
+            labels = [("yes", "no")[int(request.query.id[1:].split("=")[0]) % 2] for request in requests]
+            named = [replace(own, raw=label) for own, label in zip(replies, labels, strict=True)]
+            return [*named[1:], *named[:1]]
+
+    with pytest.raises(ScoringError, match="start it with one slot"):
+        self_test(TinyTask(), MixesUp(0))
+
+
 def test_a_model_that_believes_three_demonstrations_more_than_one_is_not_refused() -> None:
     """SmolLM2 on 90 short texts: three further demonstrations say more than the one that repeats the question."""
 

@@ -103,7 +103,7 @@ def test_a_self_test_that_the_server_cut_short_keeps_its_replies(tmp_path: Path)
 
 def test_what_a_backend_says_of_itself_reaches_the_self_test() -> None:
     class Open(TinyBackend):
-        tolerance, fixed_answers = 0.25, True
+        tolerance, unsteady, fixed_answers = 0.25, "ask one at a time", True
 
         def answer_span(self, request, reference):
             return reference

@@ -36,10 +36,15 @@ class OpenAIBackend:
     """Asks a server from several threads; what it cost is in `usage()`.
 
     `tolerance` is how far a log-probability (nats) may move from batch to batch: servers batch as they like, and most
-    compute in bfloat16.
+    compute in bfloat16. `unsteady` is what to do where it moves further.
     """
 
     tolerance = 0.5
+    unsteady = (
+        "your server answers differently when it answers several requests at once: start it with one slot and no "
+        "prompt cache (llama-server --parallel 1 --no-cache-prompt); for other servers set model.concurrency = 1 in "
+        "the recipe"
+    )
 
     def __init__(self, task: Task, section: ModelSection, account: Account | None = None) -> None:
         self.task, self.section = task, section
