@@ -216,6 +216,7 @@ def _decide(wanted: FitRequest, data: FoundData, task: Task, say: Say) -> tuple[
     if unknown := set(wanted.model_settings) - _model_keys():
         raise WrongUsage(f"there is no setting model.{sorted(unknown)[0]}; docs/backends.md lists them")
     model["model"] |= wanted.model_settings
+    _require_weights(model)
     embed, sees = choose_encoder(wanted.embed, task, say, shown=shown)
     labels = tuple(getattr(task, "labels", ()))
     weighs = _weighs(model, task, shown, say)
@@ -300,6 +301,15 @@ def _weighs(model: dict[str, Any], task: Task, shown: bool, say: Say) -> bool:
     return False
 
 
+def _require_weights(model: Mapping[str, Any]) -> None:
+    """Refuse weights that are nowhere, before anything is decided by them."""
+    if model["backend"] == "hf":
+        from leverplus.backends.hf.files import require_model
+        from leverplus.recipe.model import ModelSection
+
+        require_model(ModelSection(**model["model"]))
+
+
 def _check_table(names: str) -> None:
     """Refuse a table that is not there before anything is decided by it."""
     for name in names.split(","):
@@ -382,7 +392,7 @@ def _carry_out(run: Run, folder: Path) -> dict[str, Any]:
     report = fit_report(run, found, advised_arm(found))
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    pack_run(run, part, arm=report["packed"]["arm"], shots=report["packed"]["shots"])
+    pack_run(run, part, arm=report["packed"]["arm"], shots=report["packed"]["shots"], called=folder.name)
     with disk_sentence(folder):
         if (run.folder / REPORT).is_file():  # a report that failed was noted, and costs nothing else
             shutil.copyfile(run.folder / REPORT, part / REPORT)
@@ -427,7 +437,11 @@ def fit_report(run: Run, found: Mapping[str, Any], arm: str) -> dict[str, Any]:
             "test": found.get("eval_calls"),
         },
         "n": {"dev": advice.get("n"), "test": found.get("n")},
-        "warnings": [*found.get("notes", ()), *_few_items(advice.get("n")), *_warnings(run)],
+        "warnings": [
+            *found.get("notes", ()),
+            *_few_items(advice.get("n"), len(run.task.items("dev"))),
+            *_warnings(run),
+        ],
         "recipe_hash": run.recipe.hash,
         "seed": run.seed,
         "data_version": run.task.version,
@@ -441,14 +455,15 @@ def _packed_shots(arm: str, named: str, shots: Any, table: Mapping[str, Any]) ->
     return int(own.get("shots", 0 if arm == "zero_shot" else 4))
 
 
-def _few_items(dev: Any) -> list[str]:
-    """What a choice on few items is worth: how far two ways that are right half the time differ by luck."""
+def _few_items(dev: Any, there: int) -> list[str]:
+    """What a choice on few of `there` items is worth: how far two ways, right half the time, differ by luck."""
     if not isinstance(dev, int) or not 0 < dev < 50:
         return []
     by_luck = 100 * 1.96 * (0.5 / dev) ** 0.5  # standard error of a difference of two independent shares of one half
-    return [
-        f"the choice was made on {dev} dev items, where {by_luck:.0f} points may be luck; more records make it surer"
-    ]
+    surer = (
+        f"more --calls make it surer ({there:,} dev items are there)" if there > dev else "more records make it surer"
+    )
+    return [f"the choice was made on {dev} dev items, where {by_luck:.0f} points may be luck; {surer}"]
 
 
 def _warnings(run: Run) -> list[str]:

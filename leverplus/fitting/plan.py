@@ -6,9 +6,11 @@ that the number a user gives is never passed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -105,6 +107,10 @@ def model_values(model: str) -> dict[str, Any]:
         return {"backend": "world", "model": {}}
     if not model.strip():
         raise WrongUsage("--model is empty; give a folder, a GGUF file, a hub's name, URL#NAME or table:FILE")
+    if re.match(r"[A-Za-z0-9_.-]+:[0-9]+(/|#|$)", model) and not Path(model).exists():
+        address, _, name = model.partition("#")
+        address = address.rstrip("/").removesuffix("/v1") + "/v1"
+        raise WrongUsage(f"--model {model[:100]}: did you mean http://{address}{f'#{name}' if name else ''}?")
     return {"backend": "hf", "model": {"name": model}}
 
 

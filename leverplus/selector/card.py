@@ -68,8 +68,9 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
             f"- against {arm_name(row['baseline'])} at {shots_name(int(row['shots']))}: "
             f"{100 * row['diff']:+.1f} points ({low:+.1f} to {high:+.1f}, n = {row['n']})"
         )
-    if figures.get("training_calls"):
-        lines.append(f"- calls of the model for training and choice on dev: {figures['training_calls']:,}")
+    kinds = {"training_calls": "for training", "dev_calls": "for the choice on dev", "test_calls": "on test"}
+    if calls := [f"{figures[key]:,} {what}" for key, what in kinds.items() if figures.get(key)]:
+        lines.append(f"- calls of the model: {', '.join(calls)}")
     if figures.get("advice"):
         lines += ["", plain(str(figures["advice"]))]
     return [*lines, ""]

