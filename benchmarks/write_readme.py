@@ -27,8 +27,9 @@ HEAD = (
     "best without training",
     "same for all",
     "by labels",
-    "learnt",
-    "learnt less best without training (95 %)",
+    "network",
+    "by effects",
+    "by effects less best without training (95 %)",
     "classifier, no model",
 )
 
@@ -47,7 +48,8 @@ def table_rows() -> list[str]:
     rows = []
     for task, model in sorted({(record.task, record.model) for record in records}):
         own = [record for record in records if (record.task, record.model) == (task, model)]
-        prompt, learnt = best_of(own, ("free",), "best"), one(own, "effects")
+        prompt, effects = best_of(own, ("free",), "best"), one(own, "effects")
+        drawn, network = one(own, "random"), one(own, "learned")
         by_labels = best_of([record for record in own if record.arm not in WITHOUT_MODEL], ("labels",), "best")
         alone, same = (best_named(own, names) for names in (WITHOUT_MODEL, SAME_FOR_ALL))
         (pair,) = [
@@ -60,13 +62,14 @@ def table_rows() -> list[str]:
         assert prompt is not None
         assert by_labels is not None
         cells = [
-            f"{TASKS.get(task, task)}, {model} ({len(learnt.items):,})",
+            f"{TASKS.get(task, task)}, {model} ({len(effects.items):,})",
             f"{100 * one(own, 'zero_shot').mean:.1f}",
-            f"{100 * one(own, 'random').mean:.1f}",
+            f"{100 * drawn.mean:.1f}{shots_of(drawn)}",
             f"{100 * prompt.mean:.1f}{shots_of(prompt)}",
             f"{100 * same.mean:.1f}{shots_of(same)}",
             f"{100 * by_labels.mean:.1f}{shots_of(by_labels)}",
-            f"{100 * learnt.mean:.1f}{shots_of(learnt)}",
+            f"{100 * network.mean:.1f}{shots_of(network)}",
+            f"{100 * effects.mean:.1f}{shots_of(effects)}",
             f"{100 * pair['diff']:+.1f} ({low:+.1f} to {high:+.1f}){'' if pair['standing'] != 'within' else ', noise'}",
             f"{100 * alone.mean:.1f}",
         ]
@@ -86,6 +89,9 @@ def best_named(records: Sequence[WayRecord], arms: Sequence[str]) -> WayRecord:
 
 
 def shots_of(record: WayRecord) -> str:
-    """The number of demonstrations it shows, in brackets, where its setting says one."""
-    found = re.search(r"(\d+) shots?$", record.setting)
-    return f" ({found.group(1)})" if found else ""
+    """The number of demonstrations it shows and whether its answers are calibrated, in brackets."""
+    shown = re.search(r"(\d+) shots?", record.setting)
+    said = [shown.group(1) if shown else "0"]
+    if record.setting.endswith("calibrated"):
+        said.append("cal.")
+    return f" ({', '.join(said)})"

@@ -67,7 +67,8 @@ def _cell(row: Row | None, *, with_shots: bool = False) -> str:
     mark = " *" if row["recommended"] and with_shots else ""
     if not with_shots:
         return f"{100 * row['accuracy']:.1f}"
-    shots = row["setting"].rpartition(", ")[2].removesuffix(" shots").removesuffix(" shot")
+    setting = row["setting"].removesuffix(", calibrated")
+    shots = setting.rpartition(", ")[2].removesuffix(" shots").removesuffix(" shot")
     shown = f" ({shots})" if shots.isdigit() else ""
     return f"{100 * row['accuracy']:.1f}{shown}{mark}"
 

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import real_network as script  # noqa: E402
 
+from leverplus.lab.real import read_records  # noqa: E402
+
 QUERIES, PLACES, TOPICS = 400, 16, 4
 
 
@@ -63,3 +65,16 @@ def test_the_squared_error_by_hand() -> None:
     allowed = torch.tensor([[True, True, False]])
     # scores less their mean are -1 and 1, rewards -0.3 and 0.3; at a worth of 0.1 the error is 0.2 for both
     assert float(script.squared_error(value, wanted, allowed, 0.1)) == pytest.approx(0.04)
+
+
+def test_the_page_says_what_the_accuracies_of_every_item_come_to() -> None:
+    page = (ROOT / "docs" / "recorded.md").read_text(encoding="utf-8")
+    assert "\n".join(script.table_lines(read_records(script.KEPT))) in page
+
+
+def test_the_closed_form_is_the_published_one() -> None:
+    kept = [record for record in read_records(script.KEPT) if record.arm == script.LINEAR]
+    assert len(kept) == len(script.TASKS) * len(script.MODELS)
+    for record in kept:
+        published = script.effects_record(f"{record.task}-{record.model}")
+        assert record.accuracy.tolist() == pytest.approx(published.accuracy.tolist(), abs=2e-4)
