@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     listing.add_argument("--limit", type=int, default=0, metavar="N", help="list at most so many; 0: all")
     audited = verbs.add_parser(
-        "audit", help="show the most useful and the most harmful demonstrations of recorded answers"
+        "audit", help="show the most useful and the most harmful demonstrations, by recorded answers"
     )
     demos_audit.add_arguments(audited)
     for verb in (add, delete, listing, audited):
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = {"add": _add, "delete": _delete, "list": _list, "audit": demos_audit.audit_table}[args.verb](args)
+    found = {"add": _add, "delete": _delete, "list": _list, "audit": demos_audit.audit_demos}[args.verb](args)
     if args.json:
         print(json.dumps(found))
     return 0

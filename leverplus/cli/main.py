@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from leverplus import __version__
+from leverplus.cli.parser import LeverParser
 from leverplus.errors import LeverError, WrongUsage
 
 COMMANDS = {
@@ -87,7 +88,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The arguments of one command; wrong usage exits with code 2. Only that command's module is imported."""
-    parser = argparse.ArgumentParser(
+    parser = LeverParser(
         prog="lever",
         usage="lever [--version] [--debug] COMMAND ...",
         description="Learns which worked examples to put into the prompt of a frozen (vision-)language model.",

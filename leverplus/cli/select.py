@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from leverplus.errors import DataError, LeverError, WrongUsage, plain
@@ -30,11 +31,16 @@ RANKS_BY = {
 }
 """What each way of choosing goes by, and what its score is."""
 
+VOTES = "share of the most similar examples' votes for its answer"
+LABELS_MEAN = dict.fromkeys(("label_rank", "effects"), "what labels add to the score")
+"""What `label` is in ways of choosing that rank by it; in all others it is VOTES."""
+
 LEGEND = (
-    "label: share of the most similar examples' votes for its answer, or what labels add to the score; effect: what it "
-    "adds to any question, as measured; interaction: what the trained selector sees in it beyond the average; -: not "
-    "known"
+    "label: {label}; effect: what it adds to any question, as measured; interaction: what the trained selector sees in "
+    "it beyond the average; -: not known"
 )
+LONGEST = 48
+"""Characters shown of a candidate's question."""
 
 EXPLAINED = 12
 """Candidates that are printed; --json holds all."""
@@ -103,10 +109,11 @@ def _table(found: dict[str, Any]) -> list[str]:
     """Who chose, the best candidates with their terms, and what nearest neighbours would have shown."""
     ranks_by = RANKS_BY.get(found["arm"], "a way of choosing of your own")
     terms = ("score", "label", "effect", "similarity", "interaction")
-    rows: list[tuple[str, ...]] = [("place", "id", *terms, "answer")]
+    rows: list[tuple[str, ...]] = [("place", "id", *terms, "answer", "question")]
     for own in found["candidates"][:EXPLAINED]:
         numbers = ("-" if own[term] is None else f"{own[term]:.3f}" for term in terms)
-        rows.append((str(own["place"] or ""), plain(own["id"]), *numbers, plain(own["answer"])))
+        question = shorten(plain(own["question"]), LONGEST, placeholder="...")
+        rows.append((str(own["place"] or ""), plain(own["id"]), *numbers, plain(own["answer"]), question))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -118,7 +125,7 @@ def _table(found: dict[str, Any]) -> list[str]:
         f"chosen by {arm_name(found['arm'])}: {ranks_by}",
         *lines,
         *([f"... and {more} more candidates; --json lists all"] if more > 0 else []),
-        LEGEND,
+        LEGEND.format(label=LABELS_MEAN.get(found["arm"], VOTES)),
         f"the most similar examples would be: {similar}",
     ]
 

@@ -169,12 +169,17 @@ def usage_table(results: Results) -> Table:
     return Table(("who chooses", "shots", "picks", "distinct", "top-10 share"), rows)
 
 
-def worth_alone(groups: Mapping[str, Mapping[str, Any]], pictures: Thumbnails) -> dict[str, Any] | None:
-    """The demonstrations with the largest and the smallest effects, of the stage that saw the most answers."""
+def measured_effects(groups: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The effects of demonstrations that a run measured, of the stage that saw the most answers; None without any."""
     known = [own["effects"] for own in groups.values() if isinstance(own.get("effects"), Mapping)]
-    if not known:
+    return max(known, key=lambda own: int(own["answers"]), default=None)
+
+
+def worth_alone(groups: Mapping[str, Mapping[str, Any]], pictures: Thumbnails) -> dict[str, Any] | None:
+    """The demonstrations with the largest and the smallest effects."""
+    found = measured_effects(groups)
+    if found is None:
         return None
-    found = max(known, key=lambda own: int(own["answers"]))
 
     def cards(end: str) -> list[ItemCard]:
         return [

@@ -18,7 +18,8 @@ import pytest
 from tiny_world import TinyRun, tiny_arguments
 
 from leverplus.cli import main as entry
-from leverplus.cli.main import COMMANDS, command_module, families, main, overview
+from leverplus.cli.main import COMMANDS, command_module, families, main, overview, parse
+from leverplus.cli.select import _table as explained
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,6 +72,42 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: Capture) -> No
         main(arguments)
     assert caught.value.code == 2
     assert "usage: lever" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "said"),
+    [
+        (
+            ["fit", "x", "--model", "m", "--cals", "900"],
+            "lever fit",
+            "there is no option --cals; did you mean --calls?",
+        ),
+        (["fit", "x", "--modl=m"], "lever fit", "there is no option --modl; did you mean --model?"),
+        (["fit", "x", "--model", "m", "--zzz"], "lever fit", "there is no option --zzz; `lever fit --help` lists all"),
+        (["fit", "x", "y", "--model", "m"], "lever fit", "not understood: y; `lever fit --help` lists"),
+        (["fitt"], "lever", "there is no command 'fitt'; did you mean fit?"),
+        (["demos", "lsit", "b"], "lever demos", "there is no verb 'lsit'; did you mean list?"),
+        (["demos", "list", "b", "--jsno"], "lever demos list", "there is no option --jsno; did you mean --json?"),
+        (["plan-n", "--effect", "5%"], "lever plan-n", "argument --effect: '5%' is not a number; write 0.05"),
+        (["plan-n", "--effect", "x%"], "lever plan-n", "argument --effect: invalid float value: 'x%'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_is_misspelt_is_named_with_what_was_meant(
+    arguments: list[str], command: str, said: str, capsys: Capture
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert f"usage: {command} " in error
+    assert f"{command}: error: {said}" in error
+    assert len(error.splitlines()[-1]) < 120
+
+
+def test_an_option_may_be_shortened_and_a_value_may_begin_with_two_dashes() -> None:
+    args = parse(["fit", "x", "--mod", "m", "--instruction", "-- answer briefly"])
+    assert (args.model, args.instruction) == ("m", "-- answer briefly")
 
 
 def test_a_problem_the_user_can_mend_is_exit_code_1_and_one_sentence(capsys: Capture, tmp_path: Path) -> None:
@@ -230,6 +267,18 @@ def test_check_names_known_mistakes(capsys: Capture) -> None:
     assert 'grpo.kl = "k3_inverted" reproduces a known mistake on purpose' in capsys.readouterr().out
 
 
+def test_an_explanation_shows_questions_and_says_what_its_label_is() -> None:
+    terms = dict.fromkeys(("score", "label", "effect", "similarity", "interaction"))
+    candidate = {"place": 1, "id": "d7", "answer": "cat", "question": f"what is {'very ' * 20}small", **terms}
+    found = {"candidates": [candidate], "nearest_would_show": ["d7"]}
+    for arm, meaning in (("nearest_text", "share of the most similar examples' votes"), ("effects", "what labels add")):
+        _, head, row, legend, _ = explained({"arm": arm, **found})
+        assert head.split()[-2:] == ["answer", "question"]
+        assert row.endswith("cat     what is very very very very very very very...")
+        assert legend.startswith(f"label: {meaning}")
+        assert " or what" not in legend
+
+
 def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Every argument of a command and of its verbs, but for -h."""
     found = []
@@ -263,7 +312,7 @@ def test_an_explanation_says_for_every_way_of_choosing_what_it_goes_by() -> None
 
     assert set(ARMS) <= set(RANKS_BY)
     terms = {"score": 0.0, "label": 1.0, "effect": None, "similarity": 0.3, "interaction": None}
-    candidate = {"id": "a", "place": 1, "answer": "cat", **terms}
+    candidate = {"id": "a", "place": 1, "question": "what is it", "answer": "cat", **terms}
     lines = _table({"arm": "random", "candidates": [candidate], "nearest_would_show": ["b"]})
     assert lines[0] == "chosen by random: chance, so every score is 0"
     assert lines[-1] == "the most similar examples would be: b"
