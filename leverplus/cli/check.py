@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         f"{recipe.name}: no problems; hash {recipe.hash}; a training query costs {cost} calls, judging on dev at most "
         f"{reserve:,}, of {recipe.score.budget:,} in all"
     )
-    print(f"forecast by the recipe alone: {line(parts)}")
+    print(f"forecast by the recipe alone: {line(parts, recipe.score.backend == 'table')}")
     for known in recipe.known_mistakes():
         print(f"note: {known} reproduces a known mistake on purpose")
     for entry in idle:

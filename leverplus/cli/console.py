@@ -155,7 +155,8 @@ def say_forecast(made: Run, bars: Bars, only: str | None = None) -> None:
     parts = [part for part in forecast_calls(made) if only is None or part.what == only]
     cost = rough_price(made, parts)
     money = "" if cost is None else f"; roughly {cost:,.2f} at the prices of the recipe, pictures not counted"
-    bars.say(f"forecast: {line(parts)}{money}")
+    replayed = made.recipe.score.backend == "table"
+    bars.say(f"forecast: {line(parts, replayed)}{money}")
 
 
 def open_from_folder(
@@ -182,7 +183,7 @@ def results_table(report: Mapping[str, Any]) -> Any:
     arms, closed = report["arms"], report.get("gap_closed", {})
     shots = sorted({int(n) for arm in arms.values() for n in arm["shots"]})
     table = Table(
-        title=f"accuracy on {report['n']} {report.get('split', 'test')} items, % by number of shots",
+        title=f"accuracy on {report['n']:,} {report.get('split', 'test')} items, % by number of shots",
         title_justify="left",
         caption=_table_caption(arms, closed, shots),
         caption_justify="left",

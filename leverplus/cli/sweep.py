@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     mean = test["comparisons"][-1]  # the mean over shots, or the only number of shots
     low, high = (100 * bound for bound in mean["ci95"])
     print(
-        f"test, looked at once: {100 * test['accuracy']['mean']:.1f} in the mean over shots on {test['n']} items, "
+        f"test, looked at once: {100 * test['accuracy']['mean']:.1f} in the mean over shots on {test['n']:,} items, "
         f"{100 * mean['diff']:+.1f} points ({low:+.1f} to {high:+.1f}) from {mean['baseline']}"
     )
     print(f"results in {folder}/sweep.json")

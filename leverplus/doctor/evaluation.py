@@ -12,7 +12,7 @@ from typing import Any
 from leverplus.doctor.findings import ERROR, WARNING, Finding, read_texts
 from leverplus.doctor.records import Arm, Published, Record
 from leverplus.doctor.words import phrase, shots_in_words
-from leverplus.evaluation.names import arm_name
+from leverplus.evaluation.names import arm_name, shots_name
 
 TEXTS = read_texts("evaluation")
 _ANCHORS = re.compile(r"random|zero|oracle|nearest|随机|零样本|最近|上限", re.IGNORECASE)
@@ -325,7 +325,7 @@ def worse_than_random(record: Record) -> list[Finding]:
     if not bad:
         return []
     worst = min(bad, key=lambda r: r["diff"])
-    title = text.say("seen", shots=worst["shots"], points=100 * worst["diff"])
+    title = text.say("seen", shots=shots_name(worst["shots"]), points=100 * worst["diff"])
     evidence = {"diff": worst["diff"], "high": worst["ci95"][1], "n": worst["n"], "shots": worst["shots"]}
     return text.found(title, evidence)
 
@@ -365,7 +365,7 @@ def oracle_beaten(record: Record) -> list[Finding]:
     for arm, values in arms.items():
         for shots, value in values["shots"].items():
             if arm not in ("oracle", "oracle_any", "oracle_exhaustive") and shots in top and value > top[shots] + 1e-9:
-                title = text.say("seen", arm=arm_name(arm), value=value, shots=shots, oracle=top[shots])
+                title = text.say("seen", arm=arm_name(arm), value=value, shots=shots_name(shots), oracle=top[shots])
                 return text.found(title, {"arm": value, "oracle": top[shots]})
     return []
 

@@ -6,6 +6,7 @@ from statistics import median
 
 from leverplus.doctor.findings import Finding, read_texts
 from leverplus.doctor.records import Record
+from leverplus.evaluation.names import shots_name
 
 TEXTS = read_texts("exploration")
 
@@ -55,7 +56,7 @@ def hub_demonstrations(record: Record) -> list[Finding]:
     text = TEXTS["hub_demonstrations"]
     for picks in record.picks:
         if picks.arm == "learned" and picks.items >= 100 and picks.top10 > 0.5:
-            title = text.say("seen", top10=picks.top10, shots=picks.shots)
+            title = text.say("seen", top10=picks.top10, shots=shots_name(picks.shots))
             evidence = {"top10": picks.top10, "distinct": picks.distinct, "items": picks.items}
             return text.found(title, evidence)
     return []
@@ -72,7 +73,7 @@ def query_ignored(record: Record) -> list[Finding]:
             return text.found(title, {"unique_demos": count}, about=[series.label])
     for picks in record.picks:
         if picks.arm == "learned" and picks.items >= 100 and picks.top1 > 0.3:
-            title = text.say("seen_top", top1=picks.top1, shots=picks.shots)
+            title = text.say("seen_top", top1=picks.top1, shots=shots_name(picks.shots))
             evidence = {"top1": picks.top1, "distinct": picks.distinct, "items": picks.items}
             return text.found(title, evidence)
     return []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from leverplus.doctor.findings import Finding, read_texts
 from leverplus.doctor.records import Record
+from leverplus.evaluation.names import shots_name
 
 TEXTS = read_texts("shots")
 
@@ -60,11 +61,15 @@ def beyond_trained_length(record: Record) -> list[Finding]:
         trained = 1  # a dense table shows one demonstration per prompt, whatever score.shots says
     rows = [r for r in record.report.get("comparisons", ()) if r["arm"] == "learned" and r["baseline"] == "random"]
     within = [r for r in rows if 0 < r["shots"] <= trained and r["ci95"][0] > 0.0]
-    beyond = [r for r in rows if r["shots"] > trained and r["ci95"][0] <= 0.0]
+    # few items leave any gain inside the noise; lost is only what is also less than half of the gain within
+    least = min((r["diff"] for r in within), default=0.0) / 2
+    beyond = [r for r in rows if r["shots"] > trained and r["ci95"][0] <= 0.0 and r["diff"] < least]
     if not within or not beyond:
         return []
     worst = min(beyond, key=lambda r: r["diff"])
-    title = text.say("seen", trained=trained, shots=worst["shots"], points=100 * worst["diff"])
+    low, high = (100 * end for end in worst["ci95"])
+    own = {"points": 100 * worst["diff"], "low": low, "high": high}
+    title = text.say("seen", trained=shots_name(trained), shots=worst["shots"], **own)
     evidence = {"trained": trained, "shots": worst["shots"], "diff": worst["diff"]}
     fix = {"score.shots": max(r["shots"] for r in beyond), "score.search": "beam"}
     return text.found(title, evidence, fix=fix)

@@ -91,7 +91,7 @@ def advise(dev: Results, test: Results | None) -> dict[str, Any]:
         table.setdefault(own.arm, {})[str(own.shots)] = own.dev
     found: dict[str, Any] = {**best.as_json(), "n": len(dev.items), "training_helped": None, "why": ""}
     found["dev_accuracy"] = {arm: table[arm] for arm in dev.draws if arm in table}
-    judged_on = "1 dev item" if len(dev.items) == 1 else f"{len(dev.items)} dev items"
+    judged_on = "1 dev item" if len(dev.items) == 1 else f"{len(dev.items):,} dev items"
     sentences = [f"Use {best.name}: {_percent(best.dev)} on {judged_on}."]
     if best.dev == 0.0:
         sentences.append("No answer was right on dev, so this is only the cheapest way.")
@@ -144,8 +144,8 @@ def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
         luck = "" if found.ci95[0] > 0.0 else "; the gain of training may be luck"
         return f"The best without training, {rival.name.rstrip(',')}, had {_percent(rival.dev)} there ({lead}){luck}."
     if rival.trained:
-        had = "the same" if abs(found.diff) < TIE else f"at most {_percent(rival.dev)}"
-        return f"{rival.name[0].upper()}{rival.name[1:]} had {had} there ({lead}), so training did not help."
+        had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
+        return f"The best with training, {rival.name.rstrip(',')}, had {had} there ({lead}), so training did not help."
     return f"Next is {rival.name} with {_percent(rival.dev)} ({lead})."
 
 
@@ -153,7 +153,7 @@ def _tested(test: Results, best: DevArm, rival: DevArm, found: Comparison) -> st
     """A sentence with the accuracies of both on test, which took no part in the choice."""
     one = _percent(float(test.accuracy(best.arm, best.shots).mean()))
     other = _percent(float(test.accuracy(rival.arm, rival.shots).mean()))
-    return f"On {found.n} test items: {one} against {other} ({_points(found.diff)}, {_ends(found)})."
+    return f"On {found.n:,} test items: {one} against {other} ({_points(found.diff)}, {_ends(found)})."
 
 
 def _percent(value: float) -> str:

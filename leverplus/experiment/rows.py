@@ -48,7 +48,9 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
         raise TrainingError(
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
         )
-    run.say(f"searched {len(queries)} training queries with {run.calls():,} calls")
+    run.say(
+        f"searched {len(queries):,} training {'query' if len(queries) == 1 else 'queries'} with {run.calls():,} calls"
+    )
     return groups if not run.recipe.mistakes.any else spoil_groups(run.recipe.mistakes, groups)
 
 

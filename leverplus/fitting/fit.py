@@ -352,7 +352,8 @@ def _forecast(run: Run, wanted: FitRequest, smallest: int) -> dict[str, Any]:
     price = rough_price(run, [*parts, ForecastPart("self-test", test, exact=False, demos=1)])
     require_paid(run.recipe.model.max_cost, price, total, smallest)
     money = "" if price is None else f"; roughly {price:,.2f} at the prices given, pictures not counted"
-    said = f"self-test at most {test:,}, then {line(parts)}{money}"
+    tested = f"self-test at most {test:,}, then " if test else ""
+    said = f"{tested}{line(parts, table)}{money}"
     return {"line": said, "calls": total, "self_test": test, "price": price, "parts": as_json(parts)["parts"]}
 
 

@@ -157,8 +157,8 @@ def as_json(parts: Sequence[ForecastPart]) -> dict[str, Any]:
     }
 
 
-def line(parts: Sequence[ForecastPart]) -> str:
-    """The forecast in one sentence."""
+def line(parts: Sequence[ForecastPart], replayed: bool = False) -> str:
+    """The forecast in one sentence; `replayed` where the answers are those of a recorded table."""
     total = sum(part.calls or 0 for part in parts)
     shown = []
     for part in parts:
@@ -168,7 +168,10 @@ def line(parts: Sequence[ForecastPart]) -> str:
             bound = "" if part.exact else "at most "
             shown.append(f"{part.what} {bound}{part.calls:,}")
     bound = "" if all(part.exact for part in parts) else "at most "
-    return f"{bound}{total:,} calls ({'; '.join(shown)}); what is stored already is not asked again"
+    end = "what is stored already is not asked again"
+    if replayed:
+        end = "all are replayed from recorded answers and cost nothing"
+    return f"{bound}{total:,} calls ({'; '.join(shown)}); {end}"
 
 
 def price(parts: Sequence[ForecastPart], prices: Mapping[str, float], texts: TextLengths, written: int) -> float:

@@ -70,7 +70,7 @@ def verdict(report: Mapping[str, Any]) -> str:
     own = "it is compared"
     if "learned" in arms:
         own = f"the learned selector has {_percent(mean_accuracy(arms['learned']))}"
-    lines = [f"{where} {own} on {rows[0]['n']} items."]
+    lines = [f"{where} {own} on {rows[0]['n']:,} items."]
     rivals = [overall]
     if prompt is not None and prompt != overall:
         rivals.append(prompt)

@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from doctor_cases import near, report
+from doctor_cases import REPORT, WORLD, compared, near, report
 
 from leverplus.doctor.evaluation import below_training_free, settled_differences
 from leverplus.doctor.examine import examine
 from leverplus.doctor.ratio import _inverse_k3
 from leverplus.doctor.records import Arm, Published, Record, Series
 from leverplus.doctor.records import Epoch as Line
+from leverplus.doctor.shots import beyond_trained_length
 
 
 def published(rng: np.random.Generator, n: int, gain: float, shared: float) -> Record:
@@ -97,3 +98,15 @@ def test_the_rival_is_the_one_that_is_furthest_above():
     far = {**near(-0.1, -0.2, -0.02, 0.01), "baseline": "mmr"}
     (finding,) = below_training_free(report(comparisons=[near(-0.02, -0.1, 0.05, 1.0), far]))
     assert finding.evidence["rival"] == "mmr"
+
+
+@pytest.mark.parametrize(("gain", "said"), [(0.01, True), (0.04, True), (0.15, False)])
+def test_a_gain_that_lasts_beyond_the_trained_length_is_no_warning_though_few_items_hide_it(gain, said):
+    record = Record(
+        settings={**WORLD, "score.search": "dense"},
+        report={**REPORT, "comparisons": [compared(0.1, 0.02, 0.18, 1), compared(gain, gain - 0.2, gain + 0.2, 4)]},
+    )
+    found = beyond_trained_length(record)
+    assert bool(found) is said
+    if said:
+        assert found[0].title.startswith(f"Trained on 1 shot; at 4 it is {100 * gain:+.1f} points from random (")

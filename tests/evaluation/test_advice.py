@@ -27,7 +27,7 @@ def test_a_free_arm_that_is_better_on_dev_is_advised_and_training_did_not_help()
     assert (found["arm"], found["shots"], found["dev"], found["n"]) == ("mmr", 4, 0.75, N)
     assert found["training_helped"] == "no"
     assert found["why"].startswith("Use nearest, diverse (MMR) with 4 shots: 75.0 % on 40 dev items.")
-    assert "The learned selector with 4 shots had at most 70.0 % there (+5.0 points, " in found["why"]
+    assert "The best with training, the learned selector with 4 shots, had 70.0 % there (+5.0 points, " in found["why"]
     assert "so training did not help" in found["why"]
     assert "On 40 test items: 67.5 % against 72.5 % (-5.0, " in found["why"]
     assert (found["rival"]["arm"], found["rival"]["shots"]) == ("learned", 4)

@@ -50,6 +50,10 @@ def test_without_the_data_a_part_that_follows_them_is_open_and_the_search_takes_
     assert not parts[SEARCH].exact
     assert recipe.score.budget - recipe.dev_reserve() - 65 < calls <= recipe.score.budget - recipe.dev_reserve()
     assert "oracle as many as the data have items" in line(list(parts.values()))
+    assert line(list(parts.values())).endswith("; what is stored already is not asked again")
+    assert line(list(parts.values()), replayed=True).endswith(
+        "; all are replayed from recorded answers and cost nothing"
+    )
 
 
 @pytest.mark.parametrize("shots", range(1, 7))
