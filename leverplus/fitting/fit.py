@@ -353,7 +353,9 @@ def _forecast(run: Run, wanted: FitRequest, smallest: int) -> dict[str, Any]:
     require_paid(run.recipe.model.max_cost, price, total, smallest)
     money = "" if price is None else f"; roughly {price:,.2f} at the prices given, pictures not counted"
     tested = f"self-test at most {test:,}, then " if test else ""
-    said = f"{tested}{line(parts, table)}{money}"
+    given = wanted.calls or CALLS
+    less = f"; this needs only {total:,} of {given:,} calls" if not table and total < given else ""
+    said = f"{tested}{line(parts, table)}{less}{money}"
     return {"line": said, "calls": total, "self_test": test, "price": price, "parts": as_json(parts)["parts"]}
 
 

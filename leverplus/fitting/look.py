@@ -21,6 +21,7 @@ from leverplus.metrics import postprocess_named
 from leverplus.parsing import parse_json
 from leverplus.rundir import shipped, write_text
 from leverplus.tasks.base import Task
+from leverplus.tasks.jsonl import KEYS
 from leverplus.tasks.reading import as_word, other_format
 from leverplus.types import Item
 
@@ -29,6 +30,9 @@ FEWEST_ITEMS = 40
 
 DEALT_BELOW = 200
 """Fewer records than this are dealt exactly where they have no splits."""
+
+FEW_OF_A_LABEL = 5
+"""A label with fewer records than this is warned of."""
 
 FEW_LABELS = 60
 """So many different answers may be a set of labels."""
@@ -122,7 +126,7 @@ def _of_rows(rows: list[dict[str, Any]], path: Path, images: str | None, prepare
         if written or changed:
             _write(prepared, rows)
         where = prepared if written or changed else path
-        said = (f"{len(rows):,} texts with labels",)
+        said = (f"{len(rows):,} texts with labels", *_unused(rows, ("id", "text", "label", "split", "image")))
         return FoundData("labels", {"name": "labels", "file": str(where), **place}, said, texts=True)
     missing = next((number for number, row in enumerate(rows, start=1) if not _question(row)), None)
     if missing is not None:
@@ -204,13 +208,22 @@ def _questions(
         _write(prepared, [_as_label(row, number) for number, row in enumerate(rows, start=1)])
         known = len({_answers(row)[0] for row in rows})
         said = f"{len(rows):,} questions, each with one of {known} answers: they are labels"
-        return FoundData("labels", {"name": "labels", "file": str(prepared)}, (said,))
+        used = ("id", "question", "answer", "answers", "split", "image")
+        return FoundData("labels", {"name": "labels", "file": str(prepared)}, (said, *_unused(rows, used)))
     if anew:
         own = [{"id": f"{number:06d}", **row} for number, row in enumerate(rows, start=1)]
         _write(prepared, [_known_keys(row) for row in own])
         path = prepared
     said = f"{len(rows):,} questions with free answers, {pictures:,} with a picture"
-    return FoundData("jsonl", {"name": "jsonl", "file": str(path), **place}, (said,))
+    unused = [f"{own}; what is to be kept with an item goes under meta" for own in _unused(rows, KEYS)]
+    return FoundData("jsonl", {"name": "jsonl", "file": str(path), **place}, (said, *unused))
+
+
+def _unused(rows: Sequence[Mapping[str, Any]], used: Sequence[str]) -> list[str]:
+    """One line that names the keys of records that nothing reads; none where all are read."""
+    others = list(dict.fromkeys(str(key) for row in rows for key in row if key not in used))
+    shown = ", ".join(key[:40] for key in others[:8]) + (", ..." if len(others) > 8 else "")
+    return [f"keys that are not used: {shown}"] if others else []
 
 
 def _question(row: Mapping[str, Any]) -> str:
@@ -238,8 +251,6 @@ def _as_label(row: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _known_keys(row: Mapping[str, Any]) -> dict[str, Any]:
-    from leverplus.tasks.jsonl import KEYS
-
     return {key: value for key, value in row.items() if key in KEYS}
 
 
@@ -259,6 +270,11 @@ def describe_task(task: Task) -> list[str]:
     if getattr(task, "labels", ()):
         shares = ", ".join(f"{label} {count / len(every):.0%}" for label, count in answers.most_common(8))
         lines.append(f"labels: {shares}{', ...' if len(answers) > 8 else ''}")
+        if rare := [f"{label} {count}" for label, count in answers.items() if count < FEW_OF_A_LABEL]:
+            lines.append(
+                f"warning: too few records to learn or to measure a label: {', '.join(rare[:8])} of {len(every):,}; "
+                "give more of them, or leave them out"
+            )
     else:
         lines.append(f"answers: {len(answers):,} different ones, the most common is {common!r} ({times:,} times)")
     lines.append(f"pictures: {pictures:,}" if pictures else "pictures: none")

@@ -69,6 +69,8 @@ class SplitShares:
     dev_queries: int
     pilot: int = 0
     pilot_demos: int = PILOT_DEMOS
+    too_few: str = "calls"
+    """What a pilot lacks where there is none."""
 
     def rule(self, calls: int) -> str:
         return (
@@ -79,7 +81,8 @@ class SplitShares:
 
     def pilot_rule(self) -> str:
         if not self.pilot:
-            return "no pilot and no list for everybody: a tenth of the calls, or the data, are too few for them"
+            lacking = {"calls": "a tenth of the calls is too little", "data": "the training items are too few"}
+            return f"no pilot and no list for everybody: {lacking[self.too_few]} for them"
         return (
             f"a pilot first: {self.pilot} training queries with each of {self.pilot_demos} demonstrations drawn by "
             "chance say what can be gained, and give one list for everybody"
@@ -131,7 +134,8 @@ def divide(calls: int, seen: SeenData, shots: Sequence[int]) -> SplitShares:
     if pilot >= fewest and demos >= 2:
         with suppress(LeverError):
             return replace(_divide(calls, seen, shots, pilot * per_query), pilot=pilot, pilot_demos=demos)
-    return _divide(calls, seen, shots, 0)
+    enough_data = demos >= 2 and seen.train // 2 >= fewest
+    return replace(_divide(calls, seen, shots, 0), too_few="calls" if enough_data else "data")
 
 
 def smallest_plan(seen: SeenData, shots: Sequence[int]) -> int:
@@ -160,8 +164,9 @@ def _divide(calls: int, seen: SeenData, shots: Sequence[int], pilot: int) -> Spl
     if calls < smallest:
         raise LeverError(
             f"{calls:,} calls are too few: the smallest plan for these data takes {smallest:,} ({SELF_TEST} self-test, "
-            f"{_training(4, pilot)} training, {few_dev} dev items, {few_test} test items, {len(shots)} numbers of "
-            f"shots); give --calls {smallest} or more, or fewer --shots"
+            f"{_training(4, pilot)} training, {few_dev * per_dev} for {few_dev} dev items, {few_test * per_test} for "
+            f"{few_test} test items, all with {len(shots)} numbers of shots); give --calls {smallest} or more, or "
+            "fewer --shots"
         )
     left = calls - SELF_TEST
     dev = max(few_dev, min(seen.dev, MOST_DEV, int(DEV_SHARE * left) // per_dev))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,24 @@ def test_calls_of_an_item_are_counted_as_the_forecast_counts_them() -> None:
 def test_a_budget_below_the_smallest_plan_is_refused_with_the_smallest() -> None:
     with pytest.raises(LeverError, match=r"100 calls are too few: the smallest plan for these data takes \d+"):
         divide(100, TEXTS, (1, 2, 4))
+    with pytest.raises(LeverError) as caught:
+        divide(100, TEXTS, (1, 2, 4))
+    parts = str(caught.value).split("takes ")[1]
+    smallest, test, training, dev, tested = (
+        int(own.replace(",", ""))
+        for own in re.findall(r"[\d,]*\d", parts)[:4] + re.findall(r"(\d+) for 20 test", parts)
+    )
+    assert smallest == test + training + dev + tested, "what is listed adds up"
+
+
+def test_rare_labels_and_keys_that_nothing_reads_are_said(tmp_path: Path) -> None:
+    rows = [*labelled(60, pkg="x", size_kb=3), *({"text": f"odd {n}", "label": "mild"} for n in range(2))]
+    said: list[str] = []
+    weights = str(write(tmp_path / "some.gguf", ["not read"]))
+    made = fit(write(tmp_path / "d.jsonl", rows), model=weights, out=tmp_path / "o", dry_run=True, say=said.append)
+    assert "data: keys that are not used: pkg, size_kb" in said
+    assert any("too few records to learn or to measure a label: mild 2 of 62; give more" in line for line in said)
+    assert f"this needs only {made.forecast['calls']:,} of 6,000 calls" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -395,7 +415,9 @@ def test_calls_pay_for_a_pilot_by_a_tenth_and_small_plans_have_none() -> None:
     assert (shares.pilot, shares.pilot_demos) == (int(0.1 * (6000 - 256)) // 15, 10)
     assert "one list for everybody" in shares.pilot_rule()
     assert divide(1200, TEXTS, (1, 2, 4)).pilot == 0
-    assert "no pilot" in divide(1200, TEXTS, (1, 2, 4)).pilot_rule()
+    assert divide(1200, TEXTS, (1, 2, 4)).pilot_rule().endswith("a tenth of the calls is too little for them")
+    few = replace(TEXTS, train=15)
+    assert divide(6000, few, (1, 2, 4)).pilot_rule().endswith("the training items are too few for them")
     assert divide(200_000, TEXTS, (1, 2, 4)).pilot == 60
 
 

@@ -50,6 +50,7 @@ def test_rules_and_forecast_follow_from_the_sizes() -> None:
     asked = [number(rf"calls: .*?([\d,]+) {what}") for what in ("training", "dev", "test")]
     assert asked[0] <= shares.training
     assert sum(asked) + SELF_TEST <= calls
+    assert f"together at most {sum(asked) + SELF_TEST:,} of {calls:,}" in TRANSCRIPT
 
 
 def test_notices_and_warnings_are_worded_as_today() -> None:
