@@ -5,7 +5,7 @@
     python benchmarks/real_learned.py keep RUNS [--records leverplus/tables/real]
 
 `train` makes two runs of each table (goes on where it stopped): by the model's answers alone, and by labels first.
-`keep` takes the one with the higher accuracy on dev queries; test queries are looked at once, by that one. DATA is
+`keep` takes the one with the higher accuracy on dev queries; test queries decide nothing. DATA is
 where the data sets lie (docs/recorded.md); nothing asks a model.
 """
 

@@ -120,7 +120,7 @@ class Correction(nn.Module):
 
 
 def axes(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """The first principal axes of vectors (N, D), each with unit spread (N, AXES)."""
+    """The first principal axes of vectors (N, D), scaled together to unit spread (N, AXES); no answer is used."""
     centred = vectors.astype(np.float64) - vectors.mean(axis=0)
     _, found = np.linalg.eigh(centred.T @ centred)
     own = centred @ found[:, ::-1][:, :AXES]

@@ -229,7 +229,7 @@ def _judge_after(case: Case, outcome: Outcome) -> None:
         ["report", run],
         ["compare", run, "--baseline", "random"],
         ["select", run, "--question", "what is it", "-k", "1"],
-        ["store", "verify", store],
+        ["store", "verify", "--store", store],
     )
     command = rng.choice(commands)
     code, shown = _type(command)
