@@ -182,6 +182,7 @@ NOT_ALONE = ("# leverplus/",)
 
 SKETCHES = {
     "http://127.0.0.1:8766": "asks a running service; tests/serve/test_serve_docs.py runs it against one",
+    "import xllamacpp": "serves until it is stopped; tests/backends/test_api_llama.py starts it",
     'Selector.load("bundles/mine")': "names the reader's own bundle; tests/test_readme.py and tests/selector call it",
 }
 """Blocks that show calls with placeholders, by a line of theirs, and who runs them."""

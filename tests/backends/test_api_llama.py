@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from llama_process import llama_process
@@ -58,6 +62,22 @@ def section(address) -> ModelSection:
     with urllib.request.urlopen(f"{address}/v1/models") as reply:
         name = json.loads(reply.read())["data"][0]["id"]
     return ModelSection(name=name, url=f"{address}/v1", timeout=120.0, concurrency=2, max_new_tokens=4)
+
+
+def test_the_server_of_the_page_starts_and_names_its_model(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "server.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?import xllamacpp.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert "= 8080," in code
+    script = tmp_path / "serve.py"
+    script.write_text(code.replace("= 8080,", "= 0,"))  # any free port
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = next(line.strip() for line in server.stdout if line.startswith("http"))
+            with urllib.request.urlopen(f"{address}/v1/models", timeout=60) as reply:
+                assert json.loads(reply.read())["data"][0]["id"] == "smollm2"
+        finally:
+            server.kill()
 
 
 def test_a_real_server_answers_after_demonstrations_and_its_tokens_are_counted(task, section) -> None:
