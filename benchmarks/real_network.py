@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,16 +30,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
+from real_arms import PARTS, Arms
+from real_data import HERE, SHIPPED, Floats, ModelTable, TaskData, embedder
+from real_measure import MODELS, TASKS
+
 from leverplus.lab.real import WayRecord, read_file, read_records, write_records
 from leverplus.maths import advantages, losses
 
-if TYPE_CHECKING:
-    from real_arms import Arms
-
-TASKS = ("okvqa", "aokvqa", "trec", "sst2", "agnews")
-MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-KEPT = Path(__file__).parent / "real" / "network"
-PARTS = 5
+KEPT = HERE / "real" / "network"
 FORMS = ("regression", "listwise", "rce", "grpo")
 REWARDS, RATES = ("accuracy", "probability"), (3e-4, 2e-3)
 EPOCHS, BATCH = 6, 128
@@ -55,7 +53,6 @@ SPREAD = 2.0
 LINEAR = "effects"
 
 Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -378,16 +375,15 @@ def table_lines(records: Sequence[WayRecord]) -> list[str]:
 
 def effects_record(name: str) -> WayRecord:
     """The published record of the closed form with one demonstration."""
-    shipped = Path(__file__).parents[1] / "leverplus" / "tables" / "real" / f"{name}.parquet"
-    (about,) = [record for record in read_file(shipped) if record.arm == LINEAR and record.shots == "1"]
+    (about,) = [
+        record
+        for record in read_file(SHIPPED / "real" / f"{name}.parquet")
+        if record.arm == LINEAR and record.shots == "1"
+    ]
     return about
 
 
 def prepare(args: argparse.Namespace) -> None:
-    sys.path.insert(0, str(Path(__file__).parent))
-    from real_arms import Arms
-    from real_data import ModelTable, TaskData, embedder
-
     args.out.mkdir(parents=True, exist_ok=True)
     texts = embedder(args.cache).of_texts
     for task in args.tasks:

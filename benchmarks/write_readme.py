@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from leverplus.lab.real import WayRecord, best_of, read_records, summarise_tables
+from leverplus.lab.real import WayRecord, best_of, read_records, shots_of_setting, summarise_tables
 from leverplus.rundir import shipped
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -90,8 +90,7 @@ def best_named(records: Sequence[WayRecord], arms: Sequence[str]) -> WayRecord:
 
 def shots_of(record: WayRecord) -> str:
     """The number of demonstrations it shows and whether its answers are calibrated, in brackets."""
-    shown = re.search(r"(\d+) shots?", record.setting)
-    said = [shown.group(1) if shown else "0"]
+    said = [shots_of_setting(record.setting) or "0"]
     if record.setting.endswith("calibrated"):
         said.append("cal.")
     return f" ({', '.join(said)})"

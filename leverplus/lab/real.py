@@ -6,6 +6,7 @@ pairs of arms item by item, pictures drawn whole, p corrected by Holm's rule ove
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,12 @@ class WayRecord:
     @property
     def mean(self) -> float:
         return float(np.nanmean(self.accuracy))
+
+
+def shots_of_setting(setting: str) -> str:
+    """The number of demonstrations that a setting shows; "" where it shows none."""
+    found = re.search(r"(\d+) shots?\b", setting)
+    return found.group(1) if found else ""
 
 
 def write_records(path: Path, records: Sequence[WayRecord]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leverplus.evaluation.names import arm_name
-from leverplus.lab.real import KINDS
+from leverplus.lab.real import KINDS, shots_of_setting
 
 Row = Mapping[str, Any]
 Lines = tuple[Sequence[str], list[list[str]]]
@@ -67,9 +67,8 @@ def _cell(row: Row | None, *, with_shots: bool = False) -> str:
     mark = " *" if row["recommended"] and with_shots else ""
     if not with_shots:
         return f"{100 * row['accuracy']:.1f}"
-    setting = row["setting"].removesuffix(", calibrated")
-    shots = setting.rpartition(", ")[2].removesuffix(" shots").removesuffix(" shot")
-    shown = f" ({shots})" if shots.isdigit() else ""
+    shots = shots_of_setting(row["setting"])
+    shown = f" ({shots})" if shots else ""
     return f"{100 * row['accuracy']:.1f}{shown}{mark}"
 
 
