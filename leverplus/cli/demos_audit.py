@@ -93,6 +93,9 @@ def audit_table(args: argparse.Namespace) -> dict[str, Any]:
 
     names = [name.strip() for name in args.table.split(",")]
     whole = [f"{name}.parquet" if name.startswith(SHIPPED) and not Path(name).suffix else name for name in names]
+    for name in whole:
+        if not shipped(name).is_file():
+            raise MissingFile(f"there is no {name}; name a bundle, a run folder, or a recorded table (FILE.parquet)")
     table = read_table([shipped(name) for name in whole])
     alone = np.flatnonzero(np.diff(table.starts) == 1)
     if not len(alone):

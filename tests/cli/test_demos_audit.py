@@ -63,6 +63,6 @@ def test_a_strange_file_of_items_and_a_missing_table_are_sentences(
     assert main(["demos", "audit", TABLE, "--items", str(bad)]) == 1
     assert "line 1: no item with an id" in capsys.readouterr().err
     assert main(["demos", "audit", "nowhere.parquet"]) == 1
-    assert "there is no recorded table" in capsys.readouterr().err
+    assert "name a bundle, a run folder, or a recorded table" in capsys.readouterr().err
     assert main(["demos", "audit", TABLE, "--items", str(tmp_path / "none")]) == 1
     assert "there is no such file" in capsys.readouterr().err
