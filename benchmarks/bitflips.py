@@ -23,28 +23,45 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from leverplus.errors import StoreError
-from leverplus.store.db import ScoreStore
-from leverplus.store.exchange import export_parquet, merge, verify
-from leverplus.store.keys import Context, score_key
-from leverplus.types import ItemId, Reference, Score
+from leverplus.data.types import ItemId, Reference, Score
+from leverplus.errors import LeverError
+from leverplus.scores.exchange import export_parquet, merge, verify
+from leverplus.scores.keys import Context, score_key
+from leverplus.scores.store import ScoreStore
 
 Written = dict[bytes, Score]
 
 
 def contexts() -> list[Context]:
-    shared = {"task": "bits", "task_version": "1", "metric": "vqa_accuracy", "postprocess": "first_line"}
-    return [Context.of({"model": name, "template": "plain"}, **shared) for name in ("one", "two", "three")]
+    shared = {
+        "task": "bits",
+        "task_version": "1",
+        "metric": "vqa_accuracy",
+        "cut": "first_line",
+    }
+    return [
+        Context.of({"model": name, "template": "plain"}, **shared)
+        for name in ("one", "two", "three")
+    ]
 
 
-def records(context: Context, count: int, rng: random.Random) -> Iterator[tuple[bytes, Score]]:
+def records(
+    context: Context, count: int, rng: random.Random
+) -> Iterator[tuple[bytes, Score]]:
     """Scores with answers of several lengths, not all of them ASCII; a few run over more than one page."""
     for number in range(count):
-        query, demos = ItemId(f"q{number // 20}"), (ItemId(f"d{number}"), ItemId("d-last"))
-        raw = rng.choice((" red ball\n", "ein grüner Würfel", "赤いボール", "long " * 40))
+        query, demos = (
+            ItemId(f"q{number // 20}"),
+            (ItemId(f"d{number}"), ItemId("d-last")),
+        )
+        raw = rng.choice(
+            (" red ball\n", "ein grüner Würfel", "赤いボール", "long " * 40)
+        )
         raw = raw * 40 if number % 500 == 7 else raw
         accuracy = rng.choice((0.0, 1 / 3, 1.0))
-        digests = [blake2b(name.encode(), digest_size=16).digest() for name in (query, *demos)]
+        digests = [
+            blake2b(name.encode(), digest_size=16).digest() for name in (query, *demos)
+        ]
         yield (
             score_key(context.digest, digests[0], digests[1:]),
             Score(
@@ -54,7 +71,10 @@ def records(context: Context, count: int, rng: random.Random) -> Iterator[tuple[
                 answer=raw.strip(),
                 accuracy=accuracy,
                 correct=accuracy > 0,
-                references=(Reference("red", 2, -rng.random()), Reference("grün", 1, -3 * rng.random())),
+                references=(
+                    Reference("red", 2, -rng.random()),
+                    Reference("grün", 1, -3 * rng.random()),
+                ),
                 token_f1=rng.random(),
                 edit_similarity=rng.random(),
                 tokens=rng.randrange(900),
@@ -95,11 +115,15 @@ def read_merged(path: Path, written: Written) -> Counter[str]:
         try:
             report = merge(into, path)
             counts["damaged"] += report.damaged
-        except StoreError:
+        except LeverError:
             counts["refused"] += 1
         if not verify(into).clean and into.count():
             counts["unclean"] += 1
-        got = {key: score for context in into.contexts() for key, score in into.scan(context)}
+        got = {
+            key: score
+            for context in into.contexts()
+            for key, score in into.scan(context)
+        }
     counts["read"] += len(got)
     counts["wrong"] += sum(written.get(key) != score for key, score in got.items())
     counts["missing"] += len(written) - len(got)
@@ -112,30 +136,42 @@ def read_store(path: Path, written: Written) -> Counter[str]:
     counts: Counter[str] = Counter()
     keys = list(written)
     readings: list[Callable[[ScoreStore], Written]] = [
-        lambda store: {k: v for start in range(0, len(keys), 50) for k, v in _got(store, keys[start : start + 50])},
-        lambda store: {key: score for context in store.contexts() for key, score in store.scan(context)},
+        lambda store: {
+            k: v
+            for start in range(0, len(keys), 50)
+            for k, v in _got(store, keys[start : start + 50])
+        },
+        lambda store: {
+            key: score
+            for context in store.contexts()
+            for key, score in store.scan(context)
+        },
     ]
     for reading in readings:
         try:
             with ScoreStore(path, must_exist=True) as store:
-                counts["wrong"] += sum(written.get(key) != score for key, score in reading(store).items())
-        except StoreError:
+                counts["wrong"] += sum(
+                    written.get(key) != score for key, score in reading(store).items()
+                )
+        except LeverError:
             counts["refused"] += 1
     try:
         with ScoreStore(path, must_exist=True) as store:
             clean = verify(store).clean
-    except StoreError:
+    except LeverError:
         clean = False
     merged = read_merged(path, written)
     # a bit of free space or of a counter in the header changes nothing that is stored
     counts["clean_but_missing"] += clean and merged["missing"] > 0
-    return counts + Counter({name: value for name, value in merged.items() if name != "refused"})
+    return counts + Counter(
+        {name: value for name, value in merged.items() if name != "refused"}
+    )
 
 
 def _got(store: ScoreStore, keys: list[bytes]) -> list[tuple[bytes, Score]]:
     try:
         return list(store.get(keys).items())
-    except StoreError:
+    except LeverError:
         return []
 
 
@@ -143,7 +179,10 @@ def run(flips: int, count: int, seed: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         store, table, written = make(Path(name), count)
-        for kind, path, read in (("exports", table, read_merged), ("stores", store, read_store)):
+        for kind, path, read in (
+            ("exports", table, read_merged),
+            ("stores", store, read_store),
+        ):
             rng = random.Random(f"{seed} {kind}")
             total: Counter[str] = Counter()
             least, start = len(written), time.perf_counter()
@@ -170,7 +209,9 @@ def run(flips: int, count: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--flips", type=int, default=300, help="files of each kind")
     parser.add_argument("--scores", type=int, default=3_000, help="scores of a file")
     parser.add_argument("--seed", type=int, default=0)
@@ -183,7 +224,11 @@ def main() -> None:
     for kind, values in result.items():
         print(kind)
         for name, value in values.items():
-            print(f"  {name:22} {value:,.5f}" if isinstance(value, float) else f"  {name:22} {value}")
+            print(
+                f"  {name:22} {value:,.5f}"
+                if isinstance(value, float)
+                else f"  {name:22} {value}"
+            )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 from store import CONTEXT, records
 
-from leverplus.store.db import ScoreStore
+from leverplus.scores.store import ScoreStore
 
 EACH = 64
 
@@ -48,7 +48,13 @@ def examine(path: Path) -> dict[str, Any]:
         "records": result["quality"]["members"],
         "queries": result["quality"]["queries"],
         "wall_s": round(wall, 1),
-        "cpu_s": round(after.children_user - before.children_user + after.children_system - before.children_system, 1),
+        "cpu_s": round(
+            after.children_user
+            - before.children_user
+            + after.children_system
+            - before.children_system,
+            1,
+        ),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
         "findings": [finding["code"] for finding in result["findings"]],
     }
@@ -67,7 +73,9 @@ def main() -> None:
         print(json.dumps(found))
         return
     print(f"{found['records']:,} members of {found['queries']:,} queries:")
-    print(f"{found['wall_s']} s, {found['cpu_s']} s of them CPU; {found['peak_mb']} MB at most")
+    print(
+        f"{found['wall_s']} s, {found['cpu_s']} s of them CPU; {found['peak_mb']} MB at most"
+    )
     print(f"findings: {', '.join(found['findings']) or 'none'}")
 
 

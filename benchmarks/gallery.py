@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leverplus.experiment.workshop import Workshop
-from leverplus.lab.gallery import QUICK, SMALL, case, run_case
-from leverplus.recipe.recipe import gallery_names
+from leverplus.run.recipe import gallery_names
+from leverplus.run.sweep import Workshop
+from leverplus_lab.gallery import QUICK, SMALL, case, run_case
 
 HEALTHY = ("world", "gallery/healthy", "gallery/healthy_listwise")
 
@@ -41,18 +41,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="recipes of the gallery (default all)")
     parser.add_argument("--quick", action="store_true", help="the sizes of the tests")
-    parser.add_argument("--out", type=Path, help="folder of runs and store (default a temporary one)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of runs and store (default a temporary one)"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    names = [f"gallery/{name}" for name in args.names] or [*HEALTHY, *(n for n in gallery_names() if n not in HEALTHY)]
+    names = [f"gallery/{name}" for name in args.names] or [
+        *HEALTHY,
+        *(n for n in gallery_names() if n not in HEALTHY),
+    ]
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.out or Path(temporary)
         workshop = Workshop(folder, folder / "scores.db")
         rows = []
         for name in names:
-            rows.append(row(name, workshop, () if not args.quick else SMALL if name in HEALTHY else QUICK))
+            rows.append(
+                row(
+                    name,
+                    workshop,
+                    () if not args.quick else SMALL if name in HEALTHY else QUICK,
+                )
+            )
             if not args.json:
-                print("{recipe}: missing {missing}, beside {beside}, {cpu_s} s of CPU".format(**rows[-1]), flush=True)
+                print(
+                    "{recipe}: missing {missing}, beside {beside}, {cpu_s} s of CPU".format(
+                        **rows[-1]
+                    ),
+                    flush=True,
+                )
     if args.json:
         print(json.dumps({"cases": rows}))
 

@@ -10,7 +10,7 @@ prompts; decoding picture files is on neither side. One at a time is `model.gene
 every prompt, greedy and with 3 beams, on a sample of the same prompts whose size is in the result.
 
 The model is measured as transformers has it (`vision_before`, and `logprob_before` on some of the prompts), then with
-the faster parts of `leverplus.backends.hf.quick`. FLOP are counted from the shapes; a share is of 989 TFLOP/s, the
+the faster parts of `leverplus.models.hf.quick`. FLOP are counted from the shapes; a share is of 989 TFLOP/s, the
 dense bfloat16 peak of an H200.
 
 Answers are compared token by token. Random weights make near ties common and bfloat16 decides them by rounding, so
@@ -35,11 +35,11 @@ import numpy as np
 import torch
 import transformers
 
-from leverplus.backends.hf.language import Language
-from leverplus.backends.hf.pictures import PictureTable, Unfolded, vision_encoder
-from leverplus.backends.hf.quick import quicken
-from leverplus.backends.hf.reader import PromptReading, Reader
-from leverplus.backends.hf.tree import Prompt
+from leverplus.models.hf.language import Language
+from leverplus.models.hf.pictures import PictureTable, Unfolded, vision_encoder
+from leverplus.models.hf.quick import quicken
+from leverplus.models.hf.reader import PromptReading, Reader
+from leverplus.models.hf.tree import Prompt
 
 TARGETS = {"logprob": 200.0, "generation": 170.0}
 """Candidates a second."""
@@ -100,18 +100,54 @@ def build_model(tiny: bool, device: torch.device) -> tuple[Any, dict[str, int]]:
     if tiny:
         ids = {"image": IMAGE, "video": VIDEO, "start": START, "end": END}
         rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
-        text = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+        text = {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
         text |= {"num_key_value_heads": 2, "vocab_size": 300, "rope_parameters": rope}
-        vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32}
+        vision = {
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 4,
+            "out_hidden_size": 32,
+        }
         vision |= {"fullatt_block_indexes": [1], "window_size": 56}
     else:
         ids = {"image": 151655, "video": 151656, "start": 151652, "end": 151653}
-        rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1e6}
-        text = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16}
-        text |= {"num_key_value_heads": 2, "vocab_size": 151936, "rope_parameters": rope, "tie_word_embeddings": True}
-        vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048}
+        rope = {
+            "rope_type": "default",
+            "mrope_section": [16, 24, 24],
+            "rope_theta": 1e6,
+        }
+        text = {
+            "hidden_size": 2048,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+        }
+        text |= {
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+            "rope_parameters": rope,
+            "tie_word_embeddings": True,
+        }
+        vision = {
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 2048,
+        }
         vision |= {"fullatt_block_indexes": [7, 15, 23, 31], "window_size": 112}
-    text |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "max_position_embeddings": 32768}
+    text |= {
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "max_position_embeddings": 32768,
+    }
     vision |= {"patch_size": 14, "spatial_merge_size": 2, "tokens_per_second": 2}
     config = Qwen2_5_VLConfig(
         text_config=text,
@@ -143,8 +179,15 @@ def build(tiny: bool, device: torch.device) -> Bench:
     low, high = (10, 300) if tiny else (1000, 100000)
     grid = size.side // 14
     generator = torch.Generator().manual_seed(1)
-    pixels = [4.0 * torch.rand(grid * grid, 3 * 2 * 14 * 14, generator=generator) - 2.0 for _ in range(size.pictures)]
-    lengths = [size.demo] + [size.query] * size.queries + [size.demo] * (size.pictures - 1 - size.queries)
+    pixels = [
+        4.0 * torch.rand(grid * grid, 3 * 2 * 14 * 14, generator=generator) - 2.0
+        for _ in range(size.pictures)
+    ]
+    lengths = (
+        [size.demo]
+        + [size.query] * size.queries
+        + [size.demo] * (size.pictures - 1 - size.queries)
+    )
     words = [rng.integers(low, high, length) for length in lengths]
     words.append(rng.integers(low, high, size.head))
     others = np.arange(1 + size.queries, size.pictures)
@@ -153,7 +196,10 @@ def build(tiny: bool, device: torch.device) -> Bench:
         for query in range(size.queries)
         for candidate in rng.choice(others, size.candidates, replace=False)
     ]
-    answers = [tuple(int(t) for t in rng.integers(low, high, ANSWER)) for _ in range(size.queries)]
+    answers = [
+        tuple(int(t) for t in rng.integers(low, high, ANSWER))
+        for _ in range(size.queries)
+    ]
     return Bench(size, model, device, ids, pixels, words, pairs, answers)
 
 
@@ -168,7 +214,11 @@ def marked_ids(bench: Bench, pair: tuple[int, int]) -> np.ndarray:
 
 def pictures_of(bench: Bench, model: Any) -> PictureTable:
     return PictureTable(
-        bench.ids["image"], vision_encoder(model), capacity=bench.size.pictures, device=bench.device, turning=True
+        bench.ids["image"],
+        vision_encoder(model),
+        capacity=bench.size.pictures,
+        device=bench.device,
+        turning=True,
     )
 
 
@@ -181,10 +231,15 @@ def unfolded(bench: Bench, picture: int) -> Unfolded:
     return Unfolded((bench.ids["image"],) * (half * half), (half, half), inputs)
 
 
-def prompts_of(bench: Bench, pictures: PictureTable, pairs: list[tuple[int, int]], *, weigh: bool) -> list[Prompt]:
+def prompts_of(
+    bench: Bench, pictures: PictureTable, pairs: list[tuple[int, int]], *, weigh: bool
+) -> list[Prompt]:
     prompts = []
     for pair in pairs:
-        slots = [pictures.slot(str(p), lambda p=p: unfolded(bench, p)) for p in (0, pair[1], pair[0])]
+        slots = [
+            pictures.slot(str(p), lambda p=p: unfolded(bench, p))
+            for p in (0, pair[1], pair[0])
+        ]
         codes = pictures.codes(marked_ids(bench, pair), slots)
         answers = (bench.answers[pair[0] - 1],) if weigh else ()
         prompts.append(Prompt(codes, pictures.positions(codes), answers))
@@ -228,7 +283,9 @@ def vision_only(bench: Bench, count: int) -> tuple[list[torch.Tensor], dict[str,
     first one."""
     for _ in range(2):
         pictures = pictures_of(bench, bench.model)
-        slots = [pictures.slot(str(p), lambda p=p: unfolded(bench, p)) for p in range(count)]
+        slots = [
+            pictures.slot(str(p), lambda p=p: unfolded(bench, p)) for p in range(count)
+        ]
         synchronise(bench.device)
         started = time.perf_counter()
         found = pictures.features(slots)
@@ -236,7 +293,7 @@ def vision_only(bench: Bench, count: int) -> tuple[list[torch.Tensor], dict[str,
         seconds = time.perf_counter() - started
     rate = count / seconds
     flop = vision_flop(bench)
-    return [one.first for one in found], {
+    return [one[0] for one in found], {
         "n": count,
         "seconds": round(seconds, 3),
         "pictures_per_second": round(rate, 1),
@@ -249,11 +306,18 @@ def vision_flop(bench: Bench) -> float:
     """Of one picture: two for every weight and patch, and the products of attention."""
     tower = bench.model.model.visual
     patches = bench.grid**2
-    weights = sum(weight.numel() for block in tower.blocks for weight in block.parameters() if weight.ndim == 2)
+    weights = sum(
+        weight.numel()
+        for block in tower.blocks
+        for weight in block.parameters()
+        if weight.ndim == 2
+    )
     config = tower.config
     window = (config.window_size // config.patch_size) ** 2
     whole = len(config.fullatt_block_indexes)
-    seen = whole * patches + (config.depth - whole) * min(window, patches)  # keys of a patch, over all layers
+    seen = whole * patches + (config.depth - whole) * min(
+        window, patches
+    )  # keys of a patch, over all layers
     return 2.0 * weights * patches + 4.0 * config.hidden_size * patches * seen
 
 
@@ -267,7 +331,13 @@ def text_flop(bench: Bench, tokens: float) -> float:
 def largest_difference(own: list[torch.Tensor], ours: list[torch.Tensor]) -> float:
     """Relative to the largest feature."""
     size = max(float(one.float().abs().max()) for one in own)
-    return max(float((a.float() - b.float()).abs().max()) for a, b in zip(own, ours, strict=True)) / size
+    return (
+        max(
+            float((a.float() - b.float()).abs().max())
+            for a, b in zip(own, ours, strict=True)
+        )
+        / size
+    )
 
 
 @contextlib.contextmanager
@@ -284,17 +354,25 @@ def as_transformers_has_it(model: Any) -> Iterator[None]:
             module.forward = forward
 
 
-def model_inputs(bench: Bench, pair: tuple[int, int], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def model_inputs(
+    bench: Bench, pair: tuple[int, int], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     """What the model itself takes for one prompt."""
     ids = marked_ids(bench, pair)
     places = (bench.grid // 2) ** 2
-    whole = np.concatenate([np.full(places, t) if t == bench.ids["image"] else np.array([t]) for t in ids])
+    whole = np.concatenate(
+        [np.full(places, t) if t == bench.ids["image"] else np.array([t]) for t in ids]
+    )
     input_ids = torch.from_numpy(whole)[None].to(bench.device)
     inputs = {
         "input_ids": input_ids,
         "attention_mask": torch.ones_like(input_ids),
-        "pixel_values": torch.cat([bench.pixels[p] for p in (0, pair[1], pair[0])]).to(bench.device, dtype),
-        "image_grid_thw": torch.tensor([[1, bench.grid, bench.grid]] * 3, device=bench.device),
+        "pixel_values": torch.cat([bench.pixels[p] for p in (0, pair[1], pair[0])]).to(
+            bench.device, dtype
+        ),
+        "image_grid_thw": torch.tensor(
+            [[1, bench.grid, bench.grid]] * 3, device=bench.device
+        ),
     }
     if "mm_token_type_ids" in inspect.signature(bench.model.forward).parameters:
         inputs["mm_token_type_ids"] = (input_ids == bench.ids["image"]).int()
@@ -302,7 +380,9 @@ def model_inputs(bench: Bench, pair: tuple[int, int], dtype: torch.dtype) -> dic
 
 
 @torch.inference_mode()
-def generate(bench: Bench, model: Any, pair: tuple[int, int], beams: int) -> tuple[list[int], torch.Tensor | None]:
+def generate(
+    bench: Bench, model: Any, pair: tuple[int, int], beams: int
+) -> tuple[list[int], torch.Tensor | None]:
     """One prompt at a time, pictures encoded anew: the tokens written, and greedy's logits (5, V)."""
     dtype = next(model.parameters()).dtype
     settings = transformers.GenerationConfig(
@@ -319,7 +399,9 @@ def generate(bench: Bench, model: Any, pair: tuple[int, int], beams: int) -> tup
     return out.sequences[0, -ANSWER:].tolist(), logits
 
 
-def one_by_one(bench: Bench, pairs: list[tuple[int, int]], beams: int) -> tuple[list[Any], dict[str, Any]]:
+def one_by_one(
+    bench: Bench, pairs: list[tuple[int, int]], beams: int
+) -> tuple[list[Any], dict[str, Any]]:
     generate(bench, bench.model, pairs[0], beams)
     synchronise(bench.device)
     started = time.perf_counter()
@@ -327,7 +409,11 @@ def one_by_one(bench: Bench, pairs: list[tuple[int, int]], beams: int) -> tuple[
     synchronise(bench.device)
     seconds = time.perf_counter() - started
     rate = round(len(pairs) / seconds, 3)
-    return found, {"n": len(pairs), "seconds": round(seconds, 3), "candidates_per_second": rate}
+    return found, {
+        "n": len(pairs),
+        "seconds": round(seconds, 3),
+        "candidates_per_second": rate,
+    }
 
 
 def sample(bench: Bench, count: int) -> list[int]:
@@ -335,12 +421,18 @@ def sample(bench: Bench, count: int) -> list[int]:
     return [int(place) for place in np.linspace(0, len(bench.pairs) - 1, count).round()]
 
 
-def compare(ours: list[PromptReading], theirs: list[Any], noise: float) -> dict[str, Any]:
+def compare(
+    ours: list[PromptReading], theirs: list[Any], noise: float
+) -> dict[str, Any]:
     """Same answers, ties (the first tokens that differ are closer than the number format tells apart), others."""
     same = ties = 0
     gaps = []
     for reading, (tokens, logits) in zip(ours, theirs, strict=True):
-        differs = [at for at, (a, b) in enumerate(zip(reading.written, tokens, strict=True)) if a != b]
+        differs = [
+            at
+            for at, (a, b) in enumerate(zip(reading.written, tokens, strict=True))
+            if a != b
+        ]
         if not differs:
             same += 1
             continue
@@ -364,7 +456,9 @@ def exact_check(bench: Bench, pairs: list[tuple[int, int]]) -> dict[str, Any]:
     rough_features, _ = vision_only(bench, few)
     low = [generate(bench, bench.model, pair, 1) for pair in pairs]
     model = bench.model.float()
-    torch.backends.cudnn.allow_tf32 = False  # transformers cuts patches by a convolution, which would be rounded
+    torch.backends.cudnn.allow_tf32 = (
+        False  # transformers cuts patches by a convolution, which would be rounded
+    )
     fine_features, _ = vision_only(bench, few)
     with as_transformers_has_it(model):
         own_features, _ = vision_only(bench, few)
@@ -410,10 +504,16 @@ def recorded(bench: Bench, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a benchmark that is run once must report what it can
-        results[name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+        results[name] = {
+            "error": f"{type(error).__name__}: {error}",
+            "trace": traceback.format_exc()[-2000:],
+        }
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    print(f"{name}: {time.perf_counter() - started:.1f} s  {json.dumps(results.get(name))[:400]}", flush=True)
+    print(
+        f"{name}: {time.perf_counter() - started:.1f} s  {json.dumps(results.get(name))[:400]}",
+        flush=True,
+    )
     bench.save()
 
 
@@ -422,14 +522,21 @@ def measure(bench: Bench, left: Callable[[], float]) -> None:
     results, size = bench.results, bench.size
     kept: dict[str, Any] = {}
     with recorded(bench, "vision_before"):
-        kept["features"], results["vision_before"] = vision_only(bench, min(64, size.pictures))
+        kept["features"], results["vision_before"] = vision_only(
+            bench, min(64, size.pictures)
+        )
     with recorded(bench, "logprob_before"):
         part = bench.pairs[: size.unshared // 2]
         batched(bench, bench.model, part[:8], share=True, write=False)
-        results["logprob_before"] = batched(bench, bench.model, part, share=True, write=False)[1]
+        results["logprob_before"] = batched(
+            bench, bench.model, part, share=True, write=False
+        )[1]
     with recorded(bench, "quickened"):
         started = time.perf_counter()
-        results["quickened"] = {"parts": quicken(bench.model), "seconds": round(time.perf_counter() - started, 2)}
+        results["quickened"] = {
+            "parts": quicken(bench.model),
+            "seconds": round(time.perf_counter() - started, 2),
+        }
     with recorded(bench, "warm_up"):
         few = [bench.pairs[place] for place in sample(bench, 8)]
         started = time.perf_counter()
@@ -444,19 +551,31 @@ def measure(bench: Bench, left: Callable[[], float]) -> None:
         )
     for write, kind in ((False, "logprob"), (True, "generation")):
         with recorded(bench, f"{kind}_shared"):
-            kept[kind], results[f"{kind}_shared"] = batched(bench, bench.model, bench.pairs, share=True, write=write)
+            kept[kind], results[f"{kind}_shared"] = batched(
+                bench, bench.model, bench.pairs, share=True, write=write
+            )
     with recorded(bench, "one_by_one_greedy"):
         places = sample(bench, size.greedy)
-        kept["greedy"], results["one_by_one_greedy"] = one_by_one(bench, [bench.pairs[p] for p in places], 1)
+        kept["greedy"], results["one_by_one_greedy"] = one_by_one(
+            bench, [bench.pairs[p] for p in places], 1
+        )
     with recorded(bench, "one_by_one_3_beams"):
         few = [bench.pairs[place] for place in sample(bench, size.beams)]
         results["one_by_one_3_beams"] = one_by_one(bench, few, 3)[1]
     with recorded(bench, "logprob_differences"):
         places = sample(bench, size.greedy)
         gaps = [
-            abs(kept["logprob"][p].logprobs[0] - answer_logprob(bench, bench.model, bench.pairs[p])) for p in places
+            abs(
+                kept["logprob"][p].logprobs[0]
+                - answer_logprob(bench, bench.model, bench.pairs[p])
+            )
+            for p in places
         ]
-        results["logprob_differences"] = {"n": len(gaps), "largest": max(gaps), "mean": float(np.mean(gaps))}
+        results["logprob_differences"] = {
+            "n": len(gaps),
+            "largest": max(gaps),
+            "mean": float(np.mean(gaps)),
+        }
     for write, kind in ((False, "logprob"), (True, "generation")):
         with recorded(bench, f"{kind}_unshared"):
             if left() < 35:
@@ -468,7 +587,9 @@ def measure(bench: Bench, left: Callable[[], float]) -> None:
     with recorded(bench, "float32"):
         if left() < 15:
             raise TimeoutError(f"skipped: {left():.0f} s left")
-        results["float32"] = exact_check(bench, [bench.pairs[place] for place in sample(bench, size.exact)])
+        results["float32"] = exact_check(
+            bench, [bench.pairs[place] for place in sample(bench, size.exact)]
+        )
     with recorded(bench, "agreement"):
         noise = 2.0 * results["float32"].get("bfloat16_moves_logits_by", float("nan"))
         ours = [kept["generation"][place] for place in sample(bench, size.greedy)]
@@ -480,18 +601,38 @@ def ratios(results: dict[str, Any]) -> dict[str, Any]:
         return (results.get(name) or {}).get("candidates_per_second")
 
     found = {}
-    for name in ("logprob_shared", "generation_shared", "logprob_unshared", "generation_unshared"):
+    for name in (
+        "logprob_shared",
+        "generation_shared",
+        "logprob_unshared",
+        "generation_unshared",
+    ):
         for other in ("one_by_one_greedy", "one_by_one_3_beams"):
             mine, theirs = rate(name), rate(other)
-            found[f"{name} / {other}"] = round(mine / theirs, 1) if mine and theirs else None
+            found[f"{name} / {other}"] = (
+                round(mine / theirs, 1) if mine and theirs else None
+            )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a tiny model and workload, to try the benchmark itself")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--budget", type=float, default=140.0, help="seconds after which long sections are skipped")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="a tiny model and workload, to try the benchmark itself",
+    )
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=140.0,
+        help="seconds after which long sections are skipped",
+    )
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     given = parser.parse_args()
     started = time.perf_counter()
@@ -500,7 +641,9 @@ def main() -> None:
     bench = build(given.tiny, device)
     synchronise(device)
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "dtype": str(next(bench.model.parameters()).dtype).removeprefix("torch."),
@@ -522,11 +665,16 @@ def main() -> None:
     def save() -> None:
         report["ratios"] = ratios(bench.results)
         report["target_met"] = {
-            kind: (bench.results.get(f"{kind}_shared") or {}).get("candidates_per_second", 0.0) >= target
+            kind: (bench.results.get(f"{kind}_shared") or {}).get(
+                "candidates_per_second", 0.0
+            )
+            >= target
             for kind, target in TARGETS.items()
         }
         if device.type == "cuda":
-            report["peak_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 1)
+            report["peak_memory_gib"] = round(
+                torch.cuda.max_memory_allocated(device) / 2**30, 1
+            )
         report["seconds_in_all"] = round(time.perf_counter() - started, 1)
         if given.out:
             given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

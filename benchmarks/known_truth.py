@@ -1,6 +1,6 @@
 """Do the statistics keep their word? Thousands of simulated comparisons whose truth is known.
 
-    python benchmarks/known_truth.py [--simulations 2000] [--only populations images seeds family worlds] [--json]
+    python benchmarks/known_truth.py [--simulations 2000] [--only populations images seeds family] [--json]
 
 Every test offered may raise at most 6.5 % false alarms at p < 0.05 when both arms are equally accurate; 95 % intervals
 must cover the true difference in 93.5 to 96.5 % of simulations; an effect as large as the stated minimum detectable one
@@ -19,7 +19,7 @@ from itertools import chain
 
 import numpy as np
 
-from leverplus.stats import (
+from leverplus.evaluate.stats import (
     compare,
     compare_seeds,
     holm,
@@ -69,7 +69,9 @@ class Population:
     tilt: np.ndarray
 
     def draw(self, n: int, effect: float, rng: np.random.Generator) -> Arms:
-        chance = np.maximum(self.chance + effect * self.tilt, 0.0)  # rounding may leave a hair below zero
+        chance = np.maximum(
+            self.chance + effect * self.tilt, 0.0
+        )  # rounding may leave a hair below zero
         kinds = rng.choice(len(chance), size=n, p=chance / chance.sum())
         return self.first[kinds], self.second[kinds]
 
@@ -93,9 +95,17 @@ def graded(discordance: float) -> Population:
     share = np.array([0.35, 0.12, 0.1, 0.08, 0.35])
     first, second = (grid.ravel() for grid in np.meshgrid(values, values))
     differ = (np.outer(share, share) * (1 - np.eye(5))).ravel()
-    chance = discordance * differ / differ.sum() + (1 - discordance) * np.diag(share).ravel()
+    chance = (
+        discordance * differ / differ.sum() + (1 - discordance) * np.diag(share).ravel()
+    )
     sign = np.sign(first - second) * differ
-    return Population(f"graded, {discordance:.0%} differ", first, second, chance, sign / (sign @ (first - second)))
+    return Population(
+        f"graded, {discordance:.0%} differ",
+        first,
+        second,
+        chance,
+        sign / (sign @ (first - second)),
+    )
 
 
 def skewed() -> Population:
@@ -112,7 +122,9 @@ def skewed() -> Population:
 POPULATIONS = (binary(0.5, 0.1), binary(0.7, 0.25), graded(0.1), graded(0.25), skewed())
 
 
-def rows_of_population(population: Population, n: int, simulations: int, seed: int) -> Iterator[Row]:
+def rows_of_population(
+    population: Population, n: int, simulations: int, seed: int
+) -> Iterator[Row]:
     """False alarms, coverage without and with an effect, and power at the stated minimum detectable effect."""
     rng = np.random.default_rng([seed, n, len(population.name)])
     is_binary = population.name.startswith("binary")
@@ -128,16 +140,39 @@ def rows_of_population(population: Population, n: int, simulations: int, seed: i
         if is_binary:
             alarms["McNemar"] += mcnemar_test(stated.helped, stated.harmed) < 0.05
         covered[0.0] += _inside(stated.ci95, 0.0)
-        mean_covered += _inside(mean_interval(a, resamples=RESAMPLES, seed=trial), true_mean)
+        mean_covered += _inside(
+            mean_interval(a, resamples=RESAMPLES, seed=trial), true_mean
+        )
         shifted = population.draw(n, effect, rng)
-        covered[effect] += _inside(paired_bootstrap(*shifted, resamples=RESAMPLES, seed=trial), effect)
-        found += sign_flip_test(*population.draw(n, _possible(population, stated.mde80), rng)) < 0.05
+        covered[effect] += _inside(
+            paired_bootstrap(*shifted, resamples=RESAMPLES, seed=trial), effect
+        )
+        found += (
+            sign_flip_test(
+                *population.draw(n, _possible(population, stated.mde80), rng)
+            )
+            < 0.05
+        )
     for test, count in alarms.items():
         if test == "sign flip" or is_binary:
-            yield Row(population.name, n, f"false alarms, {test}", count / simulations, *FALSE_ALARMS)
+            yield Row(
+                population.name,
+                n,
+                f"false alarms, {test}",
+                count / simulations,
+                *FALSE_ALARMS,
+            )
     for true, count in covered.items():
-        yield Row(population.name, n, f"coverage, true difference {true:g}", count / simulations, *COVERAGE)
-    yield Row(population.name, n, "coverage, one mean", mean_covered / simulations, *COVERAGE)
+        yield Row(
+            population.name,
+            n,
+            f"coverage, true difference {true:g}",
+            count / simulations,
+            *COVERAGE,
+        )
+    yield Row(
+        population.name, n, "coverage, one mean", mean_covered / simulations, *COVERAGE
+    )
     yield Row(population.name, n, "stated effect found", found / simulations, *POWER)
 
 
@@ -148,7 +183,9 @@ def _inside(interval: tuple[float, float], truth: float) -> bool:
 def _possible(population: Population, effect: float) -> float:
     """The effect, or the largest this population can have without a chance below zero."""
     falling = population.tilt < 0
-    return min(effect, float(np.min(population.chance[falling] / -population.tilt[falling])))
+    return min(
+        effect, float(np.min(population.chance[falling] / -population.tilt[falling]))
+    )
 
 
 def rows_of_images(n: int, simulations: int, seed: int) -> Iterator[Row]:
@@ -170,8 +207,16 @@ def rows_of_images(n: int, simulations: int, seed: int) -> Iterator[Row]:
         stated = compare(*draw(0.0), clusters=clusters, resamples=RESAMPLES, seed=trial)
         alarms += stated.p_value < 0.05
         covered += _inside(stated.ci95, 0.0)
-        found += sign_flip_test(*draw(min(stated.mde80, 0.24)), clusters=clusters) < 0.05
-    yield Row(name, n, "false alarms, sign flip by picture", alarms / simulations, *FALSE_ALARMS)
+        found += (
+            sign_flip_test(*draw(min(stated.mde80, 0.24)), clusters=clusters) < 0.05
+        )
+    yield Row(
+        name,
+        n,
+        "false alarms, sign flip by picture",
+        alarms / simulations,
+        *FALSE_ALARMS,
+    )
     yield Row(name, n, "coverage, by picture", covered / simulations, *COVERAGE)
     yield Row(name, n, "stated effect found", found / simulations, *POWER)
 
@@ -186,7 +231,9 @@ def rows_of_seeds(n: int, seeds: int, simulations: int, seed: int) -> Iterator[R
         easy = rng.beta(0.6, 0.6, size=n) * 0.6 + 0.2
         lean = rng.normal(effect / 2, 0.05, size=n)
         luck = rng.normal(0.0, spread, size=(2, seeds, 1))
-        a, b = rng.random((2, seeds, n)) < np.stack([easy + lean + luck[0], easy - lean + luck[1]])
+        a, b = rng.random((2, seeds, n)) < np.stack(
+            [easy + lean + luck[0], easy - lean + luck[1]]
+        )
         return a.astype(float), b.astype(float)
 
     alarms = covered = found = 0
@@ -194,13 +241,19 @@ def rows_of_seeds(n: int, seeds: int, simulations: int, seed: int) -> Iterator[R
         stated = compare_seeds(*draw(0.0), resamples=RESAMPLES, seed=trial)
         alarms += stated.p_value < 0.05
         covered += _inside(stated.ci95, 0.0)
-        found += compare_seeds(*draw(min(stated.mde80, 0.2)), resamples=50).p_value < 0.05
-    yield Row(name, n, "false alarms, seeds and items", alarms / simulations, *FALSE_ALARMS)
+        found += (
+            compare_seeds(*draw(min(stated.mde80, 0.2)), resamples=50).p_value < 0.05
+        )
+    yield Row(
+        name, n, "false alarms, seeds and items", alarms / simulations, *FALSE_ALARMS
+    )
     yield Row(name, n, "coverage, seeds and items", covered / simulations, *COVERAGE)
     yield Row(name, n, "stated effect found", found / simulations, *POWER)
 
 
-def rows_of_family(n: int, comparisons: int, simulations: int, seed: int) -> Iterator[Row]:
+def rows_of_family(
+    n: int, comparisons: int, simulations: int, seed: int
+) -> Iterator[Row]:
     """One true difference among many comparisons, all corrected together: found as often as stated under correction."""
     population = graded(0.25)
     name = f"{population.name}, one of {comparisons} compared"
@@ -208,55 +261,49 @@ def rows_of_family(n: int, comparisons: int, simulations: int, seed: int) -> Ite
     found = promised = 0
     for trial in range(simulations):
         stated = compare(*population.draw(n, 0.0, rng), resamples=50, seed=trial)
-        others = [sign_flip_test(*population.draw(n, 0.0, rng)) for _ in range(comparisons - 1)]
+        others = [
+            sign_flip_test(*population.draw(n, 0.0, rng))
+            for _ in range(comparisons - 1)
+        ]
         for corrected in (True, False):
             effect = stated.detectable(comparisons) if corrected else stated.mde80
             p = sign_flip_test(*population.draw(n, _possible(population, effect), rng))
             hit = holm([p, *others])[0] < 0.05
-            found, promised = found + (hit and corrected), promised + (hit and not corrected)
+            found, promised = (
+                found + (hit and corrected),
+                promised + (hit and not corrected),
+            )
     yield Row(name, n, "stated effect found, corrected", found / simulations, *POWER)
-    yield Row(name, n, "effect stated for one test, corrected", promised / simulations, 0.0, 0.77)
+    yield Row(
+        name,
+        n,
+        "effect stated for one test, corrected",
+        promised / simulations,
+        0.0,
+        0.77,
+    )
 
 
-def rows_of_worlds(n: int, seeds: int, worlds: int, simulations: int, seed: int) -> Iterator[Row]:
-    """A volatile method trained anew in every world, against an arm without training: trainings are independent."""
-    name = f"binary, {seeds} volatile trainings in {worlds} worlds each"
-    rng = np.random.default_rng([seed, n, seeds, worlds])
-    of_item = np.repeat(np.arange(worlds), -(-n // worlds))[:n]
-    level = rng.normal(0.0, 0.05, size=worlds)
-
-    def draw(effect: float) -> Arms:
-        easy = rng.beta(0.6, 0.6, size=n) * 0.4 + 0.3 + level[of_item]
-        luck = rng.normal(0.0, 0.04, size=(seeds, worlds))
-        a = rng.random((seeds, n)) < easy + effect + luck[:, of_item]
-        return a.astype(float), (rng.random((1, n)) < easy).astype(float)
-
-    alarms = covered = found = 0
-    for trial in range(simulations):
-        stated = compare_seeds(*draw(0.0), worlds=of_item.tolist(), resamples=RESAMPLES, seed=trial)
-        alarms += stated.p_value < 0.05
-        covered += _inside(stated.ci95, 0.0)
-        found += compare_seeds(*draw(min(stated.mde80, 0.2)), worlds=of_item.tolist(), resamples=50).p_value < 0.05
-    yield Row(name, n, "false alarms, worlds and trainings", alarms / simulations, *FALSE_ALARMS)
-    yield Row(name, n, "coverage, worlds and trainings", covered / simulations, *COVERAGE)
-    yield Row(name, n, "stated effect found", found / simulations, *POWER)
-
-
-KINDS = ("populations", "images", "seeds", "family", "worlds")
+KINDS = ("populations", "images", "seeds", "family")
 
 
 def simulate(
-    simulations: int, seed: int = 0, report: Callable[[Row], object] = id, only: Sequence[str] = KINDS
+    simulations: int,
+    seed: int = 0,
+    report: Callable[[Row], object] = id,
+    only: Sequence[str] = KINDS,
 ) -> list[Row]:
     """All rows of the kinds asked for; `report` sees each as soon as it is known."""
     rows: list[Row] = []
     for n in (200, 1000):
         sources = {
-            "populations": [rows_of_population(population, n, simulations, seed) for population in POPULATIONS],
+            "populations": [
+                rows_of_population(population, n, simulations, seed)
+                for population in POPULATIONS
+            ],
             "images": [rows_of_images(n, simulations, seed)],
             "seeds": [rows_of_seeds(n, seeds, simulations, seed) for seeds in (3, 5)],
             "family": [rows_of_family(n, 10, simulations, seed)],
-            "worlds": [rows_of_worlds(n, seeds, 3, simulations, seed) for seeds in (2, 5)],
         }
         for source in chain.from_iterable(sources[kind] for kind in only):
             for row in source:
@@ -284,9 +331,20 @@ def main() -> int:
     kept = all(row.kept for row in rows)
     if options.json:
         table = [{**asdict(row), "kept": row.kept} for row in rows]
-        print(json.dumps({"simulations": options.simulations, "seed": options.seed, "kept": kept, "rows": table}))
+        print(
+            json.dumps(
+                {
+                    "simulations": options.simulations,
+                    "seed": options.seed,
+                    "kept": kept,
+                    "rows": table,
+                }
+            )
+        )
     else:
-        print(f"{options.simulations} simulations a row, {time.perf_counter() - start:.0f} s; all kept: {kept}")
+        print(
+            f"{options.simulations} simulations a row, {time.perf_counter() - start:.0f} s; all kept: {kept}"
+        )
     return 0 if kept else 1
 
 

@@ -31,7 +31,18 @@ BOUNDED = ("clamp", "clamp_min", "clamp_max", "clip")
 WHOLE = (ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.Subscript)
 """Expressions that need no brackets, whatever stands around them."""
 
-UNORDERED = ("isinstance", "zip", "TypeVar", "getattr", "hasattr", "cast", "min", "max", "maximum", "minimum")
+UNORDERED = (
+    "isinstance",
+    "zip",
+    "TypeVar",
+    "getattr",
+    "hasattr",
+    "cast",
+    "min",
+    "max",
+    "maximum",
+    "minimum",
+)
 """Calls whose first two arguments are not swapped: nothing, or only an error, would come of it."""
 
 
@@ -52,16 +63,24 @@ class Mutant:
     @property
     def key(self) -> str:
         """A name that stays the same while lines move: file, function, kind, both texts, and which of equal ones."""
-        return " | ".join((self.file, self.inside, self.kind, self.old, self.new, str(self.nth)))
+        return " | ".join(
+            (self.file, self.inside, self.kind, self.old, self.new, str(self.nth))
+        )
 
     def applied(self, source: str) -> str:
         if source[self.start : self.end] != self.old:
-            raise ValueError(f"{self.file} has changed since its mistakes were listed; start again")
+            raise ValueError(
+                f"{self.file} has changed since its mistakes were listed; start again"
+            )
         return source[: self.start] + self.new + source[self.end :]
 
     def diff(self, source: str) -> str:
-        lines = difflib.unified_diff(source.splitlines(), self.applied(source).splitlines(), lineterm="", n=0)
-        return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+        lines = difflib.unified_diff(
+            source.splitlines(), self.applied(source).splitlines(), lineterm="", n=0
+        )
+        return "\n".join(
+            line for line in lines if not line.startswith(("---", "+++", "@@"))
+        )
 
 
 def mutants_of(source: str, file: str) -> list[Mutant]:
@@ -81,16 +100,32 @@ def mutants_of(source: str, file: str) -> list[Mutant]:
         for kind, new in _mistakes(node):
             if ast.dump(new) == ast.dump(node):
                 continue  # f(x, x) with its arguments swapped
-            start, end = place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
-            text = ast.unparse(new) if isinstance(new, WHOLE) else f"({ast.unparse(new)})"
-            mutant = Mutant(file, node.lineno, start, end, kind, ".".join(inside), source[start:end], text)
+            start, end = (
+                place(node.lineno, node.col_offset),
+                place(node.end_lineno, node.end_col_offset),
+            )
+            text = (
+                ast.unparse(new) if isinstance(new, WHOLE) else f"({ast.unparse(new)})"
+            )
+            mutant = Mutant(
+                file,
+                node.lineno,
+                start,
+                end,
+                kind,
+                ".".join(inside),
+                source[start:end],
+                text,
+            )
             nth = counts[mutant.key]
             counts[mutant.key] += 1
             found.append(Mutant(**{**vars(mutant), "nth": nth}))
     return found
 
 
-def _walk(node: ast.AST, inside: tuple[str, ...]) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
+def _walk(
+    node: ast.AST, inside: tuple[str, ...]
+) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
     """Every expression that a mistake may be made in, with the functions and classes around it."""
     if isinstance(node, ast.expr):
         yield node, inside
@@ -100,9 +135,14 @@ def _walk(node: ast.AST, inside: tuple[str, ...]) -> Iterator[tuple[ast.expr, tu
         if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)):
+            if isinstance(
+                child, (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom)
+            ):
                 continue
-            if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) == "__all__":
+            if (
+                isinstance(child, ast.Assign)
+                and ast.unparse(child.targets[0]) == "__all__"
+            ):
                 continue
             if isinstance(child, ast.AST):
                 yield from _walk(child, inside)
@@ -114,17 +154,30 @@ def _mistakes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
             yield "arithmetic", ast.BinOp(left, ARITHMETIC[type(op)](), right)
         case ast.BoolOp(op=op, values=values):
-            yield "boolean", ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+            yield (
+                "boolean",
+                ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values),
+            )
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             yield "minus", operand
             if isinstance(operand, ast.Constant) and isinstance(operand.value, int):
-                yield "constant", ast.UnaryOp(ast.USub(), ast.Constant(operand.value + 1))
+                yield (
+                    "constant",
+                    ast.UnaryOp(ast.USub(), ast.Constant(operand.value + 1)),
+                )
         case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
             yield "negation", operand
         case ast.Compare(ops=[op, *_]):
             for kind, table in (("boundary", BOUNDARY), ("reversed", REVERSED)):
                 if type(op) in table:
-                    yield kind, ast.Compare(node.left, [table[type(op)](), *node.ops[1:]], node.comparators)
+                    yield (
+                        kind,
+                        ast.Compare(
+                            node.left,
+                            [table[type(op)](), *node.ops[1:]],
+                            node.comparators,
+                        ),
+                    )
         case ast.IfExp(test=test, body=body, orelse=orelse):
             yield "branches", ast.IfExp(test, orelse, body)
         case ast.Constant(value=value):
@@ -144,14 +197,31 @@ def _other_constant(value: object) -> Iterator[tuple[str, ast.expr]]:
 
 def _calls(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     function, arguments = node.func, node.args
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    name = (
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else getattr(function, "id", "")
+    )
     if name in TWINS:
         twin = TWINS[name]
-        other = ast.Attribute(function.value, twin) if isinstance(function, ast.Attribute) else ast.Name(twin)
+        other = (
+            ast.Attribute(function.value, twin)
+            if isinstance(function, ast.Attribute)
+            else ast.Name(twin)
+        )
         yield "twin", ast.Call(other, arguments, node.keywords)
     if name in BOUNDED:
-        of_module = isinstance(function, ast.Attribute) and ast.unparse(function.value) in ("np", "torch")
+        of_module = isinstance(function, ast.Attribute) and ast.unparse(
+            function.value
+        ) in ("np", "torch")
         yield "unbounded", arguments[0] if of_module else function.value  # type: ignore[attr-defined]
-    plain = [argument for argument in arguments[:2] if not isinstance(argument, ast.Starred)]
+    plain = [
+        argument for argument in arguments[:2] if not isinstance(argument, ast.Starred)
+    ]
     if len(plain) == 2 and name not in UNORDERED:
-        yield "swapped", ast.Call(function, [arguments[1], arguments[0], *arguments[2:]], node.keywords)
+        yield (
+            "swapped",
+            ast.Call(
+                function, [arguments[1], arguments[0], *arguments[2:]], node.keywords
+            ),
+        )

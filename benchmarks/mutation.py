@@ -33,7 +33,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # children are many; each has one core at most
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # children are many; each has one core at most
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
@@ -46,45 +48,59 @@ BROKEN = 70
 NAP = 0.05
 """Seconds between two looks at a child."""
 
+PACKAGES = ("leverplus", "leverplus_lab")
 KEPT = ROOT / "benchmarks" / "mutation"
-STAGES = ("training/test_stages.py", "training/test_grpo.py", "training/test_steps.py")
-POLICIES = ("policies/test_parts.py", "policies/test_policies.py", "legacy/test_legacy_checkpoints.py")
+STAGES = ("learn/test_stages.py", "learn/test_grpo.py", "learn/test_steps.py")
+POLICIES = (
+    "learn/test_parts.py",
+    "learn/test_policies.py",
+    "legacy/test_legacy_checkpoints.py",
+)
 TESTS: dict[str, tuple[str, ...]] = {
-    "maths/losses.py": ("maths/test_losses.py",),
-    "maths/advantages.py": ("maths/test_advantages.py", "maths/test_losses.py"),
-    "maths/rewards.py": ("maths/test_rewards.py",),
-    "maths/divergences.py": ("maths/test_divergences.py",),
-    "maths/schedules.py": ("maths/test_schedules.py",),
-    "maths/signal.py": ("maths/test_signal.py", "scoring/test_mining.py"),
-    "policies/setgain.py": ("policies/test_setgain.py",),
-    "metrics/__init__.py": ("metrics/test_metrics_text.py",),
-    "metrics/cider.py": ("metrics/test_metrics_cider.py",),
-    "metrics/postprocess.py": ("metrics/test_metrics_vqa.py", "metrics/test_metrics_text.py"),
-    "metrics/stem.py": ("metrics/test_metrics_stem.py",),
-    "metrics/text.py": ("metrics/test_metrics_text.py",),
-    "metrics/vqa.py": ("metrics/test_metrics_vqa.py",),
-    "stats/bootstrap.py": ("stats/test_stats_bootstrap.py", "stats/test_stats_paired.py"),
-    "stats/comparison.py": ("stats/test_stats_comparison.py",),
-    "stats/paired.py": ("stats/test_stats_paired.py",),
-    "stats/power.py": ("stats/test_stats_power.py",),
-    "stats/seeds.py": ("stats/test_stats_seeds.py",),
-    "stats/significance.py": ("stats/test_stats_significance.py",),
-    "stats/summary.py": ("stats/test_stats_summary.py",),
-    "scoring/search.py": ("scoring/test_search.py",),
-    "scoring/mining.py": ("scoring/test_mining.py", "maths/test_signal.py"),
-    "policies/decode.py": ("policies/test_decode.py",),
-    "policies/decoders.py": POLICIES,
-    "policies/heads.py": POLICIES,
-    "policies/states.py": POLICIES,
-    "policies/trunks.py": POLICIES,
-    "policies/setterms.py": POLICIES,
-    "policies/pointer.py": POLICIES,
-    "training/stages.py": STAGES,
-    "training/grpo.py": ("training/test_stages.py", "training/test_grpo.py", "legacy/test_legacy_mistakes.py"),
-    "training/data/from_search.py": ("training/test_from_search.py", "training/test_grpo.py"),
-    "training/data/batch.py": ("training/test_from_search.py", "training/test_tried.py"),
-    "training/heldout.py": ("training/test_heldout.py",),
-    "training/data/from_labels.py": ("training/test_from_labels.py",),
+    "learn/maths/losses.py": ("learn/test_losses.py",),
+    "learn/maths/advantages.py": ("learn/test_advantages.py", "learn/test_losses.py"),
+    "learn/maths/rewards.py": ("learn/test_rewards.py",),
+    "learn/maths/divergences.py": ("learn/test_divergences.py",),
+    "learn/maths/schedules.py": ("learn/test_schedules.py",),
+    "learn/maths/signal.py": ("learn/test_signal.py", "scores/test_mining.py"),
+    "learn/policies/setgain.py": ("learn/test_setgain.py",),
+    "data/metrics/__init__.py": ("data/test_metrics_text.py",),
+    "leverplus_lab/cider.py": ("lab/test_cider.py",),
+    "data/metrics/cuts.py": ("data/test_metrics_vqa.py", "data/test_metrics_text.py"),
+    "leverplus_lab/stems.py": ("lab/test_stems.py",),
+    "data/metrics/text.py": ("data/test_metrics_text.py",),
+    "data/metrics/vqa.py": ("data/test_metrics_vqa.py",),
+    "evaluate/stats/bootstrap.py": (
+        "evaluate/test_stats_bootstrap.py",
+        "evaluate/test_stats_paired.py",
+    ),
+    "evaluate/stats/comparison.py": ("evaluate/test_stats_comparison.py",),
+    "evaluate/stats/paired.py": ("evaluate/test_stats_paired.py",),
+    "evaluate/stats/power.py": ("evaluate/test_stats_power.py",),
+    "evaluate/stats/seeds.py": ("evaluate/test_stats_seeds.py",),
+    "evaluate/stats/significance.py": ("evaluate/test_stats_significance.py",),
+    "evaluate/published.py": ("evaluate/test_published.py",),
+    "learn/data/search.py": ("scores/test_search.py",),
+    "learn/data/mining.py": ("scores/test_mining.py", "learn/test_signal.py"),
+    "learn/policies/decode.py": ("learn/test_decode.py",),
+    "learn/policies/decoders.py": POLICIES,
+    "learn/policies/heads.py": POLICIES,
+    "learn/policies/states.py": POLICIES,
+    "learn/policies/trunks.py": POLICIES,
+    "learn/policies/setterms.py": POLICIES,
+    "learn/policies/pointer.py": POLICIES,
+    "learn/stages.py": STAGES,
+    "learn/grpo.py": ("learn/test_stages.py", "learn/test_grpo.py"),
+    "learn/data/from_search.py": (
+        "learn/test_from_search.py",
+        "learn/test_grpo.py",
+    ),
+    "learn/data/batch.py": (
+        "learn/test_from_search.py",
+        "learn/test_tried.py",
+    ),
+    "learn/heldout.py": ("learn/test_heldout.py",),
+    "learn/data/from_labels.py": ("learn/test_from_labels.py",),
 }
 """Files of the package and the tests that stand for each, the most pointed first."""
 
@@ -106,14 +122,21 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
     def __init__(self, module: str, path: Path, source: str) -> None:
         self.module, self.path, self.source = module, path, source
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
+    def find_spec(
+        self,
+        fullname: str,
+        path: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002
+    ) -> Any:
         if fullname != self.module:
             return None
         return importlib.util.spec_from_file_location(
             fullname,
             self.path,
             loader=self,
-            submodule_search_locations=[str(self.path.parent)] if self.path.name == "__init__.py" else None,
+            submodule_search_locations=[str(self.path.parent)]
+            if self.path.name == "__init__.py"
+            else None,
         )
 
     def get_filename(self, fullname: str) -> str:  # noqa: ARG002
@@ -128,16 +151,26 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
         raise OSError("a changed source is never cached")
 
 
+def path_of(file: str) -> Path:
+    """Where a file of `TESTS` lies: in the package, unless another one is named."""
+    path = ROOT / "leverplus" / file
+    return path if path.exists() else ROOT / file
+
+
 def all_mutants(files: Sequence[str] = tuple(TESTS)) -> list[Mutant]:
     return [
-        mutant for file in files for mutant in mutants_of((ROOT / "leverplus" / file).read_text(encoding="utf-8"), file)
+        mutant
+        for file in files
+        for mutant in mutants_of(path_of(file).read_text(encoding="utf-8"), file)
     ]
 
 
 def try_source(file: str, source: str, cpu_s: float) -> tuple[str, str]:
     """(verdict, test that failed) of the tests of a file with another source, in a forked child."""
-    if any(name.split(".")[0] == "leverplus" for name in sys.modules):
-        raise SystemExit("the package is already imported here, so another source would have no effect")
+    if any(name.partition(".")[0] in PACKAGES for name in sys.modules):
+        raise SystemExit(
+            "the package is already imported here, so another source would have no effect"
+        )
     with tempfile.NamedTemporaryFile("r", prefix="mutant-") as report:
         child = os.fork()
         if child == 0:
@@ -180,8 +213,10 @@ def _child(file: str, source: str, cpu_s: float, report: str) -> None:
         os.dup2(null, 2)
         limit = math.ceil(cpu_s + time.process_time())
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
-        module = "leverplus." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        sys.meta_path.insert(0, _Changed(module, ROOT / "leverplus" / file, source))
+        path = path_of(file)
+        names = path.relative_to(ROOT).with_suffix("").parts
+        module = ".".join(names).removesuffix(".__init__")
+        sys.meta_path.insert(0, _Changed(module, path, source))
         import pytest
 
         class FirstFailure:
@@ -196,7 +231,9 @@ def _child(file: str, source: str, cpu_s: float, report: str) -> None:
                     Path(report_path).write_text(own.nodeid, encoding="utf-8")
 
         report_path = report
-        tests = [f"tests/{name}" for name in TESTS[file] if (ROOT / "tests" / name).exists()]
+        tests = [
+            f"tests/{name}" for name in TESTS[file] if (ROOT / "tests" / name).exists()
+        ]
         quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # hypothesis, on purpose
         given = ["-x", "-q", "-p", "no:cacheprovider", "-W", quiet, *tests]
         code = int(pytest.main(given, plugins=[FirstFailure()]))
@@ -218,9 +255,11 @@ def _preload() -> None:
 def baseline(file: str) -> float:
     """CPU seconds of a file's tests on the source as it is; they must pass."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    verdict, by = try_source(file, (ROOT / "leverplus" / file).read_text(encoding="utf-8"), 600.0)
+    verdict, by = try_source(file, path_of(file).read_text(encoding="utf-8"), 600.0)
     if verdict != "survived":
-        raise SystemExit(f"the tests of {file} fail without any mistake ({verdict} {by}); mend them first")
+        raise SystemExit(
+            f"the tests of {file} fail without any mistake ({verdict} {by}); mend them first"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -230,20 +269,33 @@ def run(mutants: Sequence[Mutant], out: Path, part: tuple[int, int] = (1, 1)) ->
     _preload()
     known = {outcome.key for outcome in read(out)}
     # in the order they were drawn, so that what is done when somebody stops it is a random sample too
-    todo = [mutant for mutant in mutants[part[0] - 1 :: part[1]] if mutant.key not in known]
+    todo = [
+        mutant for mutant in mutants[part[0] - 1 :: part[1]] if mutant.key not in known
+    ]
     limits: dict[str, float] = {}
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a", encoding="utf-8") as kept:
         for count, mutant in enumerate(todo, start=1):
-            source = (ROOT / "leverplus" / mutant.file).read_text(encoding="utf-8")
+            source = path_of(mutant.file).read_text(encoding="utf-8")
             if mutant.file not in limits:
                 limits[mutant.file] = 5.0 * baseline(mutant.file) + 5.0
             started = time.monotonic()
-            verdict, by = try_source(mutant.file, mutant.applied(source), limits[mutant.file])
-            outcome = Outcome(mutant.key, mutant.line, verdict, by, round(time.monotonic() - started, 1))
+            verdict, by = try_source(
+                mutant.file, mutant.applied(source), limits[mutant.file]
+            )
+            outcome = Outcome(
+                mutant.key,
+                mutant.line,
+                verdict,
+                by,
+                round(time.monotonic() - started, 1),
+            )
             kept.write(json.dumps(asdict(outcome)) + "\n")
             kept.flush()
-            print(f"{count}/{len(todo)} {mutant.file}:{mutant.line} {verdict} {outcome.seconds} s", flush=True)
+            print(
+                f"{count}/{len(todo)} {mutant.file}:{mutant.line} {verdict} {outcome.seconds} s",
+                flush=True,
+            )
 
 
 def read(out: Path) -> list[Outcome]:
@@ -266,7 +318,10 @@ def equivalent() -> dict[str, str]:
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """95 % interval of a share (Wilson)."""
     z, share = 1.959964, hits / n
-    centre, reach = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    centre, reach = (
+        share + z * z / (2 * n),
+        z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)),
+    )
     return (centre - reach) / (1 + z * z / n), (centre + reach) / (1 + z * z / n)
 
 
@@ -289,15 +344,21 @@ def survivors(outcomes: Sequence[Outcome]) -> Iterator[str]:
         mutant = by_key.get(outcome.key)
         if outcome.verdict != "survived" or outcome.key in same or mutant is None:
             continue
-        source = (ROOT / "leverplus" / mutant.file).read_text(encoding="utf-8")
+        source = path_of(mutant.file).read_text(encoding="utf-8")
         yield f"leverplus/{mutant.file}:{mutant.line}  {mutant.kind}\n{mutant.diff(source)}\n{mutant.key}\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", type=int, default=240)
-    parser.add_argument("--part", default="1/1", help="2/3: the second of three processes that share a sample")
+    parser.add_argument(
+        "--part",
+        default="1/1",
+        help="2/3: the second of three processes that share a sample",
+    )
     parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--count", action="store_true")
@@ -313,12 +374,21 @@ def main() -> None:
     if asked.survivors:
         print("\n".join(survivors(read(out))))
     elif asked.again:
-        lived = {outcome.key for outcome in read(out) if outcome.verdict == "survived"} - equivalent().keys()
+        lived = {
+            outcome.key for outcome in read(out) if outcome.verdict == "survived"
+        } - equivalent().keys()
         kept = [outcome for outcome in read(out) if outcome.key not in lived]
-        out.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept), encoding="utf-8")
+        out.write_text(
+            "".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept),
+            encoding="utf-8",
+        )
         run([mutant for mutant in every if mutant.key in lived], out)
     else:
-        run(random.Random(asked.seed).sample(every, min(asked.sample, len(every))), out, (number, parts))
+        run(
+            random.Random(asked.seed).sample(every, min(asked.sample, len(every))),
+            out,
+            (number, parts),
+        )
     print(summary(read(out)))
 
 

@@ -44,7 +44,7 @@ def counted_world(task: Any, _section: Any) -> Any:
     """The world's backend that writes down each call; a recipe names it `ray_nodes:counted_world`."""
     import ray
 
-    from leverplus.backends.world import WorldBackend
+    from leverplus_lab.world.backend import WorldBackend
 
     node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "driver"
     path = Path(os.environ[CALLS]) / f"{os.getpid()}-{node}.jsonl"
@@ -54,7 +54,10 @@ def counted_world(task: Any, _section: Any) -> Any:
             return {**super().fingerprint(), "template": "counted"}
 
         def answer(self, requests: Sequence[Any]) -> Any:
-            lines = [json.dumps([one.query.id, *(demo.id for demo in one.demos)]) + "\n" for one in requests]
+            lines = [
+                json.dumps([one.query.id, *(demo.id for demo in one.demos)]) + "\n"
+                for one in requests
+            ]
             with path.open("a") as file:
                 file.write("".join(lines))
             if node != "driver":
@@ -76,7 +79,9 @@ class Calls:
 def read_calls(folder: Path) -> list[Calls]:
     """What workers were asked. The driver's own model answers the self-test only, which is not a part of this count."""
     found = []
-    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted(
+        folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns
+    ):
         process, _, node = path.stem.partition("-")
         if node != "driver":
             found.append(Calls(int(process), node, path.read_text().splitlines()))
@@ -89,13 +94,17 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    made = Cluster(
+        initialize_head=True, head_node_args={**node, "include_dashboard": False}
+    )
     try:
         for _ in range(NODES - 1):
             made.add_node(**node)
         yield made
     finally:
-        for one in made.list_all_nodes():  # not `shutdown`, which lets nodes say goodbye to a head that is gone
+        for one in (
+            made.list_all_nodes()
+        ):  # not `shutdown`, which lets nodes say goodbye to a head that is gone
             one.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
@@ -108,7 +117,13 @@ def kill(node: Any, *kinds: str) -> None:
 
 def alive(process: int) -> bool:
     try:
-        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return (
+            "Z"
+            not in Path(f"/proc/{process}/stat")
+            .read_text()
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except OSError:
         return False
 
@@ -127,9 +142,15 @@ class Trouble:
             calls = read_calls(self.folder)
             total = sum(len(one.prompts) for one in calls)
             living = [one for one in calls if alive(one.process)]
-            for name, share in (("worker", PREEMPT), ("node", NODE_LOSS), ("head", HEAD_LOSS)):
+            for name, share in (
+                ("worker", PREEMPT),
+                ("node", NODE_LOSS),
+                ("head", HEAD_LOSS),
+            ):
                 if name not in self.lost:
-                    if total >= share * self.budget and (name != "worker" or len(living) == NODES):
+                    if total >= share * self.budget and (
+                        name != "worker" or len(living) == NODES
+                    ):
                         self.at[name] = total
                         self.lost[name] = self.strike(name, living)
                     break
@@ -149,7 +170,9 @@ class Trouble:
         return {one.process for one in living}
 
 
-def typed(folder: Path, log: Path, address: str, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+def typed(
+    folder: Path, log: Path, address: str, options: argparse.Namespace
+) -> subprocess.Popen[bytes]:
     """The command that a user types, both times the same."""
     settings = {
         "score.backend": "ray_nodes:counted_world",
@@ -164,11 +187,26 @@ def typed(folder: Path, log: Path, address: str, options: argparse.Namespace) ->
         "eval.diagnostics": "false",
         "eval.advice": "false",
     }
-    command = [sys.executable, "-m", "leverplus", "run", "world", "--out", str(folder / "run")]
-    command += ["--store", str(folder / "scores.db"), "--set", *(f"{key}={value}" for key, value in settings.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "leverplus",
+        "run",
+        "world",
+        "--out",
+        str(folder / "run"),
+    ]
+    command += [
+        "--store",
+        str(folder / "scores.db"),
+        "--set",
+        *(f"{key}={value}" for key, value in settings.items()),
+    ]
     environment = {**os.environ, "RAY_ADDRESS": address}
     with log.open("w") as file:
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
 
 
 def repeats(calls: Sequence[Calls], lost: Mapping[str, set[int]]) -> dict[str, int]:
@@ -190,17 +228,25 @@ def repeats(calls: Sequence[Calls], lost: Mapping[str, set[int]]) -> dict[str, i
 
 def stored(path: Path) -> tuple[list[str], bool]:
     """Every prompt of the store as the calls write it, and whether the store is whole."""
-    from leverplus.store.db import ScoreStore
-    from leverplus.store.exchange import verify
+    from leverplus.scores.exchange import verify
+    from leverplus.scores.store import ScoreStore
 
     with ScoreStore(path, must_exist=True) as store:
-        prompts = [json.dumps([s.query, *s.demos]) for context in store.contexts() for _, s in store.scan(context)]
+        prompts = [
+            json.dumps([s.query, *s.demos])
+            for context in store.contexts()
+            for _, s in store.scan(context)
+        ]
         return prompts, verify(store).clean
 
 
 def sentences(log: Path) -> list[str]:
     """What the command itself said at its end, and first lines of stack traces; Ray may write before and after it."""
-    return [line for line in log.read_text().splitlines() if line.startswith(("lever: ", "Traceback"))]
+    return [
+        line
+        for line in log.read_text().splitlines()
+        if line.startswith(("lever: ", "Traceback"))
+    ]
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -208,7 +254,11 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     calls_folder.mkdir()
     here = Path(__file__).resolve().parent
     paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ |= {CALLS: str(calls_folder), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
+    os.environ |= {
+        CALLS: str(calls_folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 Ray's name; its 15 would starve workers on a busy machine
     with cluster() as made:
         trouble = Trouble(made, calls_folder, options.budget)
@@ -250,17 +300,22 @@ def problems(found: Mapping[str, Any]) -> list[str]:
     """What is not as promised."""
     chunk, repeated = found["chunk"], found["repeated"]
     checks = {
-        "not all three losses came": set(found["lost_at_calls"]) == {"worker", "node", "head"},
+        "not all three losses came": set(found["lost_at_calls"])
+        == {"worker", "node", "head"},
         "the first command did not end with exit code 1": found["first_exit"] == 1,
         "the first command did not end with one sentence": len(found["first_said"]) == 1
         and found["first_said"][0].endswith("then run the same command again"),
         "the second command failed": found["second_exit"] == 0,
         "a score is missing or stored twice": found["stored_once"],
         "the store is damaged": found["clean"],
-        "calls are not wanted + repeated": found["calls"] == found["wanted"] + sum(repeated.values()),
-        "the preempted worker repeated more than a chunk": repeated.get("worker", 0) <= chunk,
-        "the lost node repeated more than a chunk a worker": repeated.get("node", 0) <= 2 * chunk,
-        "the lost head repeated more than a chunk a worker": repeated.get("head", 0) <= NODES * chunk,
+        "calls are not wanted + repeated": found["calls"]
+        == found["wanted"] + sum(repeated.values()),
+        "the preempted worker repeated more than a chunk": repeated.get("worker", 0)
+        <= chunk,
+        "the lost node repeated more than a chunk a worker": repeated.get("node", 0)
+        <= 2 * chunk,
+        "the lost head repeated more than a chunk a worker": repeated.get("head", 0)
+        <= NODES * chunk,
         "calls were repeated without a loss": repeated["none"] == 0,
     }
     return [name for name, good in checks.items() if not good]
@@ -269,9 +324,15 @@ def problems(found: Mapping[str, Any]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--budget", type=int, default=3000, help="calls that the run may ask for")
+    parser.add_argument(
+        "--budget", type=int, default=3000, help="calls that the run may ask for"
+    )
     parser.add_argument("--chunk", type=int, default=16, help="prompts of a chunk")
-    parser.add_argument("--folder", type=Path, help="work here and keep everything (default: a temporary folder)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="work here and keep everything (default: a temporary folder)",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)

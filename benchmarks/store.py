@@ -26,10 +26,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from leverplus.store.db import ScoreStore
-from leverplus.store.exchange import verify
-from leverplus.store.keys import Context, score_key
-from leverplus.types import ItemId, Reference, Score
+from leverplus.data.types import ItemId, Reference, Score
+from leverplus.scores.exchange import verify
+from leverplus.scores.keys import Context, score_key
+from leverplus.scores.store import ScoreStore
 
 WORKERS = 4
 BATCH = 64
@@ -39,7 +39,7 @@ CONTEXT = Context.of(
     task="benchmark",
     task_version="1",
     metric="vqa_accuracy",
-    postprocess="first_line",
+    cut="first_line",
 )
 ANSWERS = ("red ball", "ball", "sphere", "a toy", "apple")
 
@@ -66,7 +66,9 @@ def records(queries: range, each: int) -> Iterator[tuple[bytes, Score]]:
 
 def _score(rng: random.Random, query: ItemId, demos: tuple[ItemId, ...]) -> Score:
     accuracy = rng.choice((0.0, 1 / 3, 2 / 3, 1.0))
-    logprobs = [struct.unpack("f", struct.pack("f", -10 * rng.random()))[0] for _ in ANSWERS]
+    logprobs = [
+        struct.unpack("f", struct.pack("f", -10 * rng.random()))[0] for _ in ANSWERS
+    ]
     return Score(
         query=query,
         demos=demos,
@@ -82,7 +84,9 @@ def _score(rng: random.Random, query: ItemId, demos: tuple[ItemId, ...]) -> Scor
     )
 
 
-def batches(source: Iterator[tuple[bytes, Score]], size: int) -> Iterator[list[tuple[bytes, Score]]]:
+def batches(
+    source: Iterator[tuple[bytes, Score]], size: int
+) -> Iterator[list[tuple[bytes, Score]]]:
     batch: list[tuple[bytes, Score]] = []
     for record in source:
         batch.append(record)
@@ -99,7 +103,11 @@ def measure_rates(folder: Path, count: int) -> dict[str, Any]:
     digests = [digest(str(number)) for number in range(1000)]
     start = time.perf_counter()
     for number in range(count):
-        score_key(CONTEXT.digest, digests[number % 1000], (digests[(number + 1) % 1000], digests[(number + 2) % 1000]))
+        score_key(
+            CONTEXT.digest,
+            digests[number % 1000],
+            (digests[(number + 1) % 1000], digests[(number + 2) % 1000]),
+        )
     key_seconds = time.perf_counter() - start
     keys: list[bytes] = []
     put_seconds = 0.0
@@ -138,8 +146,8 @@ def work(store_path: Path, log_path: Path, share: range, pause: float) -> None:
     with ScoreStore(store_path) as store:
         for batch in batches(records(share, 20), KILL_BATCH):
             asked = time.monotonic_ns()
-            missing = set(store.missing(key for key, _ in batch))
-            todo = [(key, score) for key, score in batch if key in missing]
+            known = store.get(key for key, _ in batch)
+            todo = [(key, score) for key, score in batch if key not in known]
             if todo:
                 names = ",".join(key.hex() for key, _ in todo)
                 os.write(log, f"ask {asked} {names}\n".encode())
@@ -148,12 +156,17 @@ def work(store_path: Path, log_path: Path, share: range, pause: float) -> None:
                 os.write(log, f"done {time.monotonic_ns()} {names}\n".encode())
 
 
-def kill_test(folder: Path, kills: int, queries: int, pause: float, *, racing: bool) -> dict[str, Any]:
+def kill_test(
+    folder: Path, kills: int, queries: int, pause: float, *, racing: bool
+) -> dict[str, Any]:
     """Start four workers, kill each at a random moment, `kills` times over; let the last start finish; count."""
     name = "racing" if racing else "sharded"
     store_path, rng = folder / f"{name}.db", random.Random(1)
     size = queries // WORKERS
-    shares = [range(queries) if racing else range(w * size, (w + 1) * size) for w in range(WORKERS)]
+    shares = [
+        range(queries) if racing else range(w * size, (w + 1) * size)
+        for w in range(WORKERS)
+    ]
     logs = [folder / f"{name}-{worker}.log" for worker in range(WORKERS)]
     killed = 0
     for attempt in range(kills + 1):
@@ -162,7 +175,10 @@ def kill_test(folder: Path, kills: int, queries: int, pause: float, *, racing: b
             ["--work", str(store_path), str(log), str(a), str(b), str(pause)]
             for log, (a, b) in zip(logs, ends, strict=True)
         ]
-        workers = [subprocess.Popen([sys.executable, __file__, *command]) for command in commands]
+        workers = [
+            subprocess.Popen([sys.executable, __file__, *command])
+            for command in commands
+        ]
         if attempt < kills:
             _wait_for_progress(logs, workers)
             time.sleep(rng.uniform(0.0, 0.2))
@@ -174,11 +190,17 @@ def kill_test(folder: Path, kills: int, queries: int, pause: float, *, racing: b
     if any(codes):
         raise RuntimeError(f"a worker that was not killed ended with {codes}")
     expected = {key for share in shares for key, _ in records(share, 20)}
-    result = {"starts_killed": kills, "workers_killed": killed, **_judge(store_path, logs, expected)}
+    result = {
+        "starts_killed": kills,
+        "workers_killed": killed,
+        **_judge(store_path, logs, expected),
+    }
     return result if racing else {**result, "repeats_allowed": killed * KILL_BATCH}
 
 
-def _wait_for_progress(logs: list[Path], workers: list[subprocess.Popen[bytes]]) -> None:
+def _wait_for_progress(
+    logs: list[Path], workers: list[subprocess.Popen[bytes]]
+) -> None:
     """Until some worker of this start has written to its log, so that the kill falls into real work."""
     before = [log.stat().st_size if log.exists() else 0 for log in logs]
     while any(worker.poll() is None for worker in workers):
@@ -199,16 +221,20 @@ def _judge(store_path: Path, logs: list[Path], expected: set[bytes]) -> dict[str
             else:
                 committed[name] = min(committed.get(name, int(moment)), int(moment))
     with ScoreStore(store_path) as store:
-        lost = len(store.missing(bytes.fromhex(name) for name in committed))
-        unfinished = len(store.missing(expected))
+        lost = len(committed) - len(store.get(map(bytes.fromhex, committed)))
+        unfinished = len(set(expected) - set(store.get(expected)))
         report = verify(store)
     return {
         "records": report.records,
         "expected": len(expected),
         "unfinished": unfinished,
         "committed_lost": lost,
-        "committed_asked_again": sum(committed.get(name, moment) < moment for moment, name in asks),
-        "repeated": sum(count - 1 for count in Counter(name for _, name in asks).values()),
+        "committed_asked_again": sum(
+            committed.get(name, moment) < moment for moment, name in asks
+        ),
+        "repeated": sum(
+            count - 1 for count in Counter(name for _, name in asks).values()
+        ),
         "clean": report.clean,
     }
 
@@ -220,8 +246,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.records:
             result["rates"] = measure_rates(folder, args.records)
         if args.kills:
-            result["kill"] = kill_test(folder, args.kills, args.queries, args.pause, racing=False)
-            result["race"] = kill_test(folder, args.kills, args.queries // WORKERS, args.pause, racing=True)
+            result["kill"] = kill_test(
+                folder, args.kills, args.queries, args.pause, racing=False
+            )
+            result["race"] = kill_test(
+                folder, args.kills, args.queries // WORKERS, args.pause, racing=True
+            )
     return result
 
 
@@ -230,12 +260,31 @@ def main() -> None:
         store, log, first, last, pause = sys.argv[2:]
         work(Path(store), Path(log), range(int(first), int(last)), float(pause))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="records of the rate test, 0 for none")
-    parser.add_argument("--kills", type=int, default=20, help="kills of each kill test, 0 for none")
-    parser.add_argument("--queries", type=int, default=1600, help="queries of the kill test, 20 prompts each")
-    parser.add_argument("--pause", type=float, default=0.05, help="seconds a batch takes to measure")
-    parser.add_argument("--folder", help="where the stores are made (default: the system's temporary folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_000_000,
+        help="records of the rate test, 0 for none",
+    )
+    parser.add_argument(
+        "--kills", type=int, default=20, help="kills of each kill test, 0 for none"
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=1600,
+        help="queries of the kill test, 20 prompts each",
+    )
+    parser.add_argument(
+        "--pause", type=float, default=0.05, help="seconds a batch takes to measure"
+    )
+    parser.add_argument(
+        "--folder",
+        help="where the stores are made (default: the system's temporary folder)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     result = run(args)
@@ -245,7 +294,11 @@ def main() -> None:
     for table, values in result.items():
         print(table)
         for key, value in values.items():
-            print(f"  {key:24} {value:,.2f}" if isinstance(value, float) else f"  {key:24} {value}")
+            print(
+                f"  {key:24} {value:,.2f}"
+                if isinstance(value, float)
+                else f"  {key:24} {value}"
+            )
 
 
 if __name__ == "__main__":

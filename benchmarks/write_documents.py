@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from leverplus.recipe.recipe import find_recipe
+from leverplus.run.recipe import find_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "documents.md"
@@ -57,16 +57,24 @@ class Row(NamedTuple):
 def read_rows() -> list[Row]:
     rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["rows"]
     split = [
-        (n, document, says, [link.split(":", 1) for link in links], tried) for n, document, says, links, tried in rows
+        (n, document, says, [link.split(":", 1) for link in links], tried)
+        for n, document, says, links, tried in rows
     ]
-    return [Row(n, document, says, [(kind, name) for kind, name in links], t) for n, document, says, links, t in split]
+    return [
+        Row(n, document, says, [(kind, name) for kind, name in links], t)
+        for n, document, says, links, t in split
+    ]
 
 
 def title_of(page: str, anchor: str) -> str:
     """The heading of a page that an anchor leads to."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return next(title for title in titles if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor)
+    return next(
+        title
+        for title in titles
+        if re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") == anchor
+    )
 
 
 def shown(kind: str, name: str) -> str:
@@ -82,7 +90,13 @@ def shown(kind: str, name: str) -> str:
         return f"[`{name}`](../{name})"
     if kind == "check":
         return f"doctor [`{name}`](doctor.md)"
-    words = {"key": "", "command": "", "preset": "selector ", "reward": "reward ", "advantage": "advantage "}
+    words = {
+        "key": "",
+        "command": "",
+        "preset": "selector ",
+        "reward": "reward ",
+        "advantage": "advantage ",
+    }
     return f"{words[kind]}`{name}`"
 
 
@@ -93,7 +107,9 @@ def page_text(rows: list[Row]) -> str:
         tried = f"[test](../{row.tried})"
         if row.tried == "recipe":
             tried = "[recipes](../tests/matrix/test_plan_recipes.py)"
-        lines.append(f"| {row.number} | {row.document} | {row.says} | {gives} | {tried} |")
+        lines.append(
+            f"| {row.number} | {row.document} | {row.says} | {gives} | {tried} |"
+        )
     return HEAD + "\n".join(lines) + "\n"
 
 

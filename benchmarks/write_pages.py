@@ -2,8 +2,7 @@
 
 docs/documents.md from benchmarks/documents.toml, the table of docs/plans.md from docs/plans.json, the handbook of
 checks in docs/doctor.md from the doctor's own texts, docs/reference from parsers and settings, README's table from the
-records of `lever bench real`, pictures from what `benchmarks/draw.py` measured. A test compares what stands there with
-what this would write.
+records of `lever bench real`. A test compares what stands there with what this would write.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from functools import partial
 from pathlib import Path
 
-import draw  # beside this file, like the next three
-from write_documents import page_text, read_rows
+from write_documents import page_text, read_rows  # beside this file, like the next two
 from write_readme import readme
 from write_reference import commands_page, recipe_page
 
-from leverplus.doctor.examine import handbook
-from leverplus.lab.plans import plans_markdown
+from leverplus_doctor.check import handbook
+from leverplus_lab.plans import plans_markdown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -30,10 +27,14 @@ def documents() -> str:
 
 
 def plans() -> str:
-    measured = plans_markdown(json.loads((DOCS / "plans.json").read_text(encoding="utf-8")))
+    measured = plans_markdown(
+        json.loads((DOCS / "plans.json").read_text(encoding="utf-8"))
+    )
     table = f"<!-- measured -->\n{measured}<!-- /measured -->"
     page = (DOCS / "plans.md").read_text(encoding="utf-8")
-    return re.sub(r"<!-- measured -->.*<!-- /measured -->", lambda _: table, page, flags=re.S)
+    return re.sub(
+        r"<!-- measured -->.*<!-- /measured -->", lambda _: table, page, flags=re.S
+    )
 
 
 def doctor() -> str:
@@ -51,7 +52,6 @@ PAGES = {
     "reference/commands.md": commands_page,
     "reference/recipe.md": recipe_page,
     "../README.md": readme,
-    **{f"pictures/{name}": partial(draw.draw, name) for name in draw.PICTURES},
 }
 
 

@@ -6,8 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from leverplus.lab.real import WayRecord, best_of, read_records, shots_of_setting, summarise_tables
-from leverplus.rundir import shipped
+from leverplus.data.rundir import shipped
+from leverplus_lab.real import (
+    WayRecord,
+    best_of,
+    read_records,
+    shots_of_setting,
+    summarise_tables,
+)
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MARKS = re.compile(r"<!-- real -->.*<!-- /real -->", re.DOTALL)
@@ -47,11 +53,19 @@ def table_rows() -> list[str]:
     compared = summarise_tables(records)["comparisons"]
     rows = []
     for task, model in sorted({(record.task, record.model) for record in records}):
-        own = [record for record in records if (record.task, record.model) == (task, model)]
+        own = [
+            record for record in records if (record.task, record.model) == (task, model)
+        ]
         prompt, effects = best_of(own, ("free",), "best"), one(own, "effects")
         drawn, network = one(own, "random"), one(own, "learned")
-        by_labels = best_of([record for record in own if record.arm not in WITHOUT_MODEL], ("labels",), "best")
-        alone, same = (best_named(own, names) for names in (WITHOUT_MODEL, SAME_FOR_ALL))
+        by_labels = best_of(
+            [record for record in own if record.arm not in WITHOUT_MODEL],
+            ("labels",),
+            "best",
+        )
+        alone, same = (
+            best_named(own, names) for names in (WITHOUT_MODEL, SAME_FOR_ALL)
+        )
         (pair,) = [
             row
             for row in compared
@@ -78,14 +92,19 @@ def table_rows() -> list[str]:
 
 
 def one(records: Sequence[WayRecord], arm: str) -> WayRecord:
-    (found,) = [record for record in records if record.arm == arm and record.shots == "best"]
+    (found,) = [
+        record for record in records if record.arm == arm and record.shots == "best"
+    ]
     return found
 
 
 def best_named(records: Sequence[WayRecord], arms: Sequence[str]) -> WayRecord:
     """The one of some arms that training and dev items find best; tasks without labels have no calibrated form."""
     there = {record.arm for record in records}
-    return max((one(records, arm) for arm in arms if arm in there), key=lambda record: record.expected)
+    return max(
+        (one(records, arm) for arm in arms if arm in there),
+        key=lambda record: record.expected,
+    )
 
 
 def shots_of(record: WayRecord) -> str:

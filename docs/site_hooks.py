@@ -8,7 +8,9 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL)
+FORMULA = re.compile(
+    r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL
+)
 
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[a-z.][^)]*)\)")
@@ -32,6 +34,9 @@ def on_page_content(text: str, **_: Any) -> str:
 
     def as_mathml(found: re.Match[str]) -> str:
         kind, formula = found.groups()
-        return convert(html.unescape(formula).strip(), display="block" if kind == "div" else "inline")
+        return convert(
+            html.unescape(formula).strip(),
+            display="block" if kind == "div" else "inline",
+        )
 
     return FORMULA.sub(as_mathml, text)

@@ -1,29 +1,30 @@
 """Lever-Plus learns which worked examples to put into the prompt of a frozen vision-language model."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from leverplus.version import __version__
 
 if TYPE_CHECKING:
-    from leverplus.fitting.fit import fit
-    from leverplus.fitting.records import training_records
-    from leverplus.selector.selector import Selector
+    from leverplus.arms.base import Arm
+    from leverplus.bundle.selector import Selector
+    from leverplus.run.fit import fit
 
-__all__ = ["Selector", "__version__", "fit", "training_records"]
+__all__ = ["Arm", "Selector", "__version__", "fit"]
+
+HOMES = {
+    "Arm": "leverplus.arms.base",
+    "Selector": "leverplus.bundle.selector",
+    "fit": "leverplus.run.fit",
+}
+"""Loaded when asked for, so that importing stays quick."""
 
 
 def __getattr__(name: str) -> Any:
-    """`Selector`, `fit` and `training_records` are loaded when asked for, so that importing the package stays quick."""
-    if name == "Selector":
-        from leverplus.selector.selector import Selector
-
-        return Selector
-    if name == "fit":
-        from leverplus.fitting.fit import fit
-
-        return fit
-    if name == "training_records":
-        from leverplus.fitting.records import training_records
-
-        return training_records
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'leverplus' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

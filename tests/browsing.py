@@ -12,7 +12,12 @@ from typing import Any
 
 SCREENSHOTS = Path(__file__).parents[1] / "build" / "screenshots"
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
 )
 LACKING = (
     "no Chromium on this machine (apt-get install chromium)"
@@ -25,7 +30,12 @@ LACKING = (
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
          "--disable-sync")  # fmt: skip
 WIDE = {"viewport": {"width": 1200, "height": 900}}
-PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "device_scale_factor": 2,
+    "is_mobile": True,
+    "has_touch": True,
+}
 AA = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 
 
@@ -43,10 +53,16 @@ class Visitor:
         context.set_default_timeout(120_000)
         self._contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: self.problems.append(f"console {said.type}: {said.text}"))
+        page.on(
+            "console",
+            lambda said: self.problems.append(f"console {said.type}: {said.text}"),
+        )
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("request", lambda request: self._asked(request.url))
-        page.on("requestfailed", lambda request: self._failed(request.url, request.failure or ""))
+        page.on(
+            "requestfailed",
+            lambda request: self._failed(request.url, request.failure or ""),
+        )
         return page
 
     def open(self, address: str, **profile: Any) -> Any:
@@ -83,17 +99,28 @@ def chromium() -> Iterator[Any]:
 def drawn(page: Any) -> list[str]:
     """The charts of a page, once all of them are drawn."""
     page.wait_for_selector("html[data-ready=yes]")
-    page.wait_for_function("[...document.querySelectorAll('.chart')].every(one => one.querySelector('.main-svg'))")
-    return page.eval_on_selector_all(".chart", "all => all.map(one => one.dataset.figure)")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.chart')].every(one => one.querySelector('.main-svg'))"
+    )
+    return page.eval_on_selector_all(
+        ".chart", "all => all.map(one => one.dataset.figure)"
+    )
 
 
 def barriers(page: Any) -> list[str]:
     """What axe-core finds against WCAG 2.2 AA: contrast, labels, names, roles, regions out of the keyboard's reach."""
     from axe_playwright_python.sync_playwright import Axe
 
-    options = {"runOnly": {"type": "tag", "values": list(AA)}, "resultTypes": ["violations"]}
+    options = {
+        "runOnly": {"type": "tag", "values": list(AA)},
+        "resultTypes": ["violations"],
+    }
     found = Axe().run(page, options=options).response["violations"]
-    return [f"{rule['id']}: {node['target']} {node['failureSummary']}" for rule in found for node in rule["nodes"]]
+    return [
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in found
+        for node in rule["nodes"]
+    ]
 
 
 def overflow(page: Any) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; test processes share the cores
+# read when torch is first imported; test processes share the cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,22 +18,25 @@ import pytest
 from forked import Forker
 from tiny_world import TinyRun, run_tiny
 
-from leverplus.ranking import labels
+from leverplus.arms import labels
 
-labels.LEARNT_FROM = 400  # time grows with the third power; whoever tests what labels teach sets another
+HOME = tempfile.TemporaryDirectory(prefix="leverplus-tests-")
+# what a command keeps where nobody names a store: not in the user's own
+os.environ.setdefault("LEVERPLUS_STORE", f"{HOME.name}/scores.db")
+
+labels.LEARNT_FROM = (
+    400  # time grows with the third power; whoever tests what labels teach sets another
+)
 
 SLOW = {"chromium_browser", "forker"}
 """Fixtures whose tests are slow: a browser, and processes that are killed."""
-MEASURED = Path(__file__).with_name("slow.txt")
-"""Tests that were measured to be slow, a line each; `python benchmarks/slow_tests.py` writes them."""
-
 LONGEST = (
     "lab/test_lab_gallery.py", "matrix/test_matrix.py", "test_real_runs.py", "matrix/test_plan_recipes.py",
-    "view/test_view_browser.py", "test_pages.py", "engine/test_ray.py", "training/test_active.py",
-    "report/test_report_browser.py", "backends/test_lever_kills.py", "recipe/test_idle.py", "training/test_loop.py",
-    "training/test_expected_accuracy.py", "test_nothing_lost.py", "backends/hf/test_hf_wiring.py", "test_pipeline.py",
-    "fitting/test_fit.py", "test_smollm_run.py", "backends/test_faults.py", "test_shipped_recipes.py",
-    "selector/test_bundle.py",
+    "web/test_view_browser.py", "test_pages.py", "models/test_ray.py", "learn/test_active.py",
+    "web/test_report_browser.py", "models/test_lever_kills.py", "run/test_idle.py", "learn/test_loop.py",
+    "learn/test_expected_accuracy.py", "test_nothing_lost.py", "models/hf/test_hf_wiring.py", "test_pipeline.py",
+    "run/test_fit.py", "test_smollm_run.py", "models/test_server_faults.py", "test_shipped_recipes.py",
+    "bundle/test_bundle.py",
 )  # fmt: skip
 """Files that take longest, which several workers must begin with: one of them at the end keeps a core alone."""
 
@@ -41,10 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests as slow by their fixtures, and puts the longest files first; the order inside a file stays."""
     here = Path(__file__).parent
     places = {here / name: place for place, name in enumerate(LONGEST)}
-    measured = set(MEASURED.read_text(encoding="utf-8").splitlines())
     for item in items:
-        name = item.nodeid.removeprefix("tests/")
-        if {name, name.split("[")[0]} & measured or SLOW.intersection(getattr(item, "fixturenames", ())):
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 

@@ -44,12 +44,16 @@ class Forker:
 
     def __init__(self) -> None:
         command = [sys.executable, __file__]
-        self.maker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.maker = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def start(self, source: str, **environment: str) -> Program:
         assert self.maker.stdin is not None
         assert self.maker.stdout is not None
-        self.maker.stdin.write(json.dumps({"source": source, "environment": environment}) + "\n")
+        self.maker.stdin.write(
+            json.dumps({"source": source, "environment": environment}) + "\n"
+        )
         self.maker.stdin.flush()
         return Program(int(self.maker.stdout.readline()), self.maker.stdout)
 
@@ -69,8 +73,8 @@ def _preload() -> None:
     """What a run imports sooner or later."""
     import importlib
 
-    for name in ("torch._dynamo", "scipy.stats", "pyarrow.parquet", "transformers", "httpcore", "leverplus.cli.main",
-                 "leverplus.experiment.whole", "leverplus.evaluation.evaluate", "leverplus.report.build"):  # fmt: skip
+    for name in ("torch._dynamo", "scipy.stats", "pyarrow.parquet", "transformers", "httpx", "leverplus.cli.main",
+                 "leverplus.run.whole", "leverplus.evaluate.evaluate", "leverplus.web.report"):  # fmt: skip
         try:
             importlib.import_module(name)
         except ImportError:  # of an extra that is not installed

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent / "backends" / "llama_server.py"
+SCRIPT = Path(__file__).parent / "models" / "llama_server.py"
 
 
 @contextmanager

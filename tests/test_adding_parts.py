@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "leverplus"
+ROOT = Path(__file__).parent.parent
 
 REWARD = '''
 
@@ -21,9 +21,9 @@ def cautious(evidence: Evidence, weights: Weights) -> float:
 '''
 POOL = '''
 
-def farthest(search: Search, section: PoolSection) -> Positions:
+def farthest(search: Search) -> list[Positions]:
     """The nearest, turned round."""
-    return search.nearest(1.0, section.size)[0][:, ::-1]
+    return [own[::-1] for own in search.nearest(1.0, search.section.size)]
 '''
 METRIC = '''
 
@@ -33,7 +33,7 @@ def first_letter(answer: str, references: Sequence[str]) -> float:
 '''
 BACKEND = '''"""An echo."""
 
-from leverplus.backends.base import Reply
+from leverplus.models.base import Reply
 
 
 class Echo:
@@ -52,18 +52,16 @@ def echo(task, model):
 '''
 CHECK = '''
 
-def no_source(record: Record) -> list[Finding]:
-    """Nobody says where it is from."""
-    return [] if record.source else TEXTS["no_source"].found(TEXTS["no_source"].say("seen"), {"sources": 0})
+@check
+def no_source(record: Record) -> Said:
+    """This record does not say what it was read from
+
+    Info: The record was put together by hand.
+    Looks at: the name of the target
+    Try: Read a target.
+    """
+    return not record.source and Seen(sources=0)
 '''
-CHECK_TEXT = """
-[no_source]
-severity = "info"
-cause = "The record was put together by hand."
-looks_at = "the name of the target"
-cure = "Read a target."
-seen = "This record does not say what it was read from"
-"""
 
 
 @dataclass(frozen=True)
@@ -83,62 +81,61 @@ CASES = {
     "reward": Added(
         "REWARDS",
         "cautious",
-        {"maths/rewards.py": REWARD},
+        {"leverplus/learn/maths/rewards.py": REWARD},
         "reward.mode=cautious reward.soft_weight=2",
-        "from leverplus.recipe.idle import idle_settings; from leverplus.recipe.recipe import load_recipe; "
+        "from leverplus.run.rules import idle_settings; from leverplus.run.recipe import load_recipe; "
         "assert 'reward.soft_weight' not in idle_settings(load_recipe('world', ['reward.mode=cautious'])); "
-        "assert 'reward.hard_weight' in idle_settings(load_recipe('world', ['reward.mode=cautious']))",
-        ("recipe/idle.py", "REWARD_READS: Mapping[str, tuple[str, ...]] = {\n", '    "cautious": SOFT,\n'),
+        "assert 'reward.alpha' in idle_settings(load_recipe('world', ['reward.mode=cautious']))",
+        ("learn/settings.py", "BOTH = (\n", '    "cautious",\n'),
     ),
     "pool": Added(
         "SAMPLERS",
         "farthest",
-        {"pools/samplers.py": POOL},
+        {"leverplus/arms/pools.py": POOL},
         "pool.kind=farthest",
-        "from leverplus.recipe.idle import idle_settings; from leverplus.recipe.recipe import load_recipe; "
-        "assert 'pool.text_weight' in idle_settings(load_recipe('world', ['pool.kind=farthest']))",
-        ("recipe/idle.py", "POOL_READS: Mapping[str, tuple[str, ...]] = {\n", '    "farthest": (),\n'),
+        "from leverplus.run.recipe import load_recipe; "
+        "assert load_recipe('world', ['pool.kind=farthest']).pool.kind == 'farthest'",
     ),
     "metric": Added(
         "METRICS",
         "first_letter",
-        {"metrics/text.py": METRIC},
+        {"leverplus/data/metrics/text.py": METRIC},
         "task.metric=first_letter",
-        "from leverplus.metrics import metric_named; assert metric_named('first_letter')('red', ['rot']) == 1.0",
+        "from leverplus.data.metrics import metric_named; assert metric_named('first_letter')('red', ['rot']) == 1.0",
     ),
     "backend": Added(
         "BACKENDS",
         "echo",
-        {"backends/echo.py": BACKEND},
+        {"leverplus/models/echo.py": BACKEND},
         "score.backend=echo model.name=x",
-        "from leverplus.engine.open import build_backend; from leverplus.recipe.model import ModelSection; "
-        "from leverplus.backends.base import Request; from leverplus.types import Item; "
+        "from leverplus.models.open import build_backend; from leverplus.models.settings import ModelSection; "
+        "from leverplus.models.base import Request; from leverplus.data.types import Item; "
         "asked = Request(Item('a', 'why?', (), 'test'), (), ()); "
         "assert build_backend('echo', None, ModelSection(name='x')).answer([asked])[0].raw == 'why?'",
     ),
     "check": Added(
         "CHECKS",
         "no_source",
-        {"doctor/exploration.py": CHECK, "doctor/texts/exploration.toml": CHECK_TEXT},
+        {"leverplus_doctor/checks/groups.py": CHECK},
         "train.imitate=1",
-        "from leverplus.doctor.examine import examine; from leverplus.doctor.records import Record; "
+        "from leverplus_doctor.check import examine; from leverplus_doctor.records import Record; "
         "assert 'no_source' in [finding.code for finding in examine(Record())]",
     ),
 }
 
 
-def add(part: Added, package: Path) -> None:
+def add(part: Added, home: Path) -> None:
     """Write the part's code, its row in the catalog and what else it needs."""
     for file, text in part.written.items():
-        path = package / file
+        path = home / file
         before = path.read_text(encoding="utf-8") if path.is_file() else ""
         path.write_text(before + text, encoding="utf-8")
     module = next(iter(part.written)).removesuffix(".py").replace("/", ".")
-    row = f'    "{part.name}": "leverplus.{module}:{part.name}",\n'
-    insert(package / "catalog.py", f"{part.table}: Table = {{\n", row)
+    row = f'    "{part.name}": "{module}:{part.name}",\n'
+    insert(home / "leverplus" / "catalog.py", f"{part.table}: Table = {{\n", row)
     if part.row is not None:
         file, opening, own = part.row
-        insert(package / file, opening, own)
+        insert(home / "leverplus" / file, opening, own)
 
 
 def insert(path: Path, opening: str, row: str) -> None:
@@ -151,19 +148,35 @@ def insert(path: Path, opening: str, row: str) -> None:
 @pytest.mark.parametrize("kind", CASES)
 def test_a_part_is_at_most_three_files(kind: str, tmp_path: Path) -> None:
     part = CASES[kind]
-    copy = tmp_path / "leverplus"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "tables", "assets", "weights", "view"))
-    add(part, copy)
-    changed = [own for own in copy.rglob("*") if own.is_file() and differs(own, PACKAGE / own.relative_to(copy))]
+    left_out = shutil.ignore_patterns(
+        "__pycache__", "tables", "assets", "weights", "view"
+    )
+    for name in ("leverplus", "leverplus_doctor"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
+    add(part, tmp_path)
+    changed = [
+        own
+        for own in tmp_path.rglob("*")
+        if own.is_file() and differs(own, ROOT / own.relative_to(tmp_path))
+    ]
     assert 2 <= len(changed) <= 3
     ask = (
         "import sys; from leverplus import catalog; from leverplus.cli.main import main; "
         f"part = catalog.load(catalog.{part.table}, '{part.name}', '{kind}'); assert part.__name__ == '{part.name}'; "
         f"{part.used}; sys.exit(main(['check', 'world', '--set', *{part.settings.split()!r}]))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     done = subprocess.run(
-        [sys.executable, "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ask],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no problems" in done.stdout

@@ -7,7 +7,11 @@ import pytest
 from leverplus import catalog
 from leverplus.errors import UnknownName
 
-TABLES = {name: table for name, table in vars(catalog).items() if name.isupper() and isinstance(table, dict)}
+TABLES = {
+    name: table
+    for name, table in vars(catalog).items()
+    if name.isupper() and isinstance(table, dict)
+}
 ROWS = [(table, name) for table, rows in TABLES.items() for name in rows]
 
 
@@ -22,7 +26,9 @@ def test_every_row_leads_to_a_part(table: str, name: str) -> None:
     part = catalog.load(TABLES[table], name, "part")
     assert part is not None
     module, attribute = TABLES[table][name].split(":")
-    assert callable(part) or table == "POLICIES", f"{module}:{attribute} cannot be called"
+    assert callable(part) or table == "POLICIES", (
+        f"{module}:{attribute} cannot be called"
+    )
 
 
 @pytest.mark.parametrize(("table", "name"), ROWS, ids=lambda value: value)
@@ -35,7 +41,10 @@ def test_a_slip_of_the_pen_is_answered_with_a_known_name(table: str, name: str) 
 def test_the_nearest_name_is_the_one_offered() -> None:
     with pytest.raises(UnknownName) as caught:
         catalog.load(catalog.REWARDS, "gt_porb", "reward")
-    assert str(caught.value) == "there is no reward called 'gt_porb'; did you mean 'gt_prob'?"
+    assert (
+        str(caught.value)
+        == "there is no reward called 'gt_porb'; did you mean 'gt_prob'?"
+    )
 
 
 def test_a_name_that_resembles_nothing_is_answered_with_all_of_them() -> None:

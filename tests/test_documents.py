@@ -12,14 +12,20 @@ from benchmarking import load_benchmark
 
 from leverplus import catalog
 from leverplus.cli.main import parse
-from leverplus.recipe.recipe import PLAIN, documents_names, load_recipe
-from leverplus.recipe.selection import PolicyConfig
-from leverplus.recipe.training import SECTIONS
+from leverplus.learn.policies.settings import PolicyConfig
+from leverplus.learn.settings import SECTIONS
+from leverplus.run.recipe import PLAIN, documents_names, load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = load_benchmark("write_documents")
 ROWS = PAGES.read_rows()
-RUN = {*documents_names(), *(name.removeprefix("documents/").removesuffix("_documents") for name in documents_names())}
+RUN = {
+    *documents_names(),
+    *(
+        name.removeprefix("documents/").removesuffix("_documents")
+        for name in documents_names()
+    ),
+}
 TABLES = {
     "reward": catalog.REWARDS, "advantage": catalog.ADVANTAGES, "preset": catalog.POLICIES, "check": catalog.CHECKS,
 }  # fmt: skip
@@ -29,7 +35,9 @@ def headings(page: str) -> set[str]:
     """The anchors of a page as GitHub makes them."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
 
 
 def require(kind: str, name: str) -> None:
@@ -48,7 +56,9 @@ def require(kind: str, name: str) -> None:
         parse(words)
     elif kind == "page":
         page, _, heading = name.partition("#")
-        assert heading in headings(page), f"{name}: the page has {sorted(headings(page))}"
+        assert heading in headings(page), (
+            f"{name}: the page has {sorted(headings(page))}"
+        )
     elif kind == "file":
         assert (ROOT / name).is_file(), name
     else:
@@ -56,7 +66,9 @@ def require(kind: str, name: str) -> None:
 
 
 def test_the_page_is_what_the_command_writes() -> None:
-    assert PAGES.PAGE.read_text(encoding="utf-8") == PAGES.page_text(ROWS), "type: python benchmarks/write_documents.py"
+    assert PAGES.PAGE.read_text(encoding="utf-8") == PAGES.page_text(ROWS), (
+        "type: python benchmarks/write_documents.py"
+    )
 
 
 def test_all_rows_are_there_once() -> None:
@@ -72,7 +84,9 @@ def test_every_link_of_a_row_leads_somewhere(row: Any) -> None:
     if row.tried == "recipe":
         named = [name for kind, name in row.links if kind == "recipe"]
         assert named, "tried by running a recipe, so it names one"
-        assert set(named) <= RUN, "tests/matrix/test_plan_recipes.py runs the plans in both forms, and no other recipe"
+        assert set(named) <= RUN, (
+            "tests/matrix/test_plan_recipes.py runs the plans in both forms, and no other recipe"
+        )
     else:
         assert (ROOT / row.tried).is_file(), row.tried
 
@@ -86,12 +100,16 @@ def test_a_plan_in_the_form_of_the_documents_keeps_its_last_epoch(name: str) -> 
     assert list(recipe.stages) == list(mended.stages)
     for stage in ("rce", "grpo"):
         own = recipe.stages.get(stage)
-        assert own is None or own.keep == "last" or own.patience, "where stopping early was advised the best is kept"
+        assert own is None or own.keep == "last" or own.patience, (
+            "where stopping early was advised the best is kept"
+        )
     grpo = recipe.stages.get("grpo")
-    assert getattr(grpo, "advantage", "") != "zscore", "the earlier code divided by n - 1"
+    assert getattr(grpo, "advantage", "") != "zscore", (
+        "the earlier code divided by n - 1"
+    )
 
 
 def test_every_plan_has_both_forms() -> None:
-    from leverplus.lab.plans import PLANS
+    from leverplus_lab.plans import PLANS
 
     assert {f"documents/{name}_documents" for name in PLANS} == set(documents_names())

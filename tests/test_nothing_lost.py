@@ -13,12 +13,12 @@ from forked import LEVER, Forker
 from tiny_world import TinyRun, copy_store, tiny_arguments
 
 from leverplus.cli.main import main
-from leverplus.evaluation.predictions import read_predictions
-from leverplus.experiment.opening import load_run
-from leverplus.experiment.whole import run_all
-from leverplus.report.form import is_results
-from leverplus.rundir import read_json
-from leverplus.store.db import ScoreStore
+from leverplus.data.rundir import read_json
+from leverplus.evaluate.predictions import read_predictions
+from leverplus.evaluate.record import record_of
+from leverplus.run.opening import load_run
+from leverplus.run.whole import run_all
+from leverplus.scores.store import ScoreStore
 
 KILLED = -9
 
@@ -36,19 +36,12 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 BREAKABLE = {
-    "arms": "leverplus.evaluation.result.spreads",
-    "comparisons": "leverplus.evaluation.result.comparisons",
-    "harm": "leverplus.evaluation.result.harm_table",
-    "copied": "leverplus.evaluation.result.copied_table",
-    "picks": "leverplus.evaluation.result.picks_table",
-    "order": "leverplus.evaluation.diagnose.order_sensitivity",
-    "regret": "leverplus.evaluation.diagnose.regret_table",
-    "shuffled": "leverplus.evaluation.diagnose.shuffled_queries",
-    "train": "leverplus.evaluation.result.training_accuracy",
-    "cost": "leverplus.evaluation.result.call_cost",
-    "the cost of a query": "leverplus.evaluation.cost.query_cost",
-    "findings.json": "leverplus.experiment.whole.examine_run",
-    "report.html": "leverplus.report.build.build_report",
+    "arms": "leverplus.evaluate.evaluate.known_interval",
+    "comparisons": "leverplus.evaluate.evaluate.comparisons",
+    "regret": "leverplus.evaluate.regret.regret_table",
+    "advice": "leverplus.evaluate.advice.advise",
+    "findings.json": "leverplus_doctor.monitor.examine_run",
+    "report.html": "leverplus.web.report.build_report",
 }
 
 
@@ -62,34 +55,44 @@ def test_parts_that_fail_are_notes_and_are_made_up_by_the_same_command(
         for place in BREAKABLE.values():
             patch.setattr(place, broken)
         found = run_all(load_run(folder, tiny_run.store, said.append))
-    assert found["notes"] == [f"{part} is missing: ZeroDivisionError: no such luck" for part in BREAKABLE]
+    assert found.notes == [
+        f"{part} is missing: ZeroDivisionError: no such luck" for part in BREAKABLE
+    ]
     for part in BREAKABLE:
         assert any(line.startswith(f"note: {part} is missing") for line in said)
     kept = read_json(folder / "eval.json")
-    assert kept == found
-    assert is_results(kept)
-    assert kept["arms"]["learned"]["shots"] == tiny_run.report["arms"]["learned"]["shots"]
+    assert kept == found.as_json()
+    assert record_of(kept).n
+    assert (
+        kept["arms"]["learned"]["shots"] == tiny_run.report["arms"]["learned"]["shots"]
+    )
     assert len(read_predictions(folder / "predictions.parquet").items) == 10
     again = load_run(folder, tiny_run.store)
     run_all(again)
     assert again.scorer.meter.fresh == 0
-    assert (folder / "eval.json").read_bytes() == (tiny_run.folder / "eval.json").read_bytes()
+    assert (folder / "eval.json").read_bytes() == (
+        tiny_run.folder / "eval.json"
+    ).read_bytes()
     assert (folder / "report.html").is_file()
 
 
 KILL_BEFORE_THE_REPORT = """
-import leverplus.report.build as build
+import leverplus.web.report as build
 build.build_report = lambda run: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 KILL_BEFORE_THE_RECORD_IS_WHOLE = """
-import leverplus.evaluation.result as result
-result.call_cost = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+import leverplus.evaluate.evaluate as evaluate
+evaluate.comparisons = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", [KILL_BEFORE_THE_REPORT, KILL_BEFORE_THE_RECORD_IS_WHOLE], ids=["report", "record"])
+@pytest.mark.parametrize(
+    "kill",
+    [KILL_BEFORE_THE_REPORT, KILL_BEFORE_THE_RECORD_IS_WHOLE],
+    ids=["report", "record"],
+)
 def test_a_run_killed_after_its_last_answer_ends_in_seconds_and_asks_nothing(
     kill: str, tiny_run: TinyRun, tmp_path: Path, forker: Forker
 ) -> None:
@@ -97,19 +100,26 @@ def test_a_run_killed_after_its_last_answer_ends_in_seconds_and_asks_nothing(
     copy_store(tiny_run.store, store)
     lever = LEVER.format(words=tiny_arguments(folder, store))
     assert forker.run(f"import os, signal\n{kill}\n{lever}") == KILLED
-    assert is_results(read_json(folder / "eval.json"))
+    assert record_of(read_json(folder / "eval.json")).n
     assert not (folder / "report.html").exists()
     asked = ScoreStore(store).count()
     started = time.monotonic()
     assert main(tiny_arguments(folder, store)) == 0
     assert time.monotonic() - started < 30
     assert ScoreStore(store).count() == asked
-    assert (folder / "eval.json").read_bytes() == (tiny_run.folder / "eval.json").read_bytes()
+    assert (folder / "eval.json").read_bytes() == (
+        tiny_run.folder / "eval.json"
+    ).read_bytes()
     assert (folder / "report.html").is_file()
 
 
 SMALL = {
-    "one of everything": ("eval.items=1", "score.queries=1", "eval.dev_items=1", "score.dev_queries=1"),
+    "one of everything": (
+        "eval.items=1",
+        "score.queries=1",
+        "eval.dev_items=1",
+        "score.dev_queries=1",
+    ),
     "a pool of as many as are shown": ("pool.size=2", "score.queries=8"),
     "eight shots only": ("eval.shots=[8]", "select.max_shots=8", "score.queries=8"),
 }
@@ -121,13 +131,25 @@ def test_the_smallest_runs_end_with_a_table_and_without_notes(
     case: str, tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [word for override in SMALL[case] for word in ("--set", override)]
-    assert main([*tiny_arguments(tmp_path / "run", tiny_run.store), *sets, "--ignore-findings"]) == 0
+    assert (
+        main(
+            [
+                *tiny_arguments(tmp_path / "run", tiny_run.store),
+                *sets,
+                "--ignore-findings",
+            ]
+        )
+        == 0
+    )
     assert "who chooses" in capsys.readouterr().out
     found = read_json(tmp_path / "run" / "eval.json")
     assert found["notes"] == []
-    assert is_results(found)
+    assert record_of(found).n
     assert (tmp_path / "run" / "report.html").is_file()
     if found["n"] == 1:
         assert found["arms"]["learned"]["ci95"] == {"1": None, "2": None}
-        assert all(row["ci95"] == [-1.0, 1.0] and row["p_value"] == 1.0 for row in found["comparisons"])
+        assert all(
+            row["ci95"] == [-1.0, 1.0] and row["p_value"] == 1.0
+            for row in found["comparisons"]
+        )
     json.dumps(found, allow_nan=False)

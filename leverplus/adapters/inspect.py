@@ -5,37 +5,52 @@ Found by entry point: `inspect eval task.py --solver leverplus/lever_generate -S
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, as_picture, open_selector, require_framework
-from leverplus.selector.demo import Demo
+from leverplus.adapters.opening import Columns, open_selector
+from leverplus.errors import needs_extra
 
-require_framework("inspect_ai", "inspect")
-import anyio  # noqa: E402 Inspect brings it
-from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ContentImage, ContentText  # noqa: E402
-from inspect_ai.solver import Generate, Solver, TaskState, chain, generate, solver  # noqa: E402
+with needs_extra("the adapter for Inspect"):
+    import anyio  # Inspect brings it
+    from inspect_ai.model import (
+        ChatMessageAssistant,
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+    )
+    from inspect_ai.solver import Generate, Solver, TaskState, chain, generate, solver
 
 
 @solver
-def lever_demos(bundle: str, shots: int | None = None, leave_out_itself: bool = True) -> Solver:
+def lever_demos(
+    bundle: str, shots: int | None = None, leave_out_itself: bool = True
+) -> Solver:
     """Put demonstrations as turns before the last user message; their ids go into the sample's metadata.
 
     `shots` is how many (None: what the bundle recommends). A sample is never shown itself unless `leave_out_itself` is
     False.
     """
-    selector = open_selector(bundle)
+    columns = Columns(open_selector(bundle))
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:  # noqa: ARG001 Inspect's signature
         query = state.user_prompt
-        question, image = query.text, _picture(query)
-
-        def choose() -> list[Demo]:
-            allowed = apart_from(question, image) if leave_out_itself else None
-            return selector.select(question=question, image=image, shots=shots, allowed=allowed)
-
-        demos = await anyio.to_thread.run_sync(choose)  # Inspect may run under asyncio or trio
+        asked: dict[str, Any] = {"question": query.text}
+        if not isinstance(query.content, str):
+            seen = [part.image for part in query.content if part.type == "image"]
+            asked["image"] = next(iter(seen), None)
+        choose = partial(columns.choose, asked, shots, apart=leave_out_itself)
+        # Inspect may run under asyncio or trio
+        demos = await anyio.to_thread.run_sync(choose)
+        turns: list[Any] = []
+        for demo in demos:
+            content: list[Any] = [ContentText(text=demo.question)]
+            if url := demo.data_url():  # it refuses paths in messages of solvers
+                content.insert(0, ContentImage(image=url))
+            turns.append(ChatMessageUser(content=content))
+            turns.append(ChatMessageAssistant(content=demo.answer))
         at = state.messages.index(query)
-        state.messages[at:at] = [turn for demo in demos for turn in _turns(demo)]
+        state.messages[at:at] = turns
         state.metadata["demonstrations"] = [str(demo.id) for demo in demos]
         return state
 
@@ -43,26 +58,8 @@ def lever_demos(bundle: str, shots: int | None = None, leave_out_itself: bool = 
 
 
 @solver
-def lever_generate(bundle: str, shots: int | None = None, leave_out_itself: bool = True) -> Solver:
+def lever_generate(
+    bundle: str, shots: int | None = None, leave_out_itself: bool = True
+) -> Solver:
     """`lever_demos`, then the model's answer: what `--solver` needs, which takes the place of a task's own solver."""
     return chain(lever_demos(bundle, shots, leave_out_itself), generate())
-
-
-def _picture(query: Any) -> Any:
-    """The first picture of a message, as `Selector.select` takes it."""
-    if isinstance(query.content, str):
-        return None
-    for part in query.content:
-        if part.type == "image":
-            return as_picture(part.image)
-    return None
-
-
-def _turns(demo: Demo) -> list[Any]:
-    """A question, with its picture as a data URI (Inspect refuses paths in messages of solvers), and its answer."""
-    url = demo.data_url()
-    shown = [] if url is None else [ContentImage(image=url)]
-    return [
-        ChatMessageUser(content=[*shown, ContentText(text=demo.question)]),
-        ChatMessageAssistant(content=demo.answer),
-    ]

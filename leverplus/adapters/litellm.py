@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leverplus.adapters.opening import open_selector, require_framework
-from leverplus.errors import LeverError
-from leverplus.selector.demo import Demo
-from leverplus.selector.selector import Selector
+from leverplus.adapters.opening import BUNDLE, open_selector
+from leverplus.bundle.selector import Selector
+from leverplus.errors import needs_extra
 
-require_framework("litellm", "litellm")
-from litellm.integrations.custom_logger import CustomLogger  # noqa: E402 after the sentence about what is missing
+with needs_extra("the adapter for litellm"):
+    from litellm.integrations.custom_logger import CustomLogger
 
-BUNDLE, SHOTS = "LEVER_BUNDLE", "LEVER_SHOTS"
+SHOTS = "LEVER_SHOTS"
 CHATS = ("completion", "acompletion")
 """Kinds of calls that have messages to be shown demonstrations."""
 
@@ -33,11 +32,15 @@ class LeverHook(CustomLogger):
 
     A request that holds an assistant's turn already (a conversation, or the caller's own shots) passes unchanged, and
     so does every request whose demonstrations cannot be chosen within `deadline_s`: a user's call never fails because
-    of the choice. The ids of what was shown go into the request's metadata as `lever_demos`.
+    of the choice. Only the first waits until the bundle and its encoder are open. The ids of what was shown go into the
+    request's metadata as `lever_demos`.
     """
 
     def __init__(
-        self, selector: Selector | str | Path | None = None, shots: int | None = None, deadline_s: float = 2.0
+        self,
+        selector: Selector | str | Path | None = None,
+        shots: int | None = None,
+        deadline_s: float = 2.0,
     ) -> None:
         super().__init__()
         self.source, self.shots, self.deadline_s = selector, shots, deadline_s
@@ -51,59 +54,64 @@ class LeverHook(CustomLogger):
     ) -> dict[str, Any]:
         """The request with demonstrations, or as it is."""
         messages = data.get("messages")
-        if call_type not in CHATS or not isinstance(messages, list):
-            return data
-        place = _last_user_turn(messages)
-        if place is None:
+        place = _last_user_turn(messages) if call_type in CHATS else None
+        if messages is None or place is None:
             return data
         try:
-            demos = await asyncio.wait_for(asyncio.to_thread(self._choose, messages[place]), self.deadline_s)
+            selector = await asyncio.to_thread(self._open)
+            content = messages[place].get("content")
+            choice = asyncio.to_thread(self._choose, selector, content)
+            names, turns = await asyncio.wait_for(choice, self.deadline_s)
         except Exception as error:  # whatever it is, the user's call goes on; the log says why nothing was shown
-            logger.warning("no demonstrations for this request: %s: %s", type(error).__name__, error)
+            logger.warning(
+                "no demonstrations for this request: %s: %s",
+                type(error).__name__,
+                error,
+            )
             return data
-        turns = [turn for demo in demos for turn in _turns(demo)]
-        shown = {**(data.get("metadata") or {}), "lever_demos": [str(demo.id) for demo in demos]}
-        return {**data, "messages": [*messages[:place], *turns, *messages[place:]], "metadata": shown}
+        return {
+            **data,
+            "messages": [*messages[:place], *turns, *messages[place:]],
+            "metadata": {**(data.get("metadata") or {}), "lever_demos": names},
+        }
 
-    def _choose(self, message: Mapping[str, Any]) -> Sequence[Demo]:
-        source = self.source or os.environ.get(BUNDLE)
-        if not source:
-            raise LeverError(f"set the environment variable {BUNDLE} to the folder of a bundle")
-        shots = self.shots
-        if shots is None and os.environ.get(SHOTS):
-            shots = int(os.environ[SHOTS])
-        question, image = _asked(message)
-        return open_selector(source).select(question=question, image=image, shots=shots)
+    def _open(self) -> Selector:
+        selector = open_selector(self.source or os.environ.get(BUNDLE))
+        if selector.way.vector_fields:
+            _ = selector.source.embedder
+        return selector
+
+    def _choose(self, selector: Selector, content: Any) -> tuple[list[str], list[Any]]:
+        shots = os.environ.get(SHOTS) if self.shots is None else self.shots
+        count = None if shots is None else int(shots)
+        demos = selector.select(**_asked(content), shots=count)
+        return [str(demo.id) for demo in demos], selector.turns(demos)
 
 
-def _last_user_turn(messages: Sequence[Any]) -> int | None:
+def _last_user_turn(messages: Any) -> int | None:
     """Where the last user turn stands; None where there is none, or somebody has answered already."""
-    roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
+    if not isinstance(messages, Sequence):
+        return None
+    roles = []
+    for message in messages:
+        roles.append(message.get("role") if isinstance(message, Mapping) else None)
     if "user" not in roles or {"assistant", "tool", "function"} & set(roles):
         return None
     return len(roles) - 1 - roles[::-1].index("user")
 
 
-def _asked(message: Mapping[str, Any]) -> tuple[str, str | None]:
+def _asked(content: Any) -> dict[str, Any]:
     """The text and the first picture of a message of the OpenAI form."""
-    content = message.get("content")
     if isinstance(content, str):
-        return content, None
-    parts = [part for part in content or () if isinstance(part, Mapping)]
-    words = " ".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
-    for part in parts:
-        if part.get("type") == "image_url":
-            url = part.get("image_url")
-            return words, str(url.get("url") if isinstance(url, Mapping) else url)
-    return words, None
-
-
-def _turns(demo: Demo) -> list[dict[str, Any]]:
-    url = demo.data_url()
-    content: Any = demo.question
-    if url is not None:
-        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": demo.question}]
-    return [{"role": "user", "content": content}, {"role": "assistant", "content": demo.answer}]
+        return {"question": content}
+    asked: dict[str, Any] = {"question": ""}
+    for part in content or ():
+        if part.get("type") == "text":
+            asked["question"] += f" {part['text']}"
+        elif part.get("type") == "image_url":
+            url = part["image_url"]
+            asked.setdefault("image", url["url"] if isinstance(url, Mapping) else url)
+    return asked
 
 
 hook = LeverHook()

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: demonstrations chosen for every document, as a task class with pictures and as a sampler."""
+"""lm-evaluation-harness: demonstrations chosen for every document, with their pictures."""
 
 from __future__ import annotations
 
@@ -6,66 +6,25 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, as_picture, open_selector, require_framework
-from leverplus.errors import LeverError
-from leverplus.selector.demo import Demo
-from leverplus.selector.selector import Selector
+from leverplus.adapters.opening import BUNDLE, Columns, open_selector
+from leverplus.errors import LeverError, needs_extra
 
-require_framework("lm_eval", "lm-eval")
-from lm_eval.api.samplers import ContextSampler  # noqa: E402 after the sentence about what is missing
-from lm_eval.api.task import ConfigurableTask  # noqa: E402
-
-BUNDLE = "LEVER_BUNDLE"
-"""The environment variable that names the bundle; it goes before the YAML file."""
-
-FIELDS = {"question": "question", "image": "image", "answer": "answer"}
-"""Columns of a document; `metadata: {lever_fields: {question: text}}` names others."""
+with needs_extra("the adapter for lm-eval"):
+    from lm_eval.api.task import ConfigurableTask
 
 
-def chosen_docs(selector: Selector, doc: Mapping[str, Any], shots: int, fields: Mapping[str, str]) -> list[Any]:
-    """The demonstrations for a document, as documents of the same columns, nearest last, never the document itself."""
-    if fields["question"] not in doc:
-        raise LeverError(
-            f"the document has no column '{fields['question']}' (it has {', '.join(doc)}); name the column of the "
-            "question with metadata: {lever_fields: {question: NAME}}"
-        )
-    question, image = str(doc[fields["question"]]), as_picture(doc.get(fields["image"]))
-    demos = selector.select(question=question, image=image, shots=shots, allowed=apart_from(question, image))
-    return [_document(demo, fields) for demo in demos]
+def chosen_docs(columns: Columns, doc: Mapping[str, Any], shots: int) -> list[Any]:
+    """The demonstrations for a document, as documents of the same columns, nearest last, never the document itself.
 
-
-def _document(demo: Demo, fields: Mapping[str, str]) -> dict[str, Any]:
-    """A demonstration in the columns of a task; its metadata are further columns."""
-    own: dict[str, Any] = {fields["question"]: demo.question, fields["answer"]: demo.answer}
-    if demo.picture is not None:
-        own[fields["image"]] = demo.pil()
-    return {**demo.meta, **own}
-
-
-class LeverSampler(ContextSampler):
-    """`fewshot_config: {sampler: !function leverplus.adapters.lm_eval.LeverSampler}`, for tasks without pictures.
-
-    The bundle comes from the environment variable LEVER_BUNDLE, because the harness passes a sampler no settings. The
-    harness tells a sampler the document only where `fewshot_split` equals `test_split`; demonstrations come from the
-    bundle all the same.
+    Their metadata are further columns.
     """
-
-    def __init__(self, df: Sequence[Any] | None = None, **options: Any) -> None:
-        super().__init__(df, **options)
-        source = os.environ.get(BUNDLE)
-        if not source:
-            raise LeverError(f"set the environment variable {BUNDLE} to the folder of a bundle, or use LeverTask")
-        self.selector = open_selector(source)
-
-    def sample(self, n: int, eval_doc: Any = None, df: Any = None, **_options: Any) -> list[Any]:  # noqa: ARG002
-        if n == 0:
-            return []
-        if eval_doc is None:
-            raise LeverError(
-                "the harness does not say which document the demonstrations are for; set fewshot_split to the same "
-                "split as test_split, or use class: !function leverplus.adapters.lm_eval.LeverTask"
-            )
-        return chosen_docs(self.selector, eval_doc, n, FIELDS)
+    found = []
+    for demo in columns.choose(doc, shots, apart=True):
+        own = {**demo.meta, **columns.example(demo)}
+        if demo.image is not None:
+            own[columns.image] = demo.pil()
+        found.append(own)
+    return found
 
 
 class ChosenSampler:
@@ -74,7 +33,7 @@ class ChosenSampler:
     def __init__(self, docs: Sequence[Any]) -> None:
         self.docs = docs
 
-    def sample(self, n: int, eval_doc: Any = None, **_options: Any) -> list[Any]:  # noqa: ARG002
+    def sample(self, n: int, **_options: Any) -> list[Any]:
         return list(self.docs[:n])
 
     def set_rnd(self, rnd: int | None) -> ChosenSampler:  # noqa: ARG002 nothing is drawn
@@ -85,8 +44,9 @@ class LeverTask(ConfigurableTask):
     """A task of the harness whose demonstrations are chosen per document and carry their pictures.
 
     YAML: `class: !function leverplus.adapters.lm_eval.LeverTask` and `metadata: {lever_bundle: FOLDER}`; a bundle named
-    in the environment (LEVER_BUNDLE) wins. Everything else is as in any other task. Where the task has `doc_to_image`,
-    the pictures of the demonstrations stand before the query's, in the order of the prompt.
+    in the environment (LEVER_BUNDLE) wins. Documents have the columns `question`, `image` and `answer`;
+    `metadata: {lever_fields: {question: text}}` names others. Everything else is as in any other task. Where the task has
+    `doc_to_image`, the pictures of the demonstrations stand before the query's, in the order of the prompt.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **options: Any) -> None:
@@ -95,26 +55,31 @@ class LeverTask(ConfigurableTask):
         metadata = own.get("metadata") or {}
         source = os.environ.get(BUNDLE) or metadata.get("lever_bundle")
         if not source:
-            raise LeverError("the task names no bundle; write metadata: {lever_bundle: FOLDER} into its YAML file")
-        self._fields = {**FIELDS, **(metadata.get("lever_fields") or {})}
-        self._selector = open_selector(source)
+            raise LeverError(
+                "the task names no bundle; write metadata: {lever_bundle: FOLDER} into its YAML file"
+            )
+        names = metadata.get("lever_fields") or {}
+        self._columns = Columns(open_selector(source), **names)
         self._shown: tuple[Any, list[Any]] = (None, [])
         super().__init__(config=own, **options)
 
-    def fewshot_context(self, doc: Any, num_fewshot: int, *positional: Any, **options: Any) -> Any:
+    def fewshot_context(
+        self, doc: Any, num_fewshot: int, *positional: Any, **options: Any
+    ) -> Any:
         """The prompt of a document. The harness asks for it before the pictures of the same document."""
-        shown = chosen_docs(self._selector, doc, num_fewshot, self._fields) if num_fewshot else []
-        self._shown = (doc, shown)
-        self.sampler = ChosenSampler(shown)
+        shown = chosen_docs(self._columns, doc, num_fewshot) if num_fewshot else []
+        self._shown, self.sampler = (doc, shown), ChosenSampler(shown)
         return super().fewshot_context(doc, len(shown), *positional, **options)
 
     def doc_to_image(self, doc: Any, doc_to_image: Any = None) -> Any:
         """The pictures of a prompt: the demonstrations', then the query's."""
         own = _listed(super().doc_to_image(doc, doc_to_image))
-        if self._shown[0] is not doc or doc_to_image is not None:  # a demonstration, or one column of several
-            return own
-        shown = [picture for demo in self._shown[1] for picture in _listed(super(LeverTask, self).doc_to_image(demo))]
-        return [*shown, *own]
+        if self._shown[0] is not doc or doc_to_image is not None:
+            return own  # a demonstration, or one column of several
+        pictures = []
+        for demo in self._shown[1]:
+            pictures += _listed(super().doc_to_image(demo))
+        return [*pictures, *own]
 
 
 def _listed(pictures: Any) -> list[Any]:

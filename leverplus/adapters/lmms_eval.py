@@ -9,13 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from leverplus.adapters.opening import apart_from, as_picture, open_selector
-from leverplus.errors import LeverError
-from leverplus.selector.demo import Demo
-from leverplus.selector.query import clean_picture
-
-BUNDLE = "LEVER_BUNDLE"
-"""The environment variable that names the bundle; it goes before the YAML file."""
+from leverplus.adapters.opening import BUNDLE, Columns, open_selector
+from leverplus.bundle.demo import clean_picture
 
 
 def doc_to_messages(
@@ -24,32 +19,27 @@ def doc_to_messages(
     """Turns of demonstrations, each a question and its answer, then the document's own question.
 
     In the YAML: `doc_to_messages: !function leverplus.adapters.lmms_eval.doc_to_messages`, and under
-    `lmms_eval_specific_kwargs: {default: {...}}` perhaps `lever_bundle`, `lever_shots`, `lever_question` and
-    `lever_image` (columns), `pre_prompt` and `post_prompt` (texts around every question). A document is never shown
-    itself.
+    `lmms_eval_specific_kwargs: {default: {...}}` perhaps `lever_bundle` (the environment variable LEVER_BUNDLE goes
+    before it), `lever_shots`, `lever_question` and `lever_image` (columns), `pre_prompt` and `post_prompt` (texts
+    around every question). A document is never shown itself.
     """
     options = lmms_eval_specific_kwargs or {}
-    source = os.environ.get(BUNDLE) or options.get("lever_bundle")
-    if not source:
-        raise LeverError(f"set {BUNDLE}, or lever_bundle under lmms_eval_specific_kwargs, to the folder of a bundle")
-    column = options.get("lever_question", "question")
-    if column not in doc:
-        raise LeverError(f"the document has no column '{column}' (it has {', '.join(doc)}); name it: lever_question")
-    question, image = str(doc[column]), as_picture(doc.get(options.get("lever_image", "image")))
-    demos = open_selector(source).select(
-        question=question, image=image, shots=options.get("lever_shots"), allowed=apart_from(question, image)
+    columns = Columns(
+        open_selector(os.environ.get(BUNDLE) or options.get("lever_bundle")),
+        options.get("lever_question", "question"),
+        options.get("lever_image", "image"),
     )
-    before, after = options.get("pre_prompt", ""), options.get("post_prompt", "")
-    turns = [turn for demo in demos for turn in _turns(demo, before, after)]
-    return [*turns, _user(before + question + after, clean_picture(image))]
 
+    def user(text: str, picture: Any) -> dict[str, Any]:
+        """A user's turn; `url` of a picture is a PIL image, as lmms-eval's models take it."""
+        words = options.get("pre_prompt", "") + text + options.get("post_prompt", "")
+        shown = [] if picture is None else [{"type": "image", "url": picture}]
+        return {"role": "user", "content": [*shown, {"type": "text", "text": words}]}
 
-def _turns(demo: Demo, before: str, after: str) -> list[dict[str, Any]]:
-    answer = {"role": "assistant", "content": [{"type": "text", "text": demo.answer}]}
-    return [_user(before + demo.question + after, demo.pil()), answer]
-
-
-def _user(text: str, picture: Any) -> dict[str, Any]:
-    """A user's turn; `url` of a picture is a PIL image, as lmms-eval's models take it."""
-    shown = [] if picture is None else [{"type": "image", "url": picture}]
-    return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
+    turns = []
+    for demo in columns.choose(doc, options.get("lever_shots"), apart=True):
+        answer = [{"type": "text", "text": demo.answer}]
+        turns += [user(demo.question, demo.pil())]
+        turns += [{"role": "assistant", "content": answer}]
+    question, image = str(doc[columns.question]), clean_picture(doc.get(columns.image))
+    return [*turns, user(question, image)]

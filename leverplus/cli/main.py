@@ -11,79 +11,103 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
 
-from leverplus import __version__
-from leverplus.cli.parser import LeverParser
-from leverplus.errors import LeverError, WrongUsage
-
-COMMANDS = {
-    "fit": "learn from your own data and your own model; ends with a recommendation and a bundle ready to use",
-    "run": "run a whole experiment from a recipe; a stopped one goes on where it was",
-    "recipes": "list the recipes, or print one",
-    "check": "list every problem of a recipe without running it",
-    "pool": "build the candidate pools of a run",
-    "score": "ask the frozen model for the scores that a run's training needs",
-    "train": "train the selector of a run",
-    "eval": "evaluate a run beside every other way of choosing",
-    "compare": "compare finished runs item by item, with intervals; or judge a published table",
-    "diff": "show in which settings two runs differ, and how far apart two checkpoints are",
-    "sweep": "try a grid of settings, choose on dev items, test only the chosen one",
-    "bench": "make the benchmark tables",
-    "plan": "estimate from a few hundred recorded calls what choosing could gain",
-    "plan-n": "say how many test items a claim needs",
-    "doctor": "find out why a training did not work; reads a run, a store, RL data or a training log",
-    "report": "write one HTML file that shows a run",
-    "view": "open a local web page over all runs: compare them, browse queries, try a choice",
-    "pack": "make a bundle from a run: a folder that chooses demonstrations on any machine",
-    "serve": "offer a bundle over HTTP: other programs ask it for demonstrations, or send their chats through it",
-    "select": "choose demonstrations for one query or for many, with a bundle or a run",
-    "demos": "add, delete, list and audit demonstrations",
-    "store": "inspect, export, merge and verify the store of paid-for scores",
-    "task": "check a data set: what was found in it and what is missing",
-    "import": "take over files of the earlier Lever-Plus code",
-    "record": "write the scores of a recipe or run into one file that replays without the model",
-    "export": "write a run in the file formats of the earlier Lever-Plus code",
-    "completion": "print a script that lets bash, zsh or fish complete commands and options",
-    "world": "look at the embedded test world: measure its baselines, draw a picture of it",
-}
-"""Every command with its one line; the module of the same name in this folder holds add_arguments and run."""
+from leverplus import catalog
+from leverplus.cli.command import (
+    Command,
+    LeverParser,
+    Outcome,
+    add_arguments,
+    show,
+)
+from leverplus.errors import LeverError, WrongUsage, needs_extra
+from leverplus.version import __version__
 
 FAMILIES = {
-    "From your data to a selector in use": ("fit", "select", "demos", "pack", "serve"),
-    "Experiments": ("run", "recipes", "check", "pool", "score", "train", "eval", "sweep"),
-    "Results, and whether they are real": ("report", "view", "compare", "doctor", "plan", "plan-n", "diff", "bench"),
-    "Data and stored answers": ("task", "store", "record", "import", "export", "world"),
-    "Your shell": ("completion",),
+    "From your data to a selector in use": {
+        "fit": "learn from your own data and your own model; ends with a recommendation and a bundle ready to use",
+        "select": "choose demonstrations for one query or for many, with a bundle or a run",
+        "demos": "add, delete, list and audit demonstrations",
+        "pack": "make a bundle from a run: a folder that chooses demonstrations on any machine",
+        "serve": "offer a bundle over HTTP: other programs ask it for demonstrations, or send their chats through it",
+    },
+    "Experiments": {
+        "run": "run a whole experiment from a recipe; a stopped one goes on where it was",
+        "recipes": "list the recipes, or print one",
+        "check": "list every problem of a recipe without running it",
+        "pool": "build the candidate pools of a run",
+        "score": "ask the frozen model for the scores that a run's training needs",
+        "train": "train the selector of a run",
+        "eval": "evaluate a run beside every other way of choosing",
+        "sweep": "try a grid of settings, choose on dev items, test only the chosen one",
+    },
+    "Results, and whether they are real": {
+        "report": "write one HTML file that shows a run",
+        "view": "open a local web page over all runs: compare them, browse queries, try a choice",
+        "compare": "compare finished runs item by item, with intervals; or judge a published table",
+        "doctor": "find out why a training did not work; reads a run, a store, RL data or a training log",
+        "plan": "say before anything is asked what choosing could gain",
+        "plan-n": "say how many test items a claim needs",
+        "diff": "show in which settings two runs differ, and how far apart two checkpoints are",
+        "bench": "make the benchmark tables",
+    },
+    "Data and stored answers": {
+        "task": "check a data set: what was found in it and what is missing",
+        "store": "inspect, export, merge and verify the store of paid-for scores",
+        "record": "write the scores of a recipe or run into one file that replays without the model",
+        "import": "take over files of the earlier Lever-Plus code",
+        "export": "write a run in the file formats of the earlier Lever-Plus code",
+        "world": "look at the embedded test world: measure its baselines, draw a picture of it",
+    },
 }
-"""The order of `lever --help` and of the reference page. A name that is not in COMMANDS yet is left out there."""
+"""Every command with its one line, in the order of `lever --help` and of the reference page."""
 
+COMMANDS = {name: line for family in FAMILIES.values() for name, line in family.items()}
 
-def families() -> dict[str, list[str]]:
-    """Every command once, in its family; one that no family names stands in the first."""
-    found = {}
-    for family, names in FAMILIES.items():
-        found[family] = [name for name in names if name in COMMANDS]
-    placed = {name for names in found.values() for name in names}
-    next(iter(found.values())).extend(name for name in COMMANDS if name not in placed)
-    return found
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""What a full or read-only disk answers."""
 
 
 def overview() -> str:
     """The commands by family, for `lever --help`."""
     lines = []
-    for family, names in families().items():
-        lines += [f"{family}:", *(f"  {name:<11} {COMMANDS[name]}" for name in names), ""]
-    return "\n".join([*lines, "`lever COMMAND --help` lists the options of a command. First steps: lever run world"])
+    for family, commands in FAMILIES.items():
+        lines.append(f"{family}:")
+        for name, line in commands.items():
+            lines.append(f"  {name:<11} {line}")
+        lines.append("")
+    lines.append(
+        "`lever COMMAND --help` lists the options of a command. First steps: lever run world"
+    )
+    return "\n".join(lines)
 
 
 def description(line: str) -> str:
     """A command's one line as a sentence."""
-    return line[:1].upper() + line[1:] + "."
+    return line[:1].upper() + line[1:].rstrip(".") + "."
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-"""What a full or read-only disk answers."""
+def find_command(name: str) -> Command:
+    """The function behind a row of `catalog.COMMANDS`; only its module is imported."""
+    module, _, function = catalog.COMMANDS[name].partition(":")
+    command: Command = getattr(import_module(module), function)
+    return command
+
+
+def add_command(parser: argparse.ArgumentParser, name: str) -> None:
+    """The arguments of a command, or those of each of its verbs."""
+    if name in catalog.COMMANDS:
+        command = find_command(name)
+        add_arguments(parser, command)
+        parser.set_defaults(function=command)
+        return
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for row in catalog.COMMANDS:
+        whole, _, verb = row.partition(" ")
+        if whole == name:
+            line = (find_command(row).__doc__ or "").partition("\n")[0]
+            own = verbs.add_parser(verb, help=line, description=line)
+            add_command(own, row)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -97,13 +121,33 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"lever {__version__}")
     parser.add_argument("--debug", action="store_true", help="show stack traces")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of those below")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, help="one of those below"
+    )
     wanted = next((word for word in arguments if word in COMMANDS), None)
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, prog=f"lever {name}", description=description(line))
+        own = commands.add_parser(
+            name, prog=f"lever {name}", description=description(line)
+        )
         if name == wanted:
-            command_module(name).add_arguments(sub)
+            add_command(own, name)
     return parser.parse_args(arguments)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command and print what it came to; the exit code."""
+    given = vars(parse(arguments))
+    function, as_json = given["function"], given["json"]
+    for key in ("command", "verb", "function", "debug", "json"):
+        given.pop(key, None)
+    if "json" in function.__annotations__:
+        given["json"] = as_json
+    with needs_extra(f"`lever {' '.join(arguments[:1])}`"):
+        outcome: Outcome | None = function(**given)
+        if outcome is None:
+            return 0
+        show(outcome, as_json=as_json)
+    return outcome.code
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -112,21 +156,20 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         with ended_by_signals():
-            args = parse(arguments)
-            code: int = command_module(args.command).run(args)
+            return run_command(arguments)
     except LeverError as error:
         if debug:
             raise
         print(f"lever: {error}", file=sys.stderr)
         return 2 if isinstance(error, WrongUsage) else 1
     except KeyboardInterrupt as stop:
-        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        number = stop.args[0] if stop.args else signal.SIGINT
         print(
             f"\nlever: stopped by {signal.Signals(number).name}; everything measured so far is kept. "
             "Type the same command to go on.",
             file=sys.stderr,
         )
-        return 128 + number
+        return 128 + int(number)
     except BrokenPipeError:
         # the reader went away (`| head`); stop quietly, and keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,15 +184,6 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    return code
-
-
-class Stopped(KeyboardInterrupt):
-    """Somebody asked the command to end; `number` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 @contextmanager
@@ -157,25 +191,18 @@ def ended_by_signals() -> Iterator[None]:
     """Inside, SIGINT, SIGTERM and SIGHUP end the command as Ctrl-C does; what is ignored (`nohup`) stays ignored."""
 
     def stop(number: int, _frame: object) -> None:
-        raise Stopped(number)
+        raise KeyboardInterrupt(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heeded}
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def command_module(command: str) -> Any:
-    """The module of a command; only the one that is asked for is imported."""
-    name = {"import": "import_"}.get(command, command.replace("-", "_"))  # `import` is a keyword of Python
-    return import_module(f"leverplus.cli.{name}")
 
 
 if __name__ == "__main__":

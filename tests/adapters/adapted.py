@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -12,15 +13,19 @@ import numpy as np
 from PIL import Image
 from plain_words import WordEmbedder, vector_of
 
-from leverplus.selector.bundle import draft_demo
-from leverplus.selector.pack import BundlePlan, write_bundle
-from leverplus.selector.store import KeptPicture
+from leverplus.arms.nearest import NearestText
+from leverplus.bundle.bundle import BundlePlan, draft_demo, write_bundle
 
 ROOT = Path(__file__).parent.parent.parent
-EMBEDDER = {"section": {"name": "plain_words:WordEmbedder"}, "fingerprint": dict(WordEmbedder().fingerprint())}
+EMBEDDER = {
+    "name": "plain_words:WordEmbedder",
+    "fingerprint": dict(WordEmbedder().fingerprint()),
+}
 COLOURS = ("red", "green", "blue", "white", "black", "gray")
 ANIMALS = ("dog", "cat", "horse", "bird", "fish", "sheep")
 ASKED = "what colour is the dog"
+TURN_ROLES = ["user", "assistant", "user", "assistant", "user"]
+"""A chat with two demonstrations."""
 
 
 def png(colour: str, size: int = 8) -> bytes:
@@ -30,9 +35,16 @@ def png(colour: str, size: int = 8) -> bytes:
     return out.getvalue()
 
 
+def encoded(colour: str) -> str:
+    """The same as base64."""
+    return base64.b64encode(png(colour)).decode()
+
+
 def colour_at(picture: Image.Image | bytes) -> tuple[int, int, int]:
     """The colour of a picture's first pixel, by which tests know which picture it is."""
-    image = picture if isinstance(picture, Image.Image) else Image.open(io.BytesIO(picture))
+    image = (
+        picture if isinstance(picture, Image.Image) else Image.open(io.BytesIO(picture))
+    )
     pixel = image.convert("RGB").getpixel((0, 0))
     assert isinstance(pixel, tuple)
     return (int(pixel[0]), int(pixel[1]), int(pixel[2]))
@@ -46,7 +58,11 @@ def animals(*, pictures: bool = True) -> list[dict[str, Any]]:
     """Questions about animals; the picture of each has the colour that is its answer."""
     rows: list[dict[str, Any]] = []
     for animal, colour in zip(ANIMALS, COLOURS, strict=True):
-        row = {"id": animal, "question": f"what colour is the {animal}", "answer": colour}
+        row = {
+            "id": animal,
+            "question": f"what colour is the {animal}",
+            "answer": colour,
+        }
         rows.append(row | ({"image": png(colour)} if pictures else {}))
     return rows
 
@@ -54,13 +70,18 @@ def animals(*, pictures: bool = True) -> list[dict[str, Any]]:
 def make_bundle(folder: Path, rows: Sequence[Mapping[str, Any]], **plan: Any) -> Path:
     """A bundle that shows the nearest by words."""
     drafts = [draft_demo(number, row) for number, row in enumerate(rows)]
-    entries = [(entry, KeptPicture(entry.picture, kept) if entry.picture else None) for entry, _, kept in drafts]
-    vectors = {"text": np.stack([vector_of(entry.question) for entry, _, _ in drafts])}
-    how = {"arm": "nearest_text", "shots": 2, "embedder": EMBEDDER, "prompt": {"form": "chat"}} | plan
-    return write_bundle(folder, BundlePlan(**how), entries, vectors)
+    vectors = {"text": np.stack([vector_of(item.question) for item, _ in drafts])}
+    how = {
+        "shots": 2,
+        "embedder": EMBEDDER,
+        "model": {"prompt": "chat"},
+    } | plan
+    return write_bundle(folder, BundlePlan(**how), NearestText(), drafts, vectors)
 
 
-def by_hand(question: str, count: int, rows: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
+def by_hand(
+    question: str, count: int, rows: Sequence[Mapping[str, Any]] | None = None
+) -> list[str]:
     """The ids of the nearest by brute force, nearest last."""
     own = animals() if rows is None else rows
     near = [float(vector_of(row["question"]) @ vector_of(question)) for row in own]
@@ -85,5 +106,10 @@ def run_page(name: str, place: int = 0, **given: Any) -> dict[str, Any]:
     """Run a program of a page in the current folder; the names it leaves."""
     names: dict[str, Any] = {"__name__": "a_page", **given}
     # the page has not this module's `from __future__`, which would make texts of its annotations
-    exec(compile(page_of(name, place), f"docs/adapters/{name}.md", "exec", dont_inherit=True), names)
+    exec(
+        compile(
+            page_of(name, place), f"docs/adapters/{name}.md", "exec", dont_inherit=True
+        ),
+        names,
+    )
     return names

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from adapted import animals, make_bundle, png
 
-from leverplus.selector.selector import Selector
+from leverplus.bundle.bundle import TRUST
+from leverplus.bundle.selector import Selector
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundles of these tests name an embedder of their own."""
+    monkeypatch.setenv(TRUST, "plain_words")
 
 
 @pytest.fixture
@@ -35,7 +42,10 @@ def text_selector(text_folder: Path) -> Selector:
 @pytest.fixture
 def mixed_selector(tmp_path: Path) -> Selector:
     """The same questions, every second one with a picture."""
-    rows = [row if place % 2 else {**row, "image": None} for place, row in enumerate(animals())]
+    rows = [
+        row if place % 2 else {**row, "image": None}
+        for place, row in enumerate(animals())
+    ]
     return Selector.load(make_bundle(tmp_path / "mixed-bundle", rows))
 
 

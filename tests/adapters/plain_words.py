@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leverplus.embedders.base import Vectors
-from leverplus.types import Item
+from leverplus.data.types import Item
+from leverplus.encode.base import Vectors
 
 WIDTH = 16
 
@@ -35,5 +35,10 @@ class WordEmbedder:
 
     def embed(self, items: Sequence[Item], task: Any) -> Vectors:
         text = np.stack([vector_of(item.question) for item in items])  # (N, WIDTH)
-        answer = np.stack([vector_of(item.answer) if item.answers else np.zeros(WIDTH) for item in items])
+        answer = np.stack(
+            [
+                vector_of(item.answer) if item.answers else np.zeros(WIDTH)
+                for item in items
+            ]
+        )
         return Vectors(None, text, answer.astype(np.float32))

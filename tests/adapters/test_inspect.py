@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapted import ASKED, answer_of, by_hand, colour_at, png, rgb, run_page
+from adapted import (
+    ASKED,
+    TURN_ROLES,
+    answer_of,
+    by_hand,
+    colour_at,
+    encoded,
+    rgb,
+    run_page,
+)
 
-pytest.importorskip("inspect_ai", reason="inspect-ai is not installed; type `make test-adapters`")
+pytest.importorskip(
+    "inspect_ai", reason="inspect-ai is not installed; type `make test-adapters`"
+)
 
 from inspect_ai import Task
 from inspect_ai import eval as evaluate
@@ -29,7 +40,8 @@ from inspect_ai.solver import SolverSpec, generate
 
 from leverplus.adapters.inspect import lever_demos
 
-pytestmark = pytest.mark.filterwarnings("default")  # the package's own warnings are not ours to mend
+# the package's own warnings are not ours to mend
+pytestmark = pytest.mark.filterwarnings("default")
 
 ASKED_OF_MODEL: list[list[Any]] = []
 
@@ -39,7 +51,9 @@ def recorder() -> Any:
     """A model that says "red"; `mockllm` would fetch a table of tokens to count with."""
 
     class Recorder(ModelAPI):  # type: ignore[misc, unused-ignore]
-        async def generate(self, input: Any, tools: Any, tool_choice: Any, config: GenerateConfig) -> ModelOutput:
+        async def generate(
+            self, input: Any, tools: Any, tool_choice: Any, config: GenerateConfig
+        ) -> ModelOutput:
             ASKED_OF_MODEL.append(list(input))
             return ModelOutput.from_content(self.model_name, "red")
 
@@ -49,64 +63,62 @@ def recorder() -> Any:
     return Recorder
 
 
-def ask(tmp_path: Path, solver: Any, sample: Sample) -> Any:
+def shown(tmp_path: Path, solver: Any, asked: Any) -> list[str]:
+    """The ids that a sample was shown, by its log."""
     ASKED_OF_MODEL.clear()
-    task = Task(dataset=[sample], solver=[solver, generate()] if callable(solver) else generate(), scorer=match())
     options = {} if callable(solver) else {"solver": solver}
-    logs = evaluate(task, model=get_model("recorder/one"), log_dir=str(tmp_path / "logs"), display="none", **options)
-    assert logs[0].status == "success", logs[0].error
-    return logs[0]
+    solvers = [solver, generate()] if callable(solver) else [generate()]
+    sample = Sample(input=asked, target="red")
+    (log,) = evaluate(
+        Task(dataset=[sample], solver=solvers, scorer=match()),
+        model=get_model("recorder/one"),
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+        **options,
+    )
+    assert log.status == "success", log.error
+    return list(log.samples[0].metadata["demonstrations"])
 
 
-def pictured(colour: str = "yellow") -> Sample:
-    url = "data:image/png;base64," + base64.b64encode(png(colour)).decode()
+def pictured(colour: str = "yellow") -> Any:
+    url = "data:image/png;base64," + encoded(colour)
     content = [ContentImage(image=url), ContentText(text=ASKED)]
-    return Sample(input=[ChatMessageUser(content=content)], target="red")
+    return [ChatMessageUser(content=content)]
 
 
-def test_the_model_sees_turns_with_pictures_and_the_log_names_them(folder: Path, tmp_path: Path) -> None:
-    log = ask(tmp_path, lever_demos(bundle=str(folder), shots=2), pictured())
+def test_the_model_sees_turns_with_pictures_and_the_log_names_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    place, expected = str(folder), by_hand(ASKED, 2)
+    assert shown(tmp_path, lever_demos(place, 2), pictured()) == expected
     turns = ASKED_OF_MODEL[0]
-    assert [turn.role for turn in turns] == ["user", "assistant", "user", "assistant", "user"]
-    chosen = [answer_of(name) for name in by_hand(ASKED, 2)]
+    assert [turn.role for turn in turns] == TURN_ROLES
+    chosen = [answer_of(name) for name in expected]
     assert [turn.text for turn in turns if turn.role == "assistant"] == chosen
-    urls = [turn.content[0].image for turn in turns if turn.role == "user"]
-    assert [colour_at(base64.b64decode(url.partition(",")[2])) for url in urls] == [*map(rgb, chosen), rgb("yellow")]
-    assert log.samples[0].metadata["demonstrations"] == by_hand(ASKED, 2)
-
-
-def test_a_question_without_a_picture_works(folder: Path, tmp_path: Path) -> None:
-    log = ask(tmp_path, lever_demos(bundle=str(folder)), Sample(input="the fish", target="red"))
-    assert log.samples[0].metadata["demonstrations"] == by_hand("the fish", 2)
+    urls = [turn.content[0].image.partition(",")[2] for turn in turns[::2]]
+    colours = [colour_at(base64.b64decode(url)) for url in urls]
+    assert colours == [*map(rgb, chosen), rgb("yellow")]
+    assert shown(tmp_path, lever_demos(place), "the fish") == by_hand("the fish", 2)
     assert ASKED_OF_MODEL[0][-1].text == "the fish"
-
-
-def test_a_sample_that_the_bundle_holds_is_not_shown_itself(folder: Path, tmp_path: Path) -> None:
-    log = ask(tmp_path, lever_demos(bundle=str(folder), shots=3), pictured("red"))
-    assert "dog" not in log.samples[0].metadata["demonstrations"]
-    log = ask(tmp_path, lever_demos(bundle=str(folder), shots=3, leave_out_itself=False), pictured("red"))
-    assert log.samples[0].metadata["demonstrations"][-1] == "dog"
-
-
-def test_no_shots_leaves_the_prompt_as_it_was(folder: Path, tmp_path: Path) -> None:
-    ask(tmp_path, lever_demos(bundle=str(folder), shots=0), pictured())
+    assert shown(tmp_path, lever_demos(place, 0), pictured()) == []
     assert len(ASKED_OF_MODEL[0]) == 1
 
 
-def test_the_entry_point_leads_to_the_solver() -> None:
-    from importlib.metadata import entry_points
+def test_a_sample_that_the_bundle_holds_is_not_shown_itself(
+    folder: Path, tmp_path: Path
+) -> None:
+    for leave_out in (True, False):
+        solver = lever_demos(str(folder), 3, leave_out_itself=leave_out)
+        assert ("dog" in shown(tmp_path, solver, pictured("red"))) is not leave_out
 
-    found = [point for point in entry_points(group="inspect_ai") if point.name == "leverplus"]
-    if not found:
-        pytest.skip("the installed package is from before its entry points; type `make test-adapters`")
-    assert found[0].load().lever_demos is lever_demos
 
-
-def test_it_is_found_by_the_name_that_a_command_line_gives(folder: Path, tmp_path: Path) -> None:
+def test_it_is_found_by_the_name_that_a_command_line_gives(
+    folder: Path, tmp_path: Path
+) -> None:
     given = {"bundle": str(folder), "shots": 2}
-    log = ask(tmp_path, SolverSpec(solver="leverplus/lever_generate", args=given, args_passed=given), pictured())
-    assert log.samples[0].metadata["demonstrations"] == by_hand(ASKED, 2)
-    assert len(ASKED_OF_MODEL[0]) == 5, "it takes the place of the task's own solver, so it asks the model itself"
+    spec = SolverSpec(solver="leverplus/lever_generate", args=given, args_passed=given)
+    assert shown(tmp_path, spec, pictured()) == by_hand(ASKED, 2)
+    assert len(ASKED_OF_MODEL[0]) == 5, "it takes the place of the task's own solver"
 
 
 def test_the_page_runs(reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import shutil
@@ -17,9 +18,17 @@ from typing import Any
 import pytest
 from tiny_world import TinyRun, tiny_arguments
 
-from leverplus.cli import main as entry
-from leverplus.cli.main import COMMANDS, command_module, families, main, overview, parse
-from leverplus.cli.select import _table as explained
+from leverplus import catalog
+from leverplus.cli.command import Outcome, explanations
+from leverplus.cli.main import (
+    COMMANDS,
+    add_command,
+    find_command,
+    main,
+    overview,
+    parse,
+)
+from leverplus.cli.use import explanation_lines
 
 Capture = pytest.CaptureFixture[str]
 
@@ -60,7 +69,6 @@ def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
         ["run", "world", "--colour", "red"],
         ["run", "--seed", "x"],
         ["run", "--seed", "-1"],
-        ["select", "runs/world"],
         ["world"],
         ["world", "ladder", "--world-seed", "-3"],
         ["check"],
@@ -82,14 +90,42 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: Capture) -> No
             "lever fit",
             "there is no option --cals; did you mean --calls?",
         ),
-        (["fit", "x", "--modl=m"], "lever fit", "there is no option --modl; did you mean --model?"),
-        (["fit", "x", "--model", "m", "--zzz"], "lever fit", "there is no option --zzz; `lever fit --help` lists all"),
-        (["fit", "x", "y", "--model", "m"], "lever fit", "not understood: y; `lever fit --help` lists"),
+        (
+            ["fit", "x", "--modl=m"],
+            "lever fit",
+            "there is no option --modl; did you mean --model?",
+        ),
+        (
+            ["fit", "x", "--model", "m", "--zzz"],
+            "lever fit",
+            "there is no option --zzz; `lever fit --help` lists all",
+        ),
+        (
+            ["fit", "x", "y", "--model", "m"],
+            "lever fit",
+            "not understood: y; `lever fit --help` lists",
+        ),
         (["fitt"], "lever", "there is no command 'fitt'; did you mean fit?"),
-        (["demos", "lsit", "b"], "lever demos", "there is no verb 'lsit'; did you mean list?"),
-        (["demos", "list", "b", "--jsno"], "lever demos list", "there is no option --jsno; did you mean --json?"),
-        (["plan-n", "--effect", "5%"], "lever plan-n", "argument --effect: '5%' is not a number; write 0.05"),
-        (["plan-n", "--effect", "x%"], "lever plan-n", "argument --effect: invalid float value: 'x%'"),
+        (
+            ["demos", "lsit", "b"],
+            "lever demos",
+            "there is no verb 'lsit'; did you mean list?",
+        ),
+        (
+            ["demos", "list", "b", "--jsno"],
+            "lever demos list",
+            "there is no option --jsno; did you mean --json?",
+        ),
+        (
+            ["plan-n", "--effect", "5%"],
+            "lever plan-n",
+            "argument --effect: '5%' is not a number; write 0.05",
+        ),
+        (
+            ["plan-n", "--effect", "x%"],
+            "lever plan-n",
+            "argument --effect: invalid float value: 'x%'",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -110,10 +146,14 @@ def test_an_option_may_be_shortened_and_a_value_may_begin_with_two_dashes() -> N
     assert (args.model, args.instruction) == ("m", "-- answer briefly")
 
 
-def test_a_problem_the_user_can_mend_is_exit_code_1_and_one_sentence(capsys: Capture, tmp_path: Path) -> None:
+def test_a_problem_the_user_can_mend_is_exit_code_1_and_one_sentence(
+    capsys: Capture, tmp_path: Path
+) -> None:
     assert "no recipe called 'wrold'" in sentence(capsys, ["run", "wrold"])
     assert "is not a run folder" in sentence(capsys, ["eval", str(tmp_path)])
-    assert "is neither a bundle nor a run folder" in sentence(capsys, ["select", str(tmp_path), "--question", "what"])
+    assert "is neither a bundle nor a run folder" in sentence(
+        capsys, ["select", str(tmp_path), "--question", "what"]
+    )
     assert "choose 2 to 4000" in sentence(capsys, ["world", "ladder", "--n", "1"])
     assert "name a writable .png" in sentence(
         capsys, ["world", "sample", "--n", "2", "--png", str(tmp_path / "a/b.png")]
@@ -127,28 +167,36 @@ def test_debug_shows_the_stack(tmp_path: Path) -> None:
         main(["--debug", "pool", str(tmp_path)])
 
 
-def test_ctrl_c_says_that_nothing_is_lost(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stopped:
-        @staticmethod
-        def add_arguments(parser: object) -> None: ...
+def test_ctrl_c_says_that_nothing_is_lost(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> Outcome:
+        raise KeyboardInterrupt
 
-        @staticmethod
-        def run(args: object) -> int:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(entry, "command_module", lambda command: Stopped)
+    monkeypatch.setattr("leverplus.cli.main.find_command", lambda _: stopped)
     assert main(["check"]) == 130
     assert "everything measured so far is kept" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_python_m_leverplus_is_lever() -> None:
-    for words, code in ((["--version"], 0), (["recipes", "nosuch"], 1), (["nosuch"], 2)):
-        done = subprocess.run([sys.executable, "-m", "leverplus", *words], capture_output=True, text=True, check=False)
+    for words, code in (
+        (["--version"], 0),
+        (["recipes", "nosuch"], 1),
+        (["nosuch"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "leverplus", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == code
         assert "lever" in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m leverplus.cli.main recipes world | head -n 1",
@@ -161,9 +209,13 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_a_folder_that_cannot_be_written_is_named_before_anything_is_computed(capsys: Capture, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_computed(
+    capsys: Capture, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    said = sentence(capsys, tiny_arguments(tmp_path / "file" / "run", tmp_path / "scores.db"))
+    said = sentence(
+        capsys, tiny_arguments(tmp_path / "file" / "run", tmp_path / "scores.db")
+    )
     assert "cannot write to" in said
     assert "--out DIR" in said
     assert not (tmp_path / "scores.db").exists()
@@ -172,10 +224,14 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_computed(ca
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_named(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
-    assert "cannot write to" in sentence(capsys, tiny_arguments(tmp_path / "locked" / "run", tmp_path / "scores.db"))
+    assert "cannot write to" in sentence(
+        capsys, tiny_arguments(tmp_path / "locked" / "run", tmp_path / "scores.db")
+    )
 
 
-def test_a_truncated_store_is_named_and_left_as_it_is(capsys: Capture, tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_a_truncated_store_is_named_and_left_as_it_is(
+    capsys: Capture, tiny_run: TinyRun, tmp_path: Path
+) -> None:
     whole, store = tmp_path / "whole.db", tmp_path / "scores.db"
     with closing(sqlite3.connect(tiny_run.store)) as source:
         source.execute("VACUUM INTO ?", [str(whole)])
@@ -186,7 +242,9 @@ def test_a_truncated_store_is_named_and_left_as_it_is(capsys: Capture, tiny_run:
     assert store.read_bytes() == half
 
 
-def test_a_store_that_is_something_else_is_named(capsys: Capture, tmp_path: Path) -> None:
+def test_a_store_that_is_something_else_is_named(
+    capsys: Capture, tmp_path: Path
+) -> None:
     store = tmp_path / "notes.txt"
     store.write_text("these are my notes, please keep them\n" * 200)
     said = sentence(capsys, tiny_arguments(tmp_path / "run", store))
@@ -195,13 +253,17 @@ def test_a_store_that_is_something_else_is_named(capsys: Capture, tmp_path: Path
 
 
 def test_a_folder_of_another_run_is_refused(capsys: Capture, tiny_run: TinyRun) -> None:
-    said = sentence(capsys, tiny_arguments(tiny_run.folder, tiny_run.store, "--seed", "3"))
+    said = sentence(
+        capsys, tiny_arguments(tiny_run.folder, tiny_run.store, "--seed", "3")
+    )
     assert "holds another run" in said
     assert "seed 0" in said
 
 
 def test_run_prints_one_object_that_is_eval_json(tiny_run: TinyRun) -> None:
-    assert one_object(tiny_run.printed) == json.loads((tiny_run.folder / "eval.json").read_text())
+    assert one_object(tiny_run.printed) == json.loads(
+        (tiny_run.folder / "eval.json").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -222,17 +284,30 @@ def test_every_stage_can_be_run_alone_and_prints_one_object(
     assert {key: facts[key] for key in expected} == expected
 
 
-def test_select_prints_the_demonstrations(capsys: Capture, tiny_run: TinyRun, tmp_path: Path) -> None:
-    from leverplus.tasks.world import WorldTask
+def test_select_prints_the_demonstrations(
+    capsys: Capture, tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    from leverplus_lab.world.task import WorldTask
 
     task, path = WorldTask(0), tmp_path / "query.png"
     task.image(task.items("test")[0]).save(path)
-    arguments = ["select", str(tiny_run.folder), "--image", str(path), "--question", "what does it like", "-k", "2"]
+    arguments = [
+        "select",
+        str(tiny_run.folder),
+        "--image",
+        str(path),
+        "--question",
+        "what does it like",
+        "-k",
+        "2",
+    ]
     assert main([*arguments, "--json"]) == 0
     demos = one_object(capsys.readouterr().out)["demos"]
     assert [set(demo) for demo in demos] == [{"id", "question", "answer", "image"}] * 2
     assert main(arguments) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [demo["id"] for demo in demos]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        demo["id"] for demo in demos
+    ]
 
 
 def test_recipes_are_listed_and_printed(capsys: Capture) -> None:
@@ -264,55 +339,80 @@ def test_check_says_that_a_recipe_is_well_or_all_that_is_wrong(capsys: Capture) 
 def test_check_names_known_mistakes(capsys: Capture) -> None:
     sick = ["--set", 'train.stages=["grpo"]', "--set", "grpo.kl=k3_inverted"]
     assert main(["check", "world", *sick]) == 0
-    assert 'grpo.kl = "k3_inverted" reproduces a known mistake on purpose' in capsys.readouterr().out
+    assert (
+        'grpo.kl = "k3_inverted" reproduces a known mistake on purpose'
+        in capsys.readouterr().out
+    )
 
 
-def test_an_explanation_shows_questions_and_says_what_its_label_is() -> None:
+def test_an_explanation_shows_questions_and_says_what_its_terms_are() -> None:
     terms = dict.fromkeys(("score", "label", "effect", "similarity", "interaction"))
-    candidate = {"place": 1, "id": "d7", "answer": "cat", "question": f"what is {'very ' * 20}small", **terms}
+    question = f"what is {'very ' * 20}small"
+    candidate = {"place": 1, "id": "d7", "answer": "cat", "question": question, **terms}
     found = {"candidates": [candidate], "nearest_would_show": ["d7"]}
-    for arm, meaning in (("nearest_text", "share of the most similar examples' votes"), ("effects", "what labels add")):
-        _, head, row, legend, _ = explained({"arm": arm, **found})
-        assert head.split()[-2:] == ["answer", "question"]
-        assert row.endswith("cat     what is very very very very very very very...")
-        assert legend.startswith(f"label: {meaning}")
-        assert " or what" not in legend
+    told = {"arm": "nearest_text", "goes_by": "likeness", **found}
+    _, head, row, legend, _ = explanation_lines(told)
+    assert head.split()[-2:] == ["answer", "question"]
+    assert row.endswith("cat     what is very very very very very very very...")
+    assert legend.startswith("label: what labels add")
 
 
-def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Every argument of a command and of its verbs, but for -h."""
-    found = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb in action.choices.values():
-                found += arguments_of(verb)
-        elif not isinstance(action, argparse._HelpAction):
-            found.append(action)
-    return found
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_argument_says_what_it_is_for(command: str) -> None:
+@pytest.mark.parametrize("name", catalog.COMMANDS)
+def test_every_argument_is_explained_and_every_command_prints_json(name: str) -> None:
+    """The lines of a docstring belong to the parameters in their order."""
+    command = find_command(name)
+    parameters = [
+        parameter
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name not in ("json", "store")
+    ]
+    lines = explanations(command)
+    assert len(lines) == len(parameters)
+    for parameter, line in zip(parameters, lines, strict=True):
+        words, _, meaning = line.partition(": ")
+        assert meaning
+        flags = [word for word in words.split() if word.startswith("--")]
+        option = f"--{parameter.name.rstrip('_').replace('_', '-')}"
+        assert flags == ([option] if parameter.kind is parameter.KEYWORD_ONLY else [])
     parser = argparse.ArgumentParser()
-    command_module(command).add_arguments(parser)
-    silent = [action.option_strings or action.dest for action in arguments_of(parser) if not action.help]
-    assert silent == []
+    add_command(parser, name)
+    assert any("--json" in action.option_strings for action in parser._actions)
 
 
 def test_the_overview_names_every_command_once_with_its_line() -> None:
     text = overview()
     for name, line in COMMANDS.items():
         assert text.count(f"  {name:<11} {line}\n") == 1
-    assert sorted(name for names in families().values() for name in names) == sorted(COMMANDS)
+    assert {row.partition(" ")[0] for row in catalog.COMMANDS} == set(COMMANDS)
 
 
-def test_an_explanation_says_for_every_way_of_choosing_what_it_goes_by() -> None:
-    from leverplus.cli.select import RANKS_BY, _table
-    from leverplus.selector.choose import ARMS
+def test_an_explanation_says_what_a_way_of_choosing_goes_by() -> None:
 
-    assert set(ARMS) <= set(RANKS_BY)
-    terms = {"score": 0.0, "label": 1.0, "effect": None, "similarity": 0.3, "interaction": None}
-    candidate = {"id": "a", "place": 1, "question": "what is it", "answer": "cat", **terms}
-    lines = _table({"arm": "random", "candidates": [candidate], "nearest_would_show": ["b"]})
-    assert lines[0] == "chosen by random: chance, so every score is 0"
+    from leverplus.arms.spec import arm_class, known_arms
+
+    for name in known_arms():
+        assert arm_class(name).says
+        assert arm_class(name).title
+    terms = {
+        "score": 0.0,
+        "label": 1.0,
+        "effect": None,
+        "similarity": 0.3,
+        "interaction": None,
+    }
+    candidate = {
+        "id": "a",
+        "place": 1,
+        "question": "what is it",
+        "answer": "cat",
+        **terms,
+    }
+    found = {
+        "arm": "random",
+        "goes_by": "chance",
+        "candidates": [candidate],
+        "nearest_would_show": ["b"],
+    }
+    lines = explanation_lines(found)
+    assert lines[0] == "chosen by random: chance"
     assert lines[-1] == "the most similar examples would be: b"

@@ -6,11 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
-from leverplus.cli import main as entry
+from leverplus.cli.command import Outcome
 from leverplus.cli.console import Bars
 from leverplus.cli.main import main
 from leverplus.errors import LeverError, RecipeError, plain
@@ -18,34 +17,42 @@ from leverplus.errors import LeverError, RecipeError, plain
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\rfoo\u202eoof\ud800[/bold]"
 
 
-def command(run) -> SimpleNamespace:
-    return SimpleNamespace(add_arguments=lambda parser: None, run=run)
+FIND = "leverplus.cli.main.find_command"
 
 
 @pytest.fixture
 def heard() -> Iterator[None]:
     """Signals as a terminal leaves them: whoever starts the tests behind `nohup` or in the background ignores some."""
     usual = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    before = {
+        number: signal.signal(number, handler) for number, handler in usual.items()
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_ends_with_one_sentence_and_the_usual_exit_code(name, code, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
+)
+def test_a_signal_ends_with_one_sentence_and_the_usual_exit_code(
+    name, code, capsys, monkeypatch
+) -> None:
     before = signal.getsignal(signal.Signals[name])
 
-    def run(_args: object) -> int:
+    def run() -> Outcome:
         os.kill(os.getpid(), signal.Signals[name])
         signal.pause()
-        return 0
+        return Outcome(None)
 
-    monkeypatch.setattr(entry, "command_module", lambda _: command(run))
+    monkeypatch.setattr(FIND, lambda _: run)
     assert main(["check"]) == code
     said = capsys.readouterr().err
-    assert f"stopped by {name}; everything measured so far is kept. Type the same command to go on." in said
+    assert (
+        f"stopped by {name}; everything measured so far is kept. Type the same command to go on."
+        in said
+    )
     assert said.count("lever:") == 1
     assert signal.getsignal(signal.Signals[name]) == before
 
@@ -55,18 +62,18 @@ def test_a_signal_that_is_ignored_stays_ignored(monkeypatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
 
-        def run(_args: object) -> int:
+        def run() -> Outcome:
             os.kill(os.getpid(), signal.SIGHUP)
-            return 7
+            return Outcome(None, code=7)
 
-        monkeypatch.setattr(entry, "command_module", lambda _: command(run))
+        monkeypatch.setattr(FIND, lambda _: run)
         assert main(["check"]) == 7
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
 def test_a_command_in_another_thread_leaves_signals_alone(monkeypatch) -> None:
-    monkeypatch.setattr(entry, "command_module", lambda _: command(lambda _args: 5))
+    monkeypatch.setattr(FIND, lambda _: lambda: Outcome(None, code=5))
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(main(["check"])))
     thread.start()
@@ -75,10 +82,10 @@ def test_a_command_in_another_thread_leaves_signals_alone(monkeypatch) -> None:
 
 
 def test_terminal_escapes_never_reach_the_terminal(capsys, monkeypatch) -> None:
-    def run(_args: object) -> int:
+    def run() -> Outcome:
         raise LeverError(f"the server says {HOSTILE}")
 
-    monkeypatch.setattr(entry, "command_module", lambda _: command(run))
+    monkeypatch.setattr(FIND, lambda _: run)
     assert main(["check"]) == 1
     bars = Bars()
     bars.say(HOSTILE)
@@ -96,11 +103,13 @@ def test_plain_text_is_left_as_it_is() -> None:
 
 
 @pytest.mark.usefixtures("heard")
-def test_a_signal_while_the_command_is_still_being_loaded_ends_with_the_same_sentence(capsys, monkeypatch) -> None:
+def test_a_signal_while_the_command_is_still_being_loaded_ends_with_the_same_sentence(
+    capsys, monkeypatch
+) -> None:
     def load(_name: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
 
-    monkeypatch.setattr(entry, "command_module", load)
+    monkeypatch.setattr(FIND, load)
     assert main(["check", "world"]) == 130
     assert "stopped by SIGINT" in capsys.readouterr().err

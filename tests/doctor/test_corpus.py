@@ -7,34 +7,26 @@ from pathlib import Path
 import pytest
 from benchmarking import load_benchmark
 
-pytestmark = pytest.mark.slow
-
 corpus = load_benchmark("doctor_corpus")
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    return corpus.judge_corpus()
+@pytest.mark.parametrize(
+    "part", ["library", pytest.param("invented", marks=pytest.mark.slow)]
+)
+def test_the_planted_cause_is_named_first_in_every_form(part) -> None:
+    verdicts = list(corpus.judge(part))
+    assert len(verdicts) > 80
+    assert [verdict for verdict in verdicts if not verdict.right] == []
 
 
-@pytest.mark.parametrize("half", corpus.HALVES)
-def test_the_planted_cause_is_named_first_in_nine_of_ten_logs(verdicts, half):
-    own = [verdict for verdict in verdicts if verdict.half == half]
-    wrong = [verdict for verdict in own if not verdict.right]
-    assert len(own) > 150
-    assert len(wrong) <= 0.1 * len(own), wrong
-
-
-def test_no_healthy_log_raises_an_error_or_a_warning(verdicts):
-    healthy = [verdict for verdict in verdicts if verdict.cause in corpus.SILENT]
-    assert {verdict.form for verdict in healthy} == {verdict.form for verdict in verdicts}
-    assert [verdict for verdict in healthy if not verdict.right] == []
-
-
-def test_the_page_shows_the_table_that_the_corpus_gives(verdicts):
+@pytest.mark.slow
+def test_nine_of_ten_causes_are_named_first_and_healthy_logs_are_healthy() -> None:
+    verdicts = [*corpus.judge("tuned"), *corpus.judge("heldout")]
+    wrong = [verdict for verdict in verdicts if not verdict.right]
+    for half in corpus.HALVES:
+        own = [verdict.right for verdict in verdicts if verdict.part == half]
+        assert len(own) > 150
+        assert sum(own) >= 0.9 * len(own), wrong
+    assert [own for own in wrong if own.cause in ("healthy", "seeds_agree")] == []
     assert corpus.table(verdicts) in PAGE.read_text(encoding="utf-8")
-
-
-def test_the_corpus_is_small():
-    assert sum(path.stat().st_size for path in corpus.CORPUS.iterdir()) < 1_500_000

@@ -35,17 +35,44 @@ def candidate(pointer: list[int], accuracy: float, **fields: Any) -> dict[str, A
 
 
 def rl_global() -> dict[str, Any]:
-    gen = {"max_new_tokens": 5, "num_beams": 3, "length_penalty": 0.0, "min_new_tokens": 0, "do_sample": False}
-    query = {"query_id": 4711, "question_id": 2971475, "image_id": 297147, "question": "What sport is this?"}
-    answers = {"gt_answers_raw": ["Tennis", "tennis", "golf"], "gt_answers_norm": ["tennis", "tennis", "golf"]}
+    gen = {
+        "max_new_tokens": 5,
+        "num_beams": 3,
+        "length_penalty": 0.0,
+        "min_new_tokens": 0,
+        "do_sample": False,
+    }
+    query = {
+        "query_id": 4711,
+        "question_id": 2971475,
+        "image_id": 297147,
+        "question": "What sport is this?",
+    }
+    answers = {
+        "gt_answers_raw": ["Tennis", "tennis", "golf"],
+        "gt_answers_norm": ["tennis", "tennis", "golf"],
+    }
     return {
         "_meta": {"strict_eval": True, "task_gen_args": gen},
         "4711": {
             "query": {**query, **answers},
             "pointer_candidates": [
                 candidate([88, 1203], 1.0),
-                candidate([1203, 88], 0.6, gen_method="sample", temperature=1.3, logprob_score=-18.25),
-                candidate([5, 640], 0.0, gen_method="random", beam_rank=None, logprob_score=None, similarity_score=0.5),
+                candidate(
+                    [1203, 88],
+                    0.6,
+                    gen_method="sample",
+                    temperature=1.3,
+                    logprob_score=-18.25,
+                ),
+                candidate(
+                    [5, 640],
+                    0.0,
+                    gen_method="random",
+                    beam_rank=None,
+                    logprob_score=None,
+                    similarity_score=0.5,
+                ),
             ],
         },
         "12": {
@@ -61,7 +88,9 @@ def rl_local() -> dict[str, Any]:
     for key, entry in value.items():
         if key == "_meta":
             continue
-        used = sorted({n for row in entry["pointer_candidates"] for n in row["pointer"]})
+        used = sorted(
+            {n for row in entry["pointer_candidates"] for n in row["pointer"]}
+        )
         pool = used + list(range(2000, 2064))[: 64 - len(used)]
         entry["candidate_pool_ids"] = pool
         for row in entry["pointer_candidates"]:
@@ -77,7 +106,11 @@ def beam() -> dict[str, Any]:
             "score_list": [0.0461, 0.0449, 0.0373],
             "shot_scores": [[0.031, 0.0461], [0.031, 0.0449], [0.028, 0.0373]],
             "beams": [
-                {"shots": [{"id": 1203, "score": 0.031}], "final_score": 0.0461, "full_sequence": [88, 1203, 4711]}
+                {
+                    "shots": [{"id": 1203, "score": 0.031}],
+                    "final_score": 0.0461,
+                    "full_sequence": [88, 1203, 4711],
+                }
             ],
             "few_shot_num": 2,
         },
@@ -97,7 +130,18 @@ def metrics() -> dict[str, Any]:
     }  # fmt: skip
 
 
-RECURRENT = ("gru", "mmr", "additive", "bilinear", "pool", "topics", "volume", "refine", "refine_mlp", "stop")
+RECURRENT = (
+    "gru",
+    "mmr",
+    "additive",
+    "bilinear",
+    "pool",
+    "topics",
+    "volume",
+    "refine",
+    "refine_mlp",
+    "stop",
+)
 """Variants that remember picks by a recurrent cell and have a vector for each step."""
 
 
@@ -110,7 +154,9 @@ class OldSelector(nn.Module):
     v4-8 has no state: all picks at once.
     """
 
-    def __init__(self, width: int = 24, hidden: int = 16, layers: int = 1, *, variant: str = "") -> None:
+    def __init__(
+        self, width: int = 24, hidden: int = 16, layers: int = 1, *, variant: str = ""
+    ) -> None:
         super().__init__()
         self.variant = variant
         self.input_proj = nn.Linear(width, hidden, bias=False)
@@ -124,7 +170,9 @@ class OldSelector(nn.Module):
             self.query_update_gate = nn.Linear(2 * hidden, hidden)
         if variant in RECURRENT:
             self.decoder_gru = nn.GRUCell(hidden, hidden)
-            self.step_emb = nn.Embedding(8 if variant in ("topics", "volume") else 2, hidden)
+            self.step_emb = nn.Embedding(
+                8 if variant in ("topics", "volume") else 2, hidden
+            )
         self._add_parts(hidden)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.3)
@@ -133,8 +181,12 @@ class OldSelector(nn.Module):
         if self.variant in ("mmr", "pool"):
             self.div_lambda = nn.Parameter(torch.zeros(2))
         if self.variant == "pool":
-            layer = nn.TransformerEncoderLayer(hidden, 1, 4 * hidden, 0.5, "gelu", batch_first=True, norm_first=True)
-            self.cand_encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+            layer = nn.TransformerEncoderLayer(
+                hidden, 1, 4 * hidden, 0.5, "gelu", batch_first=True, norm_first=True
+            )
+            self.cand_encoder = nn.TransformerEncoder(
+                layer, 1, enable_nested_tensor=False
+            )
         if self.variant == "additive":
             self.attn_Wq = nn.Linear(hidden, hidden)
             self.attn_Wc = nn.Linear(hidden, hidden, bias=False)
@@ -162,7 +214,10 @@ class OldSelector(nn.Module):
             self.refine_score = nn.Linear(hidden, 1)  # made and never used
         if self.variant == "refine_mlp":
             self.refine_mlp = nn.Sequential(
-                nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, 1)
+                nn.Linear(2 * hidden, hidden),
+                nn.ReLU(),
+                nn.Dropout(0.5),
+                nn.Linear(hidden, 1),
             )
         if self.variant == "stop":
             self.stop_token = nn.Parameter(torch.zeros(1, hidden))
@@ -172,51 +227,86 @@ class OldSelector(nn.Module):
         q, c = self.input_proj(query).unsqueeze(1), self.input_proj(pool)
         if self.variant == "pool":
             c = self.cand_encoder(c)
-        for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
+        for attention, norm in zip(
+            self.cross_attn_layers, self.attn_norms, strict=True
+        ):
             q = norm(q + attention(q, c, c, need_weights=False)[0])
-        u, v = F.normalize(self.query_proj(q.squeeze(1)), dim=-1), F.normalize(self.cand_proj(c), dim=-1)
+        u, v = (
+            F.normalize(self.query_proj(q.squeeze(1)), dim=-1),
+            F.normalize(self.cand_proj(c), dim=-1),
+        )
         self.first = u
         if self.variant == "stop":  # STOP is one candidate more, the last one
-            v = torch.cat([v, F.normalize(self.stop_token, dim=-1).expand(len(v), 1, -1)], dim=1)
+            v = torch.cat(
+                [v, F.normalize(self.stop_token, dim=-1).expand(len(v), 1, -1)], dim=1
+            )
         used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
         for step in range(labels.shape[1]):
-            steps.append(self._logits(u, v, labels, step, used).masked_fill(used, -100.0))
+            steps.append(
+                self._logits(u, v, labels, step, used).masked_fill(used, -100.0)
+            )
             used = used.scatter(1, labels[:, step : step + 1], True)
             chosen = v[torch.arange(len(v)), labels[:, step]]
             if self.variant == "gate":
-                gate = torch.sigmoid(self.query_update_gate(torch.cat([u, chosen], dim=-1)))
+                gate = torch.sigmoid(
+                    self.query_update_gate(torch.cat([u, chosen], dim=-1))
+                )
                 u = F.normalize(gate * u + (1 - gate) * chosen, dim=-1)
             elif self.variant in RECURRENT:
                 u = F.normalize(self.decoder_gru(chosen, u), dim=-1)
         return torch.stack(steps, dim=1)
 
-    def _logits(self, u: Tensor, v: Tensor, labels: Tensor, step: int, used: Tensor) -> Tensor:
+    def _logits(
+        self, u: Tensor, v: Tensor, labels: Tensor, step: int, used: Tensor
+    ) -> Tensor:
         if self.variant == "slots":
-            return (v @ self._slots(u, v, labels.shape[1])[:, step].unsqueeze(-1)).squeeze(-1) / 0.1
+            return (
+                v @ self._slots(u, v, labels.shape[1])[:, step].unsqueeze(-1)
+            ).squeeze(-1) / 0.1
         if self.variant in RECURRENT:
             u = F.normalize(u + self.step_emb.weight[step], dim=-1)
         if self.variant == "additive":
             joined = torch.tanh(self.attn_Wq(u).unsqueeze(1) + self.attn_Wc(v))
             return self.attn_v(joined).squeeze(-1) / 0.1
         if self.variant == "bilinear":
-            return self.bilinear(u.unsqueeze(1).expand_as(v).contiguous(), v).squeeze(-1) / 0.1
+            return (
+                self.bilinear(u.unsqueeze(1).expand_as(v).contiguous(), v).squeeze(-1)
+                / 0.1
+            )
         logits = (v @ u.unsqueeze(-1)).squeeze(-1) / 0.1
         if self.variant.startswith("refine"):
             return self._refined(u, v, logits.masked_fill(used, -100.0))
         if step == 0:
             return logits
-        earlier = torch.gather(v, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, v.shape[-1]))
+        earlier = torch.gather(
+            v, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, v.shape[-1])
+        )
         if self.variant in ("mmr", "pool"):
-            logits = logits - F.softplus(self.div_lambda[step]) * (v @ earlier.mT).max(-1).values
+            logits = (
+                logits
+                - F.softplus(self.div_lambda[step]) * (v @ earlier.mT).max(-1).values
+            )
         if self.variant == "topics":
-            topics = torch.softmax(v @ F.normalize(self.topic_prototypes, dim=-1).T, dim=-1)  # (B, K, M)
-            shown = torch.gather(topics, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, topics.shape[-1]))
+            topics = torch.softmax(
+                v @ F.normalize(self.topic_prototypes, dim=-1).T, dim=-1
+            )  # (B, K, M)
+            shown = torch.gather(
+                topics,
+                1,
+                labels[:, :step].unsqueeze(-1).expand(-1, -1, topics.shape[-1]),
+            )
             covered = shown.sum(1).clamp(max=1.0)
             need = torch.softmax(self.query_topic_head(self.first), dim=-1)
-            logits = logits + F.softplus(self.cover_lambda) * (topics * (need * (1 - covered)).unsqueeze(1)).sum(-1)
+            logits = logits + F.softplus(self.cover_lambda) * (
+                topics * (need * (1 - covered)).unsqueeze(1)
+            ).sum(-1)
         if self.variant == "volume":
             features = F.normalize(self.dpp_proj(v), dim=-1)
-            shown = torch.gather(features, 1, labels[:, :step].unsqueeze(-1).expand(-1, -1, features.shape[-1]))
+            shown = torch.gather(
+                features,
+                1,
+                labels[:, :step].unsqueeze(-1).expand(-1, -1, features.shape[-1]),
+            )
             likest = (features @ shown.mT).max(-1).values
             gain = torch.log(1e-6 + 1 - likest.square().clamp(max=0.999))
             logits = logits + F.softplus(self.dpp_lambda) * gain
@@ -224,19 +314,27 @@ class OldSelector(nn.Module):
 
     def _slots(self, u: Tensor, v: Tensor, count: int) -> Tensor:
         slots = u.unsqueeze(1) + self.slot_emb.weight[:count]
-        for attention, norm in zip(self.slot_self_attn_layers, self.slot_norms, strict=True):
+        for attention, norm in zip(
+            self.slot_self_attn_layers, self.slot_norms, strict=True
+        ):
             slots = norm(slots + attention(slots, slots, slots, need_weights=False)[0])
-        slots = self.slot_cand_norm(slots + self.slot_cand_attn(slots, v, v, need_weights=False)[0])
+        slots = self.slot_cand_norm(
+            slots + self.slot_cand_attn(slots, v, v, need_weights=False)[0]
+        )
         return F.normalize(slots, dim=-1)
 
     def _refined(self, u: Tensor, v: Tensor, cheap: Tensor) -> Tensor:
         best = cheap.topk(8, dim=-1).indices
         near = torch.gather(v, 1, best.unsqueeze(-1).expand(-1, -1, v.shape[-1]))
         if self.variant == "refine":
-            looked = self.refine_norm(u.unsqueeze(1) + self.refine_attn(u.unsqueeze(1), near, near)[0])
+            looked = self.refine_norm(
+                u.unsqueeze(1) + self.refine_attn(u.unsqueeze(1), near, near)[0]
+            )
             second = (near @ F.normalize(looked, dim=-1).mT).squeeze(-1)
         else:
-            second = self.refine_mlp(torch.cat([u.unsqueeze(1).expand_as(near), near], dim=-1)).squeeze(-1)
+            second = self.refine_mlp(
+                torch.cat([u.unsqueeze(1).expand_as(near), near], dim=-1)
+            ).squeeze(-1)
         return torch.full_like(cheap, -100.0).scatter(1, best, second / 0.1)
 
 
@@ -258,13 +356,21 @@ class OldBiEncoder(nn.Module):
             nn.init.normal_(parameter, std=0.3)
 
     def forward(self, query: Tensor, pool: Tensor, labels: Tensor) -> Tensor:
-        u, v = F.normalize(self.query_proj(query), dim=-1), F.normalize(self.cand_proj(pool), dim=-1)
+        u, v = (
+            F.normalize(self.query_proj(query), dim=-1),
+            F.normalize(self.cand_proj(pool), dim=-1),
+        )
         used, steps = torch.zeros(v.shape[:2], dtype=torch.bool), []
         share = torch.sigmoid(self.query_update_weight)
         for step in range(labels.shape[1]):
-            steps.append(((v @ u.unsqueeze(-1)).squeeze(-1) / 0.5).masked_fill(used, -100.0))
+            steps.append(
+                ((v @ u.unsqueeze(-1)).squeeze(-1) / 0.5).masked_fill(used, -100.0)
+            )
             used = used.scatter(1, labels[:, step : step + 1], True)
-            u = F.normalize(share * u + (1 - share) * v[torch.arange(len(v)), labels[:, step]], dim=-1)
+            u = F.normalize(
+                share * u + (1 - share) * v[torch.arange(len(v)), labels[:, step]],
+                dim=-1,
+            )
         return torch.stack(steps, dim=1)
 
 
@@ -272,9 +378,13 @@ def convert_like_the_earlier_script(state: dict[str, Tensor]) -> dict[str, Any]:
     """ "v2 format" with the renaming that later code cannot read, first layer only."""
     out = {}
     for name, tensor in state.items():
-        if any(part in name for part in ("layers.1.", "layers.2.", "norms.1.", "norms.2.")):
+        if any(
+            part in name for part in ("layers.1.", "layers.2.", "norms.1.", "norms.2.")
+        ):
             continue
-        new = name.replace("cross_attn_layers.0.", "cross_attn.").replace("attn_norms.0.", "attn_norm.")
+        new = name.replace("cross_attn_layers.0.", "cross_attn.").replace(
+            "attn_norms.0.", "attn_norm."
+        )
         out[f"lever_lm.pointer_selector.{new}"] = tensor
     return {
         "epoch": 4,
@@ -289,6 +399,8 @@ def identical(left: Any, right: Any) -> bool:
     """Whether two checkpoints hold the same keys, plain values and tensors, bit for bit."""
     if isinstance(left, dict):
         return (
-            isinstance(right, dict) and left.keys() == right.keys() and all(identical(left[k], right[k]) for k in left)
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(identical(left[k], right[k]) for k in left)
         )
     return torch.equal(left, right) if isinstance(left, Tensor) else bool(left == right)

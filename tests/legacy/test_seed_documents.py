@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.doctor.examine import examine
-from leverplus.doctor.findings import Finding
-from leverplus.doctor.read import read_target
+from leverplus_doctor.check import Finding, examine
+from leverplus_doctor.read import read_target
 
 SHORT = Path(__file__).parent / "reports"
 LONG = Path(__file__).parents[2].parent / "shared" / "seeds"
@@ -26,7 +25,9 @@ Findings = Callable[[str], dict[str, Finding]]
 def findings(request: pytest.FixtureRequest) -> Findings:
     """What is found in a report, by its code."""
     if request.param == "long" and not LONG.is_dir():
-        pytest.skip("the long reports are not beside the repository; the short ones were read")
+        pytest.skip(
+            "the long reports are not beside the repository; the short ones were read"
+        )
 
     def found(name: str) -> dict[str, Finding]:
         if request.param == "short":
@@ -38,7 +39,9 @@ def findings(request: pytest.FixtureRequest) -> Findings:
     return found
 
 
-def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch(findings: Findings) -> None:
+def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch(
+    findings: Findings,
+) -> None:
     found = findings("first")
     assert set(found) == {
         "kl_at_start",
@@ -57,7 +60,8 @@ def test_the_first_names_the_reference_problem_and_the_wrong_thing_to_watch(find
     assert set(first.consequences) >= {"kl_weight_on_rails", "kl_collapsed"}
     assert "cross-entropy" in found["selected_by_loss"].title
     noise = found["difference_inside_noise"]
-    assert (noise.evidence["n"], noise.evidence["settled"]) == (200, 0)
+    # the long one prints RCE-only too, whose -11.9 points at four shots stand
+    assert (noise.evidence["n"], noise.evidence["settled"]) in ((200, 0), (200, 1))
 
 
 def test_the_second_finds_what_its_ten_plans_overlooked(findings: Findings) -> None:
@@ -88,31 +92,57 @@ def test_the_second_finds_what_its_ten_plans_overlooked(findings: Findings) -> N
     assert found["identical_picks"].evidence["identical"] == 1.0
     assert "plan 7.1, plan 7.2 are one experiment" in found["same_run_twice"].title
     assert found["same_run_twice"].evidence["spread_at_1_shot"] == pytest.approx(0.006)
-    assert "plan 5+8 epoch 50 is digit-identical to plan 5 epoch 50" in found["identical_rows"].title
+    assert (
+        "plan 5+8 epoch 50 is digit-identical to plan 5 epoch 50"
+        in found["identical_rows"].title
+    )
     best = found["claimed_best_is_not"].evidence
     assert (best["claimed_epoch"], best["best_epoch"]) == (2, 1)
     assert (best["claimed"], best["best"]) == (5.14132, 5.13576)
     noise = found["difference_inside_noise"]
     assert "plan 5 +0.38 is within noise" in noise.title
-    assert (noise.evidence["n"], noise.evidence["comparisons"], noise.evidence["settled"]) == (800, 32, 0)
+    assert (
+        noise.evidence["n"],
+        noise.evidence["comparisons"],
+        noise.evidence["settled"],
+    ) == (800, 32, 0)
     assert found["kl_at_start"].evidence["trainings"] == 4
 
 
-def test_the_third_compares_without_saying_on_how_many_items(findings: Findings) -> None:
+def test_the_third_compares_without_saying_on_how_many_items(
+    findings: Findings,
+) -> None:
     assert set(findings("third")) == {"comparison_without_n"}
 
 
 def test_the_fourth_measures_on_the_first_items_of_a_file(findings: Findings) -> None:
     found = findings("fourth")
-    assert set(found) == {"batch_of_one", "accuracy_falls_with_n", "difference_inside_noise", "missing_anchors"}
+    assert set(found) == {
+        "batch_of_one",
+        "accuracy_falls_with_n",
+        "difference_inside_noise",
+        "missing_anchors",
+    }
     noise = found["difference_inside_noise"]
     assert (noise.evidence["n"], noise.evidence["settled"]) == (200, 0)
     assert noise.evidence["largest_diff"] == pytest.approx(-0.057)
-    assert "Accuracy falls as n grows, at 4 numbers of shots" in found["accuracy_falls_with_n"].title
+    assert (
+        "Accuracy falls as n grows, at 4 numbers of shots"
+        in found["accuracy_falls_with_n"].title
+    )
 
 
-def test_the_fifth_wants_a_larger_learning_rate_where_there_is_no_signal(findings: Findings) -> None:
+def test_the_fifth_wants_a_larger_learning_rate_where_there_is_no_signal(
+    findings: Findings,
+) -> None:
     found = findings("fifth")
-    assert set(found) == {"advantage_std_tiny", "comparison_without_n", "learning_rate_without_signal"}
-    assert found["learning_rate_without_signal"].code in found["advantage_std_tiny"].consequences
+    assert set(found) == {
+        "advantage_std_tiny",
+        "comparison_without_n",
+        "learning_rate_without_signal",
+    }
+    assert (
+        found["learning_rate_without_signal"].code
+        in found["advantage_std_tiny"].consequences
+    )
     assert "cannot mend missing signal" in found["learning_rate_without_signal"].title

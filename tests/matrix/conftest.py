@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent / "embedders"))  # tiny_networks
+sys.path.append(str(Path(__file__).parent.parent / "encode"))  # tiny_networks
 
 from matrix_models import Asked, loaded_once, make_models
 

@@ -27,13 +27,17 @@ from matrix_models import Asked
 from matrix_recipes import Values, draw_recipe
 from matrix_tasks import DrawnTask, draw_task
 
-from leverplus.recipe.recipe import PLAIN
-from leverplus.recipe.training import SECTIONS
+from leverplus.learn.settings import SECTIONS
+from leverplus.run.recipe import PLAIN
 
-KEY = re.compile(rf"\b({'|'.join([*PLAIN, 'select', *SECTIONS])})\.[a-z_0-9]+|\[({'|'.join(SECTIONS)})\]")
+KEY = re.compile(
+    rf"\b({'|'.join([*PLAIN, 'select', *SECTIONS])})\.[a-z_0-9]+|\[({'|'.join(SECTIONS)})\]"
+)
 """How a message names a key of a recipe."""
 
-NAMES = re.compile(r"\bdata\.jsonl\b|\bp\d+\.(png|jpg)\b|\bsplit (train|dev|test)\b|--[a-z-]+\b")
+NAMES = re.compile(
+    r"\bdata\.jsonl\b|\bp\d+\.(png|jpg)\b|\bsplit (train|dev|test)\b|--[a-z-]+\b"
+)
 """How a message names a file of the case, a split of it, or an option to type."""
 
 
@@ -55,7 +59,12 @@ class Case:
         return self.folder / "drawn.toml"
 
     def command(self) -> list[str]:
-        paths = ["--out", str(self.folder / "run"), "--store", str(self.folder / "scores.db")]
+        paths = [
+            "--out",
+            str(self.folder / "run"),
+            "--store",
+            str(self.folder / "scores.db"),
+        ]
         return ["run", str(self.recipe), *paths, "--seed", str(self.seed % 3)]
 
     def describe(self) -> str:
@@ -126,7 +135,9 @@ def _type_outside(arguments: list[str]) -> tuple[int | None, str]:
     """Run `lever` as a process of its own."""
     words = [sys.executable, "-W", "error", "-m", "leverplus.cli.main", *arguments]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=HANGS, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=HANGS, check=False
+        )
     except subprocess.TimeoutExpired:
         return None, f"not done after {HANGS} s"
     text = done.stdout + done.stderr
@@ -136,7 +147,10 @@ def _type_outside(arguments: list[str]) -> tuple[int | None, str]:
 def _judge(case: Case, code: int | None, shown: str) -> Outcome:
     if code is None or "Traceback" in shown:
         return Outcome(case.seed, "failed", f"a traceback\n{shown}")
-    if re.search(r"\bwarning:|Warning\b", shown.replace("warning after", "").replace("warning before", "")):
+    if re.search(
+        r"\bwarning:|Warning\b",
+        shown.replace("warning after", "").replace("warning before", ""),
+    ):
         return Outcome(case.seed, "failed", f"a warning\n{shown}")
     if code == 0:
         return _judge_evaluated(case, shown)
@@ -144,25 +158,40 @@ def _judge(case: Case, code: int | None, shown: str) -> Outcome:
     if code not in (1, 2) or not message.startswith("lever: "):
         return Outcome(case.seed, "failed", f"exit {code} without a sentence\n{shown}")
     if (case.folder / "run" / "predictions.parquet").is_file():
-        return Outcome(case.seed, "failed", f"lost evaluation: the arms were answered, then\n{message}")
+        return Outcome(
+            case.seed,
+            "failed",
+            f"lost evaluation: the arms were answered, then\n{message}",
+        )
     if not KEY.search(message) and not NAMES.search(message):
-        return Outcome(case.seed, "failed", f"refused, but no key or file is named\n{message}")
+        return Outcome(
+            case.seed, "failed", f"refused, but no key or file is named\n{message}"
+        )
     return Outcome(case.seed, "refused", message)
 
 
 def _judge_evaluated(case: Case, shown: str) -> Outcome:
     """eval.json is read as the comparison of runs reads it, and holds what it promises."""
-    from leverplus.evaluation.runs import read_evaluated
+    from leverplus.evaluate.runs import read_evaluated
 
     folder = case.folder / "run"
     try:
-        found = read_evaluated(folder, lambda _split: ())
+        read_evaluated(folder)
     except Exception:
-        return Outcome(case.seed, "failed", f"eval.json is not accepted\n{traceback.format_exc()}\n{shown}")
+        return Outcome(
+            case.seed,
+            "failed",
+            f"eval.json is not accepted\n{traceback.format_exc()}\n{shown}",
+        )
     written = ("report.html", "findings.json")
-    problems = [f"{folder}/{name} is missing" for name in written if not (folder / name).is_file()]
-    problems += _report_problems(found.report, case.values["eval"]["shots"])
-    problems += _forecast_problems(found.report, shown)
+    problems = [
+        f"{folder}/{name} is missing"
+        for name in written
+        if not (folder / name).is_file()
+    ]
+    report = json.loads((folder / "eval.json").read_text(encoding="utf-8"))
+    problems += _report_problems(report, case.values["eval"]["shots"])
+    problems += _forecast_problems(report, shown)
     if problems:
         return Outcome(case.seed, "failed", "\n".join(problems) + f"\n{shown}")
     return Outcome(case.seed, "evaluated")
@@ -206,15 +235,23 @@ def _judge_again(case: Case, asked: Asked, outcome: Outcome, typed: Any) -> None
     if code != 0:
         outcome.end, outcome.message = "failed", f"typed again: exit {code}\n{shown}"
     elif path.read_bytes() != content:
-        outcome.end, outcome.message = "failed", f"typed again: other bytes\n{_difference(content, path.read_bytes())}"
+        outcome.end, outcome.message = (
+            "failed",
+            f"typed again: other bytes\n{_difference(content, path.read_bytes())}",
+        )
     elif asked.count != count:
-        outcome.end, outcome.message = "failed", f"typed again: {asked.count - count} prompts were asked"
+        outcome.end, outcome.message = (
+            "failed",
+            f"typed again: {asked.count - count} prompts were asked",
+        )
 
 
 def _difference(first: bytes, second: bytes) -> str:
     one, other = json.loads(first), json.loads(second)
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    return "\n".join(f"{key}: {one.get(key)} -> {other.get(key)}" for key in keys)[:2000]
+    return "\n".join(f"{key}: {one.get(key)} -> {other.get(key)}" for key in keys)[
+        :2000
+    ]
 
 
 def _judge_after(case: Case, outcome: Outcome) -> None:
@@ -234,7 +271,10 @@ def _judge_after(case: Case, outcome: Outcome) -> None:
     command = rng.choice(commands)
     code, shown = _type(command)
     if code is None or (code and "lever: " not in shown):
-        outcome.end, outcome.message = "failed", f"lever {' '.join(command)}: exit {code}\n{shown}"
+        outcome.end, outcome.message = (
+            "failed",
+            f"lever {' '.join(command)}: exit {code}\n{shown}",
+        )
 
 
 def forget(case: Case) -> None:

@@ -23,7 +23,7 @@ def make_models(folder: Path) -> dict[str, str]:
     """The folders of the four models by kind, written where they are not yet."""
     import tiny_networks
 
-    from leverplus.lab.tiny_models import qwen2_5_vl
+    from leverplus_lab.tiny_models import qwen2_5_vl
 
     writers = {
         "language": _language,
@@ -45,7 +45,7 @@ def _language(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from leverplus.lab.tiny_models import SPREAD, byte_tokenizer
+    from leverplus_lab.tiny_models import SPREAD, byte_tokenizer
 
     tokenizer = byte_tokenizer()
     config = LlamaConfig(
@@ -79,11 +79,11 @@ class Asked:
 @contextmanager
 def loaded_once() -> Iterator[Asked]:
     """Models are loaded once, the world and what labels teach are small while this holds, and prompts are counted."""
-    from leverplus.backends.hf import backend as hf
-    from leverplus.backends.world import WorldBackend
-    from leverplus.embedders.sentence import SentenceEncoder
-    from leverplus.tasks import world
-    from leverplus.training.data import expected_accuracy
+    from leverplus.encode.networks import SentenceEncoder
+    from leverplus.learn.data import expected_accuracy
+    from leverplus.models.hf import backend as hf
+    from leverplus_lab.world import task as world
+    from leverplus_lab.world.backend import WorldBackend
 
     asked = Asked()
     load_model, find_model = hf.load_model, hf.find_model
@@ -121,7 +121,9 @@ def loaded_once() -> Iterator[Asked]:
             encode(self, section)
             models[key] = dict(vars(self), tokenizer=copy.deepcopy(self.tokenizer))
         # a tokenizer remembers how it was called last, and that counts in the fingerprint: each run gets a fresh one
-        vars(self).update(models[key], tokenizer=copy.deepcopy(models[key]["tokenizer"]))
+        vars(self).update(
+            models[key], tokenizer=copy.deepcopy(models[key]["tokenizer"])
+        )
 
     with (
         mock.patch.object(hf, "load_model", load),
@@ -130,7 +132,9 @@ def loaded_once() -> Iterator[Asked]:
         mock.patch.object(WorldBackend, "answer", counted(WorldBackend.answer)),
         mock.patch.object(world, "draw_items", few_items),
         mock.patch.object(SentenceEncoder, "__init__", open_encoder),
-        mock.patch.object(expected_accuracy, "EPOCHS", 2),  # tests/training tests what labels teach
+        mock.patch.object(
+            expected_accuracy, "EPOCHS", 2
+        ),  # tests/learn tests what labels teach
         mock.patch.object(expected_accuracy, "FEWEST_STEPS", 8),
     ):
         yield asked

@@ -16,12 +16,13 @@ from typing import Any
 from matrix_tasks import DrawnTask
 
 from leverplus import catalog
+from leverplus.arms.settings import PoolSection
 from leverplus.errors import RecipeError
-from leverplus.recipe.pools import PoolSection
-from leverplus.recipe.recipe import build_recipe
-from leverplus.recipe.sections import EvalSection, ScoreSection, TrainSection
-from leverplus.recipe.selection import PolicyConfig
-from leverplus.recipe.training import SECTIONS, RewardConfig
+from leverplus.evaluate.settings import EvalSection
+from leverplus.learn.policies.settings import PolicyConfig
+from leverplus.learn.settings import SECTIONS, RewardConfig, TrainSection
+from leverplus.run.recipe import build_recipe
+from leverplus.scores.settings import ScoreSection
 
 Values = dict[str, dict[str, Any]]
 
@@ -29,7 +30,6 @@ PIXELS = 28 * 28
 SMALL: Mapping[str, Sequence[Any]] = {
     "pool.size": (1, 2, 3, 4, 6, 8),
     "pool.first_stage": (1, 4, 8, 200),
-    "pool.ann_above": (0, 2, 1000000),
     "score.budget": (1, 5, 20, 60, 150),
     "score.queries": (0, 1, 2, 5),
     "score.beam": (1, 2, 3),
@@ -51,7 +51,6 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "eval.items": (0, 1, 2, 5),
     "eval.random_draws": (1, 2),
     "eval.dev_items": (1, 2, 5),
-    "eval.vote_neighbours": (1, 2, 16),
     "eval.exhaustive_calls": (0, 20, 60),
     "eval.diagnostic_items": (2, 3, 100),
     "select.hidden": (4, 8, 12),
@@ -59,7 +58,6 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "select.pool_layers": (1, 2),
     "select.slot_layers": (1, 2),
     "select.heads": (1, 2, 3),
-    "select.head_hidden": (4, 8),
     "select.topics": (0, 1, 3),
     "select.dpp_rank": (1, 4),
     "select.refine_top": (1, 2, 8),
@@ -68,7 +66,6 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "stage.freeze": ((), ("head",), ("projections", "attention"), ("nothing",)),
     "stage.monitor": ("reward", "reward", "reward@1", "reward@2", "rewardd"),
     "stage.batch_size": (1, 2, 64),
-    "stage.accumulate": (1, 2, 5),
     "stage.easy_epochs": (0, 1, 2),
     "stage.inner_epochs": (1, 2),
     "stage.top_k": ((), (1,), (3, 2), (1, 1, 1)),
@@ -84,12 +81,25 @@ SMALL: Mapping[str, Sequence[Any]] = {
 PINNED = {
     "score.backend", "score.engine", "score.workers", "score.groups", "select.preset", "train.stages", "train.log_to",
 }  # fmt: skip
-SHOTS: Sequence[tuple[int, ...]] = ((1,), (1,), (2,), (1, 2), (2, 1), (1, 2, 3, 4), (1, 4), (3, 8), (8,), (5, 6, 7))
-TEXT_POOLS = ("random", "nearest_text", "nearest_both", "mmr", "corpus", "mix")
+SHOTS: Sequence[tuple[int, ...]] = (
+    (1,),
+    (1,),
+    (2,),
+    (1, 2),
+    (2, 1),
+    (1, 2, 3, 4),
+    (1, 4),
+    (3, 8),
+    (8,),
+    (5, 6, 7),
+)
+TEXT_POOLS = ("random", "nearest_text", "nearest_both", "mmr", "corpus")
 """Kinds of pools that items without pictures can have, some of them with pool.text_weight = 1."""
 
 
-def draw_recipe(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Values:
+def draw_recipe(
+    rng: random.Random, task: DrawnTask, models: Mapping[str, str]
+) -> Values:
     """The sections of a recipe for a task; most of them hold together, some do not."""
     values = _base(rng, task, models)
     stages = values["train"]["stages"]
@@ -104,9 +114,15 @@ def draw_recipe(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) 
     }
     for _ in range(rng.choice((0, 1, 3, 6, 10))):
         name = rng.choice([*sections, "select", "score", "reward", *stages])
-        fields = [field for field in dataclasses.fields(sections[name]) if f"{name}.{field.name}" not in PINNED]
+        fields = [
+            field
+            for field in dataclasses.fields(sections[name])
+            if f"{name}.{field.name}" not in PINNED
+        ]
         field = rng.choice(fields)
-        values.setdefault(name, {})[field.name] = draw_value(rng, name, field, sections[name])
+        values.setdefault(name, {})[field.name] = draw_value(
+            rng, name, field, sections[name]
+        )
     if rng.random() < 0.85:
         values = repaired(values)
     return _without_none(values)
@@ -118,11 +134,25 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     presets = [name for name in catalog.POLICIES if world or rng.random() < 0.9]
     stages = rng.sample(list(catalog.STAGES), rng.choice((1, 1, 2, 2, 3)))
     if "label_pretraining" in stages and rng.random() < 0.8:
-        stages = ["label_pretraining", *[name for name in stages if name != "label_pretraining"]]
+        stages = [
+            "label_pretraining",
+            *[name for name in stages if name != "label_pretraining"],
+        ]
         stages += [] if len(stages) > 1 else ["listwise"]
     held = sum(row.get("split") == "train" for row in task.rows)
-    pool = rng.choice([size for size in (1, 2, 2, 3, 4, 4, 6, 8) if world or size < held or rng.random() < 0.05] or [1])
-    kinds = [kind for kind in catalog.SAMPLERS if task.has_pictures or kind in TEXT_POOLS or rng.random() < 0.05]
+    pool = rng.choice(
+        [
+            size
+            for size in (1, 2, 2, 3, 4, 4, 6, 8)
+            if world or size < held or rng.random() < 0.05
+        ]
+        or [1]
+    )
+    kinds = [
+        kind
+        for kind in catalog.SAMPLERS
+        if task.has_pictures or kind in TEXT_POOLS or rng.random() < 0.05
+    ]
     fitting = [own for own in SHOTS if max(own) <= pool]
     shots = rng.choice(fitting if rng.random() < 0.97 else SHOTS)
     values: Values = {
@@ -138,7 +168,11 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
             "dev_queries": rng.choice((1, 2)),
             "dev_shots": list(rng.choice(fitting)),
         },
-        "select": {"preset": rng.choice([*presets, None]), "hidden": 8, "heads": rng.choice((1, 2))},
+        "select": {
+            "preset": rng.choice([*presets, None]),
+            "hidden": 8,
+            "heads": rng.choice((1, 2)),
+        },
         "reward": {"mode": rng.choice(list(catalog.REWARDS))},
         "train": {"stages": stages},
         "eval": {
@@ -158,7 +192,9 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
         return values
     values["score"]["backend"] = "hf"
     values["model"] = {
-        "name": models["vision" if task.has_pictures or rng.random() < 0.05 else "language"],
+        "name": models[
+            "vision" if task.has_pictures or rng.random() < 0.05 else "language"
+        ],
         "untrained": rng.random() < 0.97,
         "max_new_tokens": rng.choice((1, 2, 3)),
         "prompt": rng.choice(("plain", "plain", "chat")),
@@ -166,13 +202,20 @@ def _base(rng: random.Random, task: DrawnTask, models: Mapping[str, str]) -> Val
     }
     if task.has_pictures:
         values["model"] |= {"prompt": "chat", "image_pixels": PIXELS}
-    kind = rng.choice(("clip", "clip", "sentence")) if task.has_pictures else rng.choice(("sentence",) * 9 + ("clip",))
+    kind = (
+        rng.choice(("clip", "clip", "sentence"))
+        if task.has_pictures
+        else rng.choice(("sentence",) * 9 + ("clip",))
+    )
     values["embed"] = {"name": kind, "model": models[kind]}
     if kind == "clip" and rng.random() < 0.2:
         values["embed"]["mean"] = True
     if not task.has_pictures and rng.random() < 0.9:
-        values["pool"] |= {"text_weight": 1.0} if values["pool"]["kind"] in ("nearest_both", "mmr", "corpus") else {}
-        values["pool"] |= {"mix_image": 0.0} if values["pool"]["kind"] == "mix" else {}
+        values["pool"] |= (
+            {"text_weight": 1.0}
+            if values["pool"]["kind"] in ("nearest_both", "mmr", "corpus")
+            else {}
+        )
     if kind != "clip" or not task.has_pictures:
         fields = ("text", "answer") if rng.random() < 0.7 else ("text",)
         values["select"] |= {"query_fields": ["text"], "demo_fields": list(fields)}
@@ -191,7 +234,7 @@ def draw_value(rng: random.Random, section: str, field: Any, cls: Any) -> Any:
     hint = typing.get_type_hints(cls)[field.name]
     choices = field.metadata.get("choices")
     if choices is not None:
-        allowed = list(choices() if callable(choices) else choices)
+        allowed = list(choices)
         if typing.get_origin(hint) is tuple:
             return rng.sample(allowed, rng.randint(0, min(3, len(allowed))))
         return rng.choice(allowed)
@@ -201,7 +244,13 @@ def draw_value(rng: random.Random, section: str, field: Any, cls: Any) -> Any:
         return "odd"
     low, high, above = (field.metadata.get(name) for name in ("low", "high", "above"))
     start = low if low is not None else above if above is not None else -1.0
-    numbers = [field.default, start, start + 0.01, start + 1, high if high is not None else 10.0]
+    numbers = [
+        field.default,
+        start,
+        start + 0.01,
+        start + 1,
+        high if high is not None else 10.0,
+    ]
     number = rng.choice([n for n in numbers if isinstance(n, (int, float))] or [1])
     return int(number) if hint is int else float(number)
 
@@ -234,9 +283,14 @@ def _mended(values: Values, problems: Sequence[str]) -> Values:
         kept["eval"]["shots"] = [1]
         kept["score"]["dev_shots"] = [1]
         kept["train"]["stages"] = ["sft"]
-        kept = {name: section for name, section in kept.items() if name not in SECTIONS} | {"sft": {"epochs": 1}}
+        kept = {
+            name: section for name, section in kept.items() if name not in SECTIONS
+        } | {"sft": {"epochs": 1}}
     return kept
 
 
 def _without_none(values: Values) -> Values:
-    return {name: {k: v for k, v in section.items() if v is not None} for name, section in values.items()}
+    return {
+        name: {k: v for k, v in section.items() if v is not None}
+        for name, section in values.items()
+    }

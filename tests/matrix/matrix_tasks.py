@@ -12,10 +12,43 @@ from pathlib import Path
 from typing import Any
 
 SPLITS = ("train", "dev", "test")
-SIZES = {"train": (1, 2, 3, 5, 8, 8, 12, 30), "dev": (1, 1, 2, 3, 6, 30), "test": (1, 1, 2, 3, 6, 30)}
+SIZES = {
+    "train": (1, 2, 3, 5, 8, 8, 12, 30),
+    "dev": (1, 1, 2, 3, 6, 30),
+    "test": (1, 1, 2, 3, 6, 30),
+}
 
-WORDS = ("what", "who", "is", "the", "red", "small", "dog", "river", "moon", "of", "in", "plays", "seven", "why")
-LABELS = ("yes", "no", "red", "a place", "person", "7", "blue green", "übel", "да", "naïve", "A", "B", "x-y")
+WORDS = (
+    "what",
+    "who",
+    "is",
+    "the",
+    "red",
+    "small",
+    "dog",
+    "river",
+    "moon",
+    "of",
+    "in",
+    "plays",
+    "seven",
+    "why",
+)
+LABELS = (
+    "yes",
+    "no",
+    "red",
+    "a place",
+    "person",
+    "7",
+    "blue green",
+    "übel",
+    "да",
+    "naïve",
+    "A",
+    "B",
+    "x-y",
+)
 ODD = (
     "naïve café ☕ — “quoted”",
     "日本語の質問です",
@@ -35,7 +68,17 @@ ODD = (
     "[bold red]rich markup[/bold red] [/]",
     "lone \ud800 surrogate",
 )
-KINDS = ("labels", "labels", "labels", "jsonl", "jsonl", "jsonl", "pictures", "pictures", "world")
+KINDS = (
+    "labels",
+    "labels",
+    "labels",
+    "jsonl",
+    "jsonl",
+    "jsonl",
+    "pictures",
+    "pictures",
+    "world",
+)
 """World tasks are few: they have one size and bring their own model."""
 
 
@@ -59,8 +102,18 @@ def draw_task(rng: random.Random, folder: Path, kind: str | None = None) -> Draw
     if kind == "world":
         return DrawnTask("world", {"name": "world"})
     folder.mkdir(parents=True, exist_ok=True)
-    task = DrawnTask(kind, {"name": "labels" if kind == "labels" else "jsonl", "file": str(folder / "data.jsonl")})
-    task.rows = _label_rows(rng, task.traits) if kind == "labels" else _answer_rows(rng, task.traits)
+    task = DrawnTask(
+        kind,
+        {
+            "name": "labels" if kind == "labels" else "jsonl",
+            "file": str(folder / "data.jsonl"),
+        },
+    )
+    task.rows = (
+        _label_rows(rng, task.traits)
+        if kind == "labels"
+        else _answer_rows(rng, task.traits)
+    )
     if kind == "pictures":
         _draw_pictures(rng, task, folder)
     if rng.random() < 0.15:
@@ -68,10 +121,19 @@ def draw_task(rng: random.Random, folder: Path, kind: str | None = None) -> Draw
         for row in task.rows:
             del row["split"]
     if kind != "labels":
-        fit = "vqa_accuracy" if rng.random() < 0.1 or "of 4" in str(task.traits) else "exact_match"
-        task.section["metric"] = rng.choice(("auto", "auto", fit, "token_f1", "edit_similarity", "label_accuracy"))
+        fit = (
+            "vqa_accuracy"
+            if rng.random() < 0.1 or "of 4" in str(task.traits)
+            else "exact_match"
+        )
+        task.section["metric"] = rng.choice(
+            ("auto", "auto", fit, "token_f1", "edit_similarity", "label_accuracy")
+        )
     _draw_options(rng, task)
-    lines = [json.dumps(row, ensure_ascii=rng.random() < 0.5 or _has_surrogate(row)) for row in task.rows]
+    lines = [
+        json.dumps(row, ensure_ascii=rng.random() < 0.5 or _has_surrogate(row))
+        for row in task.rows
+    ]
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return task
 
@@ -87,25 +149,36 @@ def _draw_options(rng: random.Random, task: DrawnTask) -> None:
     if rng.random() < 0.2:
         task.section["skip_empty"] = rng.random() < 0.5
     if rng.random() < 0.1:
-        task.section |= {"dev_items": rng.choice((1, 2, 500)), "test_items": rng.choice((1, 2, 500))}
+        task.section |= {
+            "dev_items": rng.choice((1, 2, 500)),
+            "test_items": rng.choice((1, 2, 500)),
+        }
 
 
 def _texts(rng: random.Random, splits: list[str], traits: list[str]) -> list[str]:
     """Questions, plain or with one of the usual troubles; duplicates stay within a split in most tasks."""
     apart = rng.random() < 0.8
-    trouble = rng.choice(("plain",) * 6 + ("odd", "odd", "long", "duplicates", "mixed", "empty"))
+    trouble = rng.choice(
+        ("plain",) * 6 + ("odd", "odd", "long", "duplicates", "mixed", "empty")
+    )
     if trouble != "plain":
         traits.append(f"{trouble} texts")
     texts = []
     for number in range(len(splits)):
         text = f"{' '.join(rng.choices(WORDS, k=rng.randint(1, 6)))} {number}"
-        own = rng.choice(("odd", "long", "duplicates", "plain")) if trouble == "mixed" else trouble
+        own = (
+            rng.choice(("odd", "long", "duplicates", "plain"))
+            if trouble == "mixed"
+            else trouble
+        )
         if own == "odd":
             text = f"{rng.choice(ODD if rng.random() < 0.1 else ODD[:-1])} {number}"
         elif own == "long" and rng.random() < 0.3:
             text = " ".join(rng.choices(WORDS, k=rng.choice((60, 200)))) + f" {number}"
         elif own == "duplicates" and rng.random() < 0.6:
-            text = rng.choice(("what is it", "What  is it", "who")) + (f" {splits[number]}" if apart else "")
+            text = rng.choice(("what is it", "What  is it", "who")) + (
+                f" {splits[number]}" if apart else ""
+            )
         elif own == "empty" and rng.random() < 0.1:
             text = rng.choice(("", "  ", "\n"))
         texts.append(text)
@@ -114,7 +187,10 @@ def _texts(rng: random.Random, splits: list[str], traits: list[str]) -> list[str
 
 def _sizes(rng: random.Random, traits: list[str]) -> dict[str, int]:
     """Items of each split: one in many tasks, none in a few."""
-    sizes = {split: 0 if rng.random() < 0.02 else rng.choice(SIZES[split]) for split in SPLITS}
+    sizes = {
+        split: 0 if rng.random() < 0.02 else rng.choice(SIZES[split])
+        for split in SPLITS
+    }
     traits.append("/".join(str(sizes[split]) for split in SPLITS))
     return sizes
 
@@ -122,7 +198,10 @@ def _sizes(rng: random.Random, traits: list[str]) -> dict[str, int]:
 def _label_rows(rng: random.Random, traits: list[str]) -> list[dict[str, Any]]:
     """Texts with labels: balanced, rare, one for all, one a text; or such that short ones are always right or wrong."""
     sizes = _sizes(rng, traits)
-    shape = rng.choice(("balanced",) * 4 + ("rare", "rare", "single", "each its own", "all right", "all wrong", "long"))
+    shape = rng.choice(
+        ("balanced",) * 4
+        + ("rare", "rare", "single", "each its own", "all right", "all wrong", "long")
+    )
     traits.append(f"{shape} labels")
     splits = [split for split in SPLITS for _ in range(sizes[split])]
     texts = _texts(rng, splits, traits)
@@ -146,12 +225,16 @@ def _label_rows(rng: random.Random, traits: list[str]) -> list[dict[str, Any]]:
 def _answer_rows(rng: random.Random, traits: list[str]) -> list[dict[str, Any]]:
     """Questions with one to ten free answers, some of them of the kind that normalising empties."""
     sizes = _sizes(rng, traits)
-    shape = rng.choice(("words",) * 5 + ("the same", "odd", "odd", "each its own", "long", "empty"))
+    shape = rng.choice(
+        ("words",) * 5 + ("the same", "odd", "odd", "each its own", "long", "empty")
+    )
     annotators = rng.choice((1, 1, 2, 4, 10))
     traits.append(f"{shape} answers of {annotators}")
     splits = [split for split in SPLITS for _ in range(sizes[split])]
     rows = []
-    for number, (split, text) in enumerate(zip(splits, _texts(rng, splits, traits), strict=True)):
+    for number, (split, text) in enumerate(
+        zip(splits, _texts(rng, splits, traits), strict=True)
+    ):
         pool = {
             "words": LABELS,
             "the same": ("yes",),
@@ -161,7 +244,13 @@ def _answer_rows(rng: random.Random, traits: list[str]) -> list[dict[str, Any]]:
             "empty": ("yes",) * 20 + ("", " "),
         }[shape]
         rows.append(
-            {"id": number, "question": text, "answers": rng.choices(pool, k=annotators), "image": None, "split": split}
+            {
+                "id": number,
+                "question": text,
+                "answers": rng.choices(pool, k=annotators),
+                "image": None,
+                "split": split,
+            }
         )
     return rows
 
@@ -170,7 +259,9 @@ def _draw_pictures(rng: random.Random, task: DrawnTask, folder: Path) -> None:
     """A picture for every row, or for some; small ones of several forms, in the formats people have."""
     from PIL import Image
 
-    trouble = rng.choice(("plain",) * 5 + ("shared", "shared", "some missing", "some without"))
+    trouble = rng.choice(
+        ("plain",) * 5 + ("shared", "shared", "some missing", "some without")
+    )
     task.traits.append(f"{trouble} pictures")
     for number, row in enumerate(task.rows):
         if trouble == "some without" and number % 2:
@@ -179,7 +270,13 @@ def _draw_pictures(rng: random.Random, task: DrawnTask, folder: Path) -> None:
         row["image"] = name
         if trouble == "some missing" and number % 5 == 4:
             continue
-        mode = rng.choice(("RGB", "RGB", "L", "P", "CMYK" if name.endswith("jpg") else "RGBA"))
+        mode = rng.choice(
+            ("RGB", "RGB", "L", "P", "CMYK" if name.endswith("jpg") else "RGBA")
+        )
         size = (rng.choice((8, 32, 56)), rng.choice((8, 32, 56)))
-        picture = Image.new("RGB", size, (rng.randrange(256), rng.randrange(256), rng.randrange(256)))
-        picture.convert("L" if mode == "P" and name.endswith("jpg") else mode).save(folder / name)
+        picture = Image.new(
+            "RGB", size, (rng.randrange(256), rng.randrange(256), rng.randrange(256))
+        )
+        picture.convert("L" if mode == "P" and name.endswith("jpg") else mode).save(
+            folder / name
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from leverplus.world.facts import KNOWN_BOTH, KNOWN_SINGLE, draw_facts, known_facts
-from leverplus.world.words import DEPENDS_ON, RELATIONS, SHAPES, THINGS
+from leverplus_lab.world.facts import KNOWN_BOTH, KNOWN_SINGLE, draw_facts, known_facts
+from leverplus_lab.world.words import DEPENDS_ON, RELATIONS, SHAPES, THINGS
 
 
 def test_a_new_world_redraws_the_unknown_facts_and_leaves_the_known_ones() -> None:
@@ -15,7 +15,9 @@ def test_a_new_world_redraws_the_unknown_facts_and_leaves_the_known_ones() -> No
         left, right = getattr(one, f"by_{name}"), getattr(other, f"by_{name}")
         np.testing.assert_array_equal(left[mask], right[mask])
         np.testing.assert_array_equal(left[mask], getattr(known, f"by_{name}")[mask])
-        assert np.mean(left[~mask] != right[~mask]) > 0.8, "24 things: a redrawn fact is the same by luck 1 time in 24"
+        assert np.mean(left[~mask] != right[~mask]) > 0.8, (
+            "24 things: a redrawn fact is the same by luck 1 time in 24"
+        )
         assert (getattr(known, f"by_{name}")[~mask] == -1).all()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leverplus.world.facts import draw_facts
-from leverplus.world.questions import (
+from leverplus_lab.world.facts import draw_facts
+from leverplus_lab.world.questions import (
     CARELESS,
     CUES,
     IMAGES,
@@ -17,7 +17,7 @@ from leverplus.world.questions import (
     draw_questions,
     true_things,
 )
-from leverplus.world.words import ANSWER_START, DEPENDS_ON, RELATIONS
+from leverplus_lab.world.words import ANSWER_START, DEPENDS_ON, RELATIONS
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,9 @@ def test_annotators_err_and_change_dialect_as_often_as_stated(drawn: Questions) 
     assert drawn.mislabelled.mean() == pytest.approx(MISLABELLED, abs=0.01)
 
 
-def test_a_background_hints_at_the_dialect_as_strongly_as_stated(drawn: Questions) -> None:
+def test_a_background_hints_at_the_dialect_as_strongly_as_stated(
+    drawn: Questions,
+) -> None:
     dialect, background = drawn.dialect[::2], drawn.scenes.background
     for kind, cue in enumerate(CUES):
         own = background % len(CUES) == kind
@@ -64,11 +66,17 @@ def test_the_truth_follows_from_shape_or_colour_or_both() -> None:
     things = true_things(facts, relation, np.full(6, 2), np.full(6, 5))
     for row, needs in enumerate(DEPENDS_ON):
         by_shape, by_colour = facts.by_shape[row, 2], facts.by_colour[row, 5]
-        expected = {"shape": (by_shape, NONE), "colour": (by_colour, NONE), "both": (by_colour, by_shape)}[needs]
+        expected = {
+            "shape": (by_shape, NONE),
+            "colour": (by_colour, NONE),
+            "both": (by_colour, by_shape),
+        }[needs]
         assert tuple(things[row]) == expected
 
 
-def test_unknown_counts_the_facts_that_are_needed_and_not_known(drawn: Questions) -> None:
+def test_unknown_counts_the_facts_that_are_needed_and_not_known(
+    drawn: Questions,
+) -> None:
     facts = draw_facts(0)
     for row in range(200):
         relation, image = drawn.relation[row], drawn.image[row]
@@ -82,6 +90,10 @@ def test_unknown_counts_the_facts_that_are_needed_and_not_known(drawn: Questions
 
 
 def test_splits_and_seeds_draw_different_scenes() -> None:
-    dev, test, other = draw_questions(0, "dev"), draw_questions(0, "test"), draw_questions(1, "dev")
+    dev, test, other = (
+        draw_questions(0, "dev"),
+        draw_questions(0, "test"),
+        draw_questions(1, "dev"),
+    )
     for one in (test, other):
         assert not np.isin(dev.scenes.radius, one.scenes.radius).any()

@@ -7,15 +7,24 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from leverplus.world.scenes import RGB, SIZE, Scenes, draw_nuisance, draw_scenes, render_scenes
-from leverplus.world.words import BACKGROUNDS, COLOURS, SHAPES
+from leverplus_lab.world.scenes import (
+    RGB,
+    SIZE,
+    Scenes,
+    draw_nuisance,
+    draw_scenes,
+    render_scenes,
+)
+from leverplus_lab.world.words import BACKGROUNDS, COLOURS, SHAPES
 
 
 def plain(**changes: int) -> Scenes:
     """One upright object in the middle."""
     values = {"shape": 0, "colour": 0, "background": 0, **changes}
     whole = {key: np.array([value]) for key, value in values.items()}
-    return Scenes(**whole, radius=np.array([0.6]), x=np.zeros(1), y=np.zeros(1), angle=np.zeros(1))
+    return Scenes(
+        **whole, radius=np.array([0.6]), x=np.zeros(1), y=np.zeros(1), angle=np.zeros(1)
+    )
 
 
 def still(scenes: Scenes) -> torch.Tensor:
@@ -39,7 +48,9 @@ def test_the_middle_of_a_circle_has_its_colour_and_the_corner_its_background() -
 
 def test_every_shape_and_every_background_looks_different() -> None:
     shapes = [still(plain(shape=shape)) for shape in range(len(SHAPES))]
-    backgrounds = [still(plain(background=background)) for background in range(len(BACKGROUNDS))]
+    backgrounds = [
+        still(plain(background=background)) for background in range(len(BACKGROUNDS))
+    ]
     for group in (shapes, backgrounds):
         for place, picture in enumerate(group):
             for other in group[:place]:
@@ -47,8 +58,13 @@ def test_every_shape_and_every_background_looks_different() -> None:
 
 
 def test_noise_changes_a_picture_by_its_own_size() -> None:
-    noise = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE)))
-    changed = render_scenes(plain(background=3), noise).double() - still(plain(background=3)).double()
+    noise = torch.from_numpy(
+        np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE))
+    )
+    changed = (
+        render_scenes(plain(background=3), noise).double()
+        - still(plain(background=3)).double()
+    )
     inside = (still(plain(background=3)) > 30) & (still(plain(background=3)) < 225)
     assert 9 < float(changed[inside].std()) < 11
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leverplus.world.words import (
+from leverplus_lab.world.words import (
     ANSWER_END,
     ANSWER_START,
     END,
@@ -26,7 +26,9 @@ def test_no_word_has_two_tokens() -> None:
 
 def test_the_names_of_a_thing_stand_side_by_side() -> None:
     for thing, names in enumerate(THINGS):
-        assert tuple(VOCABULARY[name_token(thing, dialect)] for dialect in (0, 1)) == names
+        assert (
+            tuple(VOCABULARY[name_token(thing, dialect)] for dialect in (0, 1)) == names
+        )
     assert 2 * len(THINGS) == ANSWER_END - ANSWER_START
 
 
@@ -42,7 +44,9 @@ def test_every_question_is_four_known_words(question: str) -> None:
 def test_questions_are_cut_filled_and_read_with_strange_words() -> None:
     assert question_tokens("") == [PAD] * 4
     assert question_tokens("what zzz")[1:] == [UNKNOWN, PAD, PAD]
-    assert question_tokens("what does it like so very much") == question_tokens("what does it like")
+    assert question_tokens("what does it like so very much") == question_tokens(
+        "what does it like"
+    )
 
 
 @pytest.mark.parametrize("answer", ["cookie", "biscuit lorry", "wardrobe closet"])

@@ -1,1 +1,0 @@
-"""Backends: the frozen model, asked in batches."""

@@ -1,0 +1,555 @@
+"""A selector in use: demonstrations chosen, added, deleted, listed and audited; bundles packed and served."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from leverplus.cli.command import Outcome, show
+from leverplus.cli.console import opened
+from leverplus.cli.results import address, one_shot_answers, run_of_bundle
+from leverplus.data.parsing import parse_json
+from leverplus.data.rundir import SHIPPED, read_json, shipped
+from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
+from leverplus.evaluate.names import arm_name
+from leverplus.run.opening import load_run
+
+if TYPE_CHECKING:
+    from leverplus.bundle.demo import Demo, Picks
+    from leverplus.bundle.selector import Selector
+    from leverplus.data.types import Item
+
+LEGEND = (
+    "label: what labels add to the score; effect: what it adds to any question, as measured; interaction: what the "
+    "trained selector sees in it beyond the average; -: not known"
+)
+TERMS = ("score", "label", "effect", "similarity", "interaction")
+LONGEST = 48
+"""Characters shown of a candidate's question."""
+
+EXPLAINED = 12
+"""Candidates that are printed; --json holds all."""
+
+SHIPPED_ITEMS = "tables:okvqa-items.jsonl.gz"
+LONGEST_TEXT = 100
+"""Characters shown of a demonstration that is audited."""
+
+OTHER_NAMES = {"text": "question", "label": "answer"}
+"""What the keys of a file for task `labels` are here."""
+
+
+def select(
+    folder: str,
+    *,
+    image: str | None = None,
+    question: str | None = None,
+    jsonl: Path | None = None,
+    shots: int | None = None,
+    allow: Path | None = None,
+    explain: bool = False,
+    checkpoint: str | None = None,
+    trust: Sequence[str] = (),
+) -> Outcome:
+    """Chooses demonstrations for one query, or for many.
+
+    BUNDLE_or_RUN: a bundle, a run folder, or hf://ORG/NAME
+    --image FILE: the query's picture
+    --question Q: the query's question
+    --jsonl FILE: many queries: one {question, image} record per line
+    -k --shots N: how many demonstrations (default: as recommended)
+    --allow FILE: choose only among these ids: one per line, or a JSON list
+    --explain: also say why: the score of every candidate, and what it is made of
+    --checkpoint PATH: use this selector instead: a folder, RUN, RUN:NAME, or a .pt or .ckpt file
+    --trust MODULE: a module of your own from which a bundle's way of choosing may be imported
+    """
+    from leverplus.bundle.selector import Selector
+
+    if (jsonl is None) == (question is None):
+        raise WrongUsage("give one query with --question, or many with --jsonl FILE")
+    if jsonl is not None and image is not None:
+        raise WrongUsage(
+            "--image belongs to --question; the lines of --jsonl name their own pictures"
+        )
+    queries: list[dict[str, Any]] = [{"question": question, "image": image}]
+    if jsonl is not None:
+        queries = read_queries(jsonl)
+    selector = Selector.load(folder, checkpoint, trust=trust)
+    allowed = None if allow is None else read_ids(allow)
+    many = selector.select_many(queries, shots=shots, allowed=allowed, explain=explain)
+    rows, lines = [], []
+    for query, picks in zip(queries, many, strict=True):
+        row = {
+            "question": query["question"],
+            "demos": [demo.as_json() for demo in picks],
+        }
+        if picks.explanation is not None:
+            row["explanation"] = picks.explanation
+        rows.append(row)
+        if jsonl is None:
+            return Outcome(row, picks_lines(picks))
+        lines.append(query["question"])
+        lines += [f"  {line}" for line in picks_lines(picks)]
+    return Outcome({"fingerprint": selector.fingerprint, "queries": rows}, lines)
+
+
+def picks_lines(picks: Picks) -> list[str]:
+    """Chosen demonstrations, and where it was asked for, why they were."""
+    lines = [f"{demo.id}  {demo.question}  ->  {demo.answer}" for demo in picks]
+    if picks.explanation is not None:
+        lines += explanation_lines(picks.explanation)
+    return lines or ["(no demonstration is shown)"]
+
+
+def explanation_lines(found: Mapping[str, Any]) -> list[str]:
+    """Who chose, the best candidates with their terms, and what nearest neighbours would have shown."""
+    rows = [["place", "id", *TERMS, "answer", "question"]]
+    for own in found["candidates"][:EXPLAINED]:
+        row = [str(own["place"] or ""), own["id"]]
+        for term in TERMS:
+            row.append("-" if own[term] is None else f"{own[term]:.3f}")
+        question = shorten(own["question"], LONGEST, placeholder="...")
+        rows.append([*row, own["answer"], question])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    goes_by = found["goes_by"] or "a way of choosing of your own"
+    lines = [f"chosen by {arm_name(found['arm'])}: {goes_by}"]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    more = len(found["candidates"]) - EXPLAINED
+    if more > 0:
+        lines.append(f"... and {more} more candidates; --json lists all")
+    similar = ", ".join(found["nearest_would_show"]) or "none"
+    return [*lines, LEGEND, f"the most similar examples would be: {similar}"]
+
+
+def read_ids(path: Path) -> list[str]:
+    """Ids of demonstrations: a JSON list, or one a line."""
+    text = _read(path)
+    if not text.lstrip().startswith("["):
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    try:
+        found = parse_json(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is not a JSON list ({error.msg})") from error
+    if not all(isinstance(name, str) for name in found):
+        raise DataError(f"{path}: the ids must be texts")
+    return list(found)
+
+
+def read_objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a JSONL file, each with its place in words."""
+    found = []
+    for number, line in enumerate(_read(path).split("\n"), start=1):
+        place = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{place}: is not JSON ({error.msg}, column {error.colno})"
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: must be an object with a question")
+        found.append((place, row))
+    if not found:
+        raise DataError(
+            f'{path} is empty; write one JSON object a line, such as {{"question": "..."}}'
+        )
+    return found
+
+
+def read_queries(path: Path) -> list[dict[str, Any]]:
+    """Queries of a JSONL file; what else stands in a line (answers, ids) is not looked at."""
+    queries = []
+    for place, row in read_objects(path):
+        question, image = row.get("question", row.get("text")), row.get("image")
+        is_text = isinstance(question, str) and question.strip()
+        if not is_text or not isinstance(image, (str, type(None))):
+            raise DataError(
+                f"{place}: needs a question, a text that is not empty; image may be a path or null"
+            )
+        queries.append({"question": question, "image": _beside(path, image) or None})
+    return queries
+
+
+def _beside(path: Path, image: Any) -> Any:
+    """A picture's path as it is meant in a file: relative to it, unless it is an address or holds the picture."""
+    if isinstance(image, str) and image and "://" not in image and image[:5] != "data:":
+        return path.parent / image
+    return image
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise LeverError(f"{path} cannot be read ({reason})") from error
+
+
+def add_demos(
+    bundle: Path,
+    *,
+    jsonl: Path | None = None,
+    question: str | None = None,
+    answer: str | None = None,
+    image: str | None = None,
+    id_: str | None = None,
+) -> Outcome:
+    """Adds demonstrations; they are usable at once.
+
+    BUNDLE: the folder that `lever fit` or `lever pack` wrote
+    --jsonl FILE: many: one {question, answer, image, id, meta} record per line
+    --question Q: the question of one demonstration
+    --answer A: its answer
+    --image FILE: its picture
+    --id ID: its id (default: made from the content)
+    """
+    if (jsonl is None) == (question is None):
+        raise WrongUsage(
+            "give one demonstration with --question and --answer, or many with --jsonl FILE"
+        )
+    one = {"question": question, "answer": answer, "image": image, "id": id_}
+    rows = [{key: value for key, value in one.items() if value is not None}]
+    if jsonl is not None:
+        rows = read_demos(jsonl)
+    selector = _open_bundle(bundle)
+    found = selector.add(rows)
+    added = [name for name in found if name not in found.known]
+    told = _changed(selector, "added", added, bundle)
+    lines = list(told.shown)
+    if found.known:
+        lines.append(f"there already, the same in all: {', '.join(found.known)}")
+    return Outcome({**told.value, "already_there": found.known}, lines)
+
+
+def read_demos(path: Path) -> list[dict[str, Any]]:
+    """Demonstrations of a JSONL file; pictures are relative to it, `text` and `label` are taken too."""
+    rows = []
+    for place, row in read_objects(path):
+        own: dict[str, Any] = {}
+        for key, value in row.items():
+            if key not in ("split", "image_id") and value is not None:
+                own[OTHER_NAMES.get(key, key)] = value
+        if "image" in own:
+            own["image"] = _beside(path, own["image"])
+            if isinstance(own["image"], Path) and not _is_below(own["image"], path):
+                raise LeverError(f"{place}: its picture lies outside {path.parent}")
+        rows.append(own)
+    return rows
+
+
+def _is_below(picture: Path, file: Path) -> bool:
+    return picture.resolve().is_relative_to(file.parent.resolve())
+
+
+def delete_demos(
+    bundle: Path, ids: Sequence[str] = (), *, from_: Path | None = None
+) -> Outcome:
+    """Deletes demonstrations for good.
+
+    BUNDLE: the bundle's folder
+    ID: ids, as `lever demos list` shows them
+    --from FILE: a file of ids: one per line, or a JSON list
+    """
+    named = [*ids, *(read_ids(from_) if from_ else [])]
+    if not named:
+        raise WrongUsage("name the demonstrations to delete: ID ID ..., or --from FILE")
+    selector = _open_bundle(bundle)
+    selector.delete(named)
+    return _changed(selector, "deleted", named, bundle)
+
+
+def list_demos(bundle: Path, *, limit: int = 0) -> Outcome:
+    """Lists the demonstrations.
+
+    BUNDLE: the bundle's folder
+    --limit N: list at most so many; 0: all
+    """
+    selector = _open_bundle(bundle)
+    rows, lines = [], []
+    for number, (_, demo) in enumerate(selector.source.all()):
+        if limit and number >= limit:
+            break
+        rows.append(demo.as_json())
+        lines.append(f"{demo.id}  {demo.question}  ->  {demo.answer}")
+    return Outcome({"demos": rows, **_about(selector)}, lines)
+
+
+def _open_bundle(folder: Path) -> Selector:
+    from leverplus.bundle.selector import Selector
+
+    selector = Selector.load(folder)
+    if not selector.source.writable:
+        raise LeverError(
+            f"{folder} is a run folder; type `lever pack {folder} --out DIR` and use DIR"
+        )
+    return selector
+
+
+def _about(selector: Selector) -> dict[str, Any]:
+    return {"count": len(selector), "fingerprint": selector.fingerprint}
+
+
+def _changed(
+    selector: Selector, what: str, ids: Sequence[str], folder: Path
+) -> Outcome:
+    line = f"{len(ids)} {what}; {folder} holds {len(selector):,}"
+    return Outcome({what: list(ids), **_about(selector)}, [line])
+
+
+def audit_demos(source: str, *, items: str | None = None, show: int = 8) -> Outcome:
+    """Shows the most useful and the most harmful demonstrations, by recorded answers.
+
+    SOURCE: a bundle of `lever fit`, a run folder, or recorded answers (a Parquet file, tables:NAME)
+    --items FILE: the items as JSON lines, so that texts are shown and not only ids
+    --show N: how many of either end to show (default 8; a run keeps 6)
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        found, texts = _run_effects(folder, with_texts=items is None)
+    else:
+        found, texts = _table_effects(source)
+        if items is None and source.startswith("tables:okvqa"):
+            items = SHIPPED_ITEMS
+    if items is not None:
+        texts = _item_texts(shipped(items))
+    lines = [
+        f"{found['rows']:,} answers with one demonstration, {found['queries']:,} queries, {found['demonstrations']:,} "
+        f"demonstrations shown three times or more; effects have a standard deviation of "
+        f"{100 * found['effect_sd']:.1f} points, {100 * found['reliability']:.0f} % of what is estimated is real"
+    ]
+    if found["is_noise"]:
+        lines.append(
+            "these effects are noise: show demonstrations to more queries before anything is done with them"
+        )
+    for name in ("useful", "harmful"):
+        lines.append(
+            f"\nmost {name}: effect in points (standard error), queries shown to, what it says"
+        )
+        ends = []
+        for row in found[name][:show]:
+            text = (
+                f"{row['demo']}: {texts[row['demo']]}"
+                if row["demo"] in texts
+                else row["demo"]
+            )
+            ends.append({**row, "text": text})
+            lines.append(
+                f"  {100 * row['effect']:+.1f} ({100 * row['error']:.1f})  {row['shown']}  {text}"
+            )
+        found[name] = ends
+    return Outcome(found, lines)
+
+
+def _run_effects(
+    given: Path, *, with_texts: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What training measured of the demonstrations of a run, or of the run beside a bundle, and their texts."""
+    from leverplus.web.runs import measured_effects, read_run
+
+    folder = run_of_bundle(given)
+    own = measured_effects(read_run(folder, with_predictions=False))
+    if own is None:
+        raise DataError(
+            f"the training of {folder} showed too few demonstrations to several queries, one in a prompt, to say what "
+            "each is worth; give `lever fit` more --calls"
+        )
+    texts = {}
+    shown: Iterable[Demo | Item] = ()
+    if with_texts and given != folder:
+        shown = [demo for _, demo in _open_bundle(given).source.all()]
+    elif with_texts:
+        shown = load_run(folder).demonstrations
+    for demo in shown:
+        texts[str(demo.id)] = _text(demo.question, demo.answer)
+    return {**own, "rows": own["answers"]}, texts
+
+
+def _table_effects(names: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Effects of all demonstrations of recorded tables."""
+    from leverplus.arms.audit import audit
+
+    files = []
+    for name in names.split(","):
+        whole = name.strip()
+        if whole.startswith(SHIPPED) and not Path(whole).suffix:
+            whole += ".parquet"
+        if not shipped(whole).is_file():
+            raise MissingFile(
+                f"there is no {whole}; name a bundle, a run folder, or a recorded table (FILE.parquet)"
+            )
+        files.append(whole)
+    found = audit(*one_shot_answers(files))
+    lines = [vars(line) for line in found.ranked()]
+    return {
+        "rows": found.rows,
+        "queries": found.queries,
+        "demonstrations": len(lines),
+        "is_noise": found.is_noise,
+        "effect_sd": found.effects.spread**0.5,
+        "reliability": found.effects.reliability,
+        "useful": lines,
+        "harmful": lines[::-1],
+    }, {}
+
+
+def _text(question: str, answer: Any) -> str:
+    return f"{question[:LONGEST_TEXT]} -> {answer}"
+
+
+def _item_texts(path: Path) -> dict[str, str]:
+    """Question and answer of every item of a JSON lines file (plain or gzipped), by id."""
+    if not path.is_file():
+        raise MissingFile(f"--items {path}: there is no such file")
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    found = {}
+    for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            answers = row.get("answers", [row.get("label", row.get("answer"))])
+            question = str(row.get("question", row.get("text")))
+            found[str(row["id"])] = _text(question, max(answers, key=answers.count))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise DataError(
+                f"{path}, line {number}: no item with an id, a question and an answer"
+            ) from error
+    return found
+
+
+def pack(
+    run: Path,
+    *,
+    out: Path,
+    arm: str | None = None,
+    shots: int | None = None,
+    licence: str = "",
+    store: Path | None = None,
+) -> Outcome:
+    """Makes a bundle from a run folder.
+
+    RUN: a run folder
+    --out DIR: a new folder for the bundle
+    --arm ARM: the way of choosing (default: what the evaluation advises)
+    -k --shots N: how many demonstrations to show, unless a query says
+    --licence TEXT: licence of the demonstrations, for the card (README.md) of the bundle
+    """
+    from leverplus.bundle.hub import MANIFEST
+    from leverplus.run.pack import pack_run
+
+    with opened(run, store, lock=False, at_work=False) as made:
+        folder = pack_run(
+            made,
+            out,
+            arm=arm,
+            shots=shots,
+            licence=licence,
+        )
+    facts = read_json(folder / MANIFEST)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    found = {key: facts[key] for key in ("arm", "shots", "demonstrations")}
+    return Outcome(
+        {"bundle": str(folder), "bytes": size, **found},
+        [
+            f"{folder}: arm {facts['arm']}, {facts['shots']} shots, {facts['demonstrations']['count']:,} demonstrations, "
+            f"{size / 1e6:.1f} MB",
+            f'next: lever select {folder} --question "..."',
+        ],
+    )
+
+
+def serve(
+    bundle: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8766,
+    name: Sequence[str] = (),
+    workers: int = 1,
+    threads: int = 2,
+    read_only: bool = False,
+    no_log: bool = False,
+    queue: int = 64,
+    seconds: float = 10.0,
+    body_mb: float = 20.0,
+    grace: int = 30,
+    upstream: str = "",
+    shots: int | None = None,
+    deadline_ms: int = 1000,
+    json: bool = False,
+) -> None:
+    """A bundle as an HTTP service, and as a proxy in front of an OpenAI-compatible server.
+
+    BUNDLE: a bundle, a run folder, or hf://ORG/NAME
+    --host H: listen on this address (default 127.0.0.1)
+    --port N: the port (default 8766; 0: any free one)
+    --name HOST: also answer to this host name
+    --workers N: processes that answer (default 1)
+    --threads N: threads of each process (default 2)
+    --read-only: refuse to add and delete demonstrations
+    --no-log: do not log requests to the error output
+    --queue N: the most requests that may wait in a process (default 64)
+    --seconds S: time limit of a request (default 10)
+    --body-mb MB: largest request (default 20)
+    --grace S: time to finish requests after SIGTERM (default 30)
+    --upstream URL: an OpenAI-compatible server: pass /v1/* on to it, and add demonstrations to chats
+    -k --shots N: with --upstream: demonstrations to add to a chat (default: as recommended)
+    --deadline-ms MS: with --upstream: if choosing takes longer, pass the chat on unchanged (default 1000)
+    """
+    # before NumPy and torch are imported, here and in the workers: threads of ours share the cores already
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from leverplus.web.guard import listen
+    from leverplus.web.serve import serve as serve_bundle
+    from leverplus.web.service import ServeSettings
+
+    if shots is not None and not upstream:
+        raise WrongUsage(
+            "--shots belongs to --upstream; clients of the JSON API say how many they want"
+        )
+    settings = ServeSettings(
+        bundle=bundle,
+        host=host,
+        names=tuple(name),
+        upstream=upstream,
+        shots=shots,
+        deadline_ms=deadline_ms,
+        seconds=seconds,
+        threads=threads,
+        queue=queue,
+        workers=workers,
+        body_mb=body_mb,
+        read_only=read_only,
+        log=not no_log,
+    )
+    for key in ("workers", "threads", "deadline_ms", "seconds", "body_mb"):
+        if not 0 < getattr(settings, key) < 1e9:
+            raise WrongUsage(
+                f"--{key.replace('_', '-')} {getattr(settings, key)}: must be more than 0"
+            )
+    listening = listen(host, port)
+    url = address(host, listening.getsockname()[1])
+    also = f", and passes {url}/v1 on to {upstream}" if upstream else ""
+    told = Outcome(
+        {
+            "url": url,
+            "bundle": bundle,
+            "upstream": upstream or None,
+            "pid": os.getpid(),
+        },
+        [f"{url}/ serves {bundle}{also}; stop with Ctrl-C"],
+    )
+    try:
+        serve_bundle(settings, listening, grace, lambda: show(told, as_json=json))
+    except KeyboardInterrupt:
+        pass  # SIGTERM and SIGINT arrive here after the requests under way are answered
+    finally:
+        listening.close()
+    print("lever: stopped; requests under way were finished", file=sys.stderr)

@@ -1,1 +1,0 @@
-"""What each demonstration adds by itself: estimation, choosing by it, asking for it cheaply, knowing beforehand."""

@@ -1,1 +1,0 @@
-"""Embedders: from items to vectors."""

@@ -1,0 +1,1 @@
+"""Encoders: examples into vectors."""

@@ -1,1 +1,0 @@
-"""Engines: where scoring runs."""

@@ -1,0 +1,267 @@
+"""Checkpoints: weights in safetensors beside a config that says what they belong to; loading is strict.
+
+A checkpoint folder holds `model.safetensors` and `config.json` (class, selector config, widths of the feature blocks,
+recipe hash). Nothing is pickled. Folders are written beside their place and moved there whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from leverplus.data.parsing import parse_json
+from leverplus.data.rundir import CONFIG, WEIGHTS, staged_folder
+from leverplus.data.settings import read_section
+from leverplus.errors import CheckpointError
+from leverplus.learn.policies.adapters import Adapters
+from leverplus.learn.policies.base import Policy
+from leverplus.learn.policies.build import build_policy
+from leverplus.learn.policies.settings import PolicyConfig
+
+FORMAT = 1
+"""Of `config.json`; another number is another program's, or a later version's."""
+
+
+def describe_policy(
+    policy: Policy,
+    recipe_hash: str,
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What `config.json` says of a policy."""
+    return {
+        "format": FORMAT,
+        "class": type(policy).__name__,
+        "config": dataclasses.asdict(policy.config),
+        "dims": policy.dims,
+        "items": getattr(policy, "items", None),
+        "adapters": None if policy.adapters is None else policy.adapters.spec(),
+        "recipe_hash": recipe_hash,
+        "extra": dict(extra),
+    }
+
+
+def save_checkpoint(
+    folder: Path,
+    policy: Policy,
+    recipe_hash: str = "",
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a policy to a folder, replacing what was there at once."""
+    with staged_folder(folder) as place:
+        (place / WEIGHTS).write_bytes(save(tensors_of(policy)))
+        write_checkpoint_json(
+            place / CONFIG, describe_policy(policy, recipe_hash, extra or {})
+        )
+    return folder
+
+
+def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
+    """The policy of a folder, ready to use, and its `config.json`; any mismatch raises `CheckpointError`."""
+    description = read_checkpoint_json(folder / CONFIG)
+    problems: list[str] = []
+    config = read_section(
+        PolicyConfig, description.get("config", {}), "config.", problems
+    )
+    if config is None or description.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder}: config.json is not understood ({'; '.join(problems) or 'other format'}); train it again"
+        )
+    dims, items = _widths(folder, description)
+    tensors = read_tensors(folder / WEIGHTS)
+    adapters = description.get("adapters")
+    empty = empty_policy(
+        config,
+        dims,
+        str(folder),
+        items=items,
+        adapters=adapters,
+    )
+    policy = fill_policy(empty, tensors, str(folder))
+    if type(policy).__name__ != description.get("class"):
+        raise CheckpointError(
+            f"{folder}: holds a {description.get('class')}, but its config builds {type(policy).__name__}"
+        )
+    return policy.eval(), description
+
+
+def _widths(
+    folder: Path,
+    description: Mapping[str, Any],
+) -> tuple[dict[str, int], int | None]:
+    """The widths of the feature blocks and the size of the index, as `config.json` gives them."""
+    dims, items = description.get("dims"), description.get("items")
+    sizes = list(dims.values()) if isinstance(dims, dict) else [0]
+    counted = items is None or _is_size(items, 0)
+    if not counted or not all(_is_size(width, 1) for width in sizes):
+        raise CheckpointError(
+            f"{folder}: config.json gives widths {dims} and {items} items; train it again"
+        )
+    return dims or {}, items
+
+
+def _is_size(
+    value: object,
+    least: int,
+) -> bool:
+    return type(value) is int and value >= least
+
+
+_IMPOSSIBLE = (RuntimeError, OverflowError, ValueError, TypeError)
+"""What torch raises over sizes that no tensor can have."""
+
+
+def empty_policy(
+    config: PolicyConfig,
+    dims: Mapping[str, int],
+    source: str,
+    *,
+    items: int | None = None,
+    adapters: Mapping[str, Any] | None = None,
+) -> Policy:
+    """A policy without memory (on torch's meta device), so that whatever a file describes costs nothing."""
+    try:
+        with torch.device("meta"):
+            policy = build_policy(config, dims, items=items)
+            policy.adapters = None if adapters is None else Adapters(**adapters)
+    except _IMPOSSIBLE as error:
+        raise CheckpointError(
+            f"{source} describes a selector that cannot be built ({first_line(error)})"
+        ) from error
+    return policy
+
+
+def fill_policy(
+    empty: Policy,
+    tensors: Mapping[str, Tensor],
+    source: str,
+) -> Policy:
+    """Give an empty policy memory and these weights; every missing, unexpected or misshapen tensor is named."""
+    _check_fit(empty, tensors, source)
+    policy = empty.to_empty(device="cpu")
+    policy.load_state_dict(dict(tensors), strict=True)
+    return policy
+
+
+def load_weights(
+    policy: Policy,
+    tensors: Mapping[str, Tensor],
+    source: str,
+) -> None:
+    """Put tensors into a policy; every missing, unexpected or misshapen tensor is named."""
+    _check_fit(policy, tensors, source)
+    policy.load_state_dict(dict(tensors), strict=True)
+
+
+def _check_fit(
+    policy: Policy,
+    tensors: Mapping[str, Tensor],
+    source: str,
+) -> None:
+    own = policy.state_dict()
+    found: dict[str, list[str]] = {
+        "missing": sorted(own.keys() - tensors.keys()),
+        "unexpected": sorted(tensors.keys() - own.keys()),
+        "of another shape": [],
+    }
+    for name in sorted(own.keys() & tensors.keys()):
+        given, wanted = tuple(tensors[name].shape), tuple(own[name].shape)
+        if given != wanted:
+            found["of another shape"].append(f"{name} is {given}, not {wanted}")
+    parts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+    if parts:
+        said = "; ".join(parts)
+        raise CheckpointError(f"{source} does not fit this selector; {said}")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def tensors_of(policy: Policy) -> dict[str, Tensor]:
+    """The policy's tensors, detached and laid out for writing."""
+    found = {}
+    for name, tensor in policy.state_dict().items():
+        found[name] = tensor.detach().cpu().contiguous().clone()
+    return found
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); train it again"
+        ) from error
+
+
+def read_checkpoint_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there; is this a checkpoint folder?")
+    try:
+        value = parse_json(path.read_bytes())
+    except json.JSONDecodeError as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); train it again"
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object; train it again")
+    return value
+
+
+def write_checkpoint_json(
+    path: Path,
+    value: Mapping[str, Any],
+) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors, `<parameter>.<name>`."""
+    flat = {}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            tensor = torch.as_tensor(value).detach().cpu()
+            flat[f"{index}.{name}"] = tensor.contiguous().clone()
+    return flat
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Put a flattened state back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def save_state(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    numbers: Mapping[str, Any],
+) -> None:
+    """Everything needed to go on with a stage: tensors and a few numbers, replaced at once."""
+    with staged_folder(folder) as place:
+        (place / "state.safetensors").write_bytes(save(dict(tensors)))
+        write_checkpoint_json(place / "state.json", numbers)
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and numbers of `save_state`."""
+    numbers = read_checkpoint_json(folder / "state.json")
+    return read_tensors(folder / "state.safetensors"), numbers

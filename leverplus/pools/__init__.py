@@ -1,1 +1,0 @@
-"""Candidate pools: the one way to build them, for training and for test, and rankings inside a given pool."""

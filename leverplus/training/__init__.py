@@ -1,1 +1,0 @@
-"""Training: scored groups in, a better policy out; one loop for every stage."""

@@ -1,0 +1,1 @@
+"""Pages: a report, a view over runs, and a bundle over HTTP."""

@@ -1,0 +1,1 @@
+"""The checks of the catalog, by what they look at."""

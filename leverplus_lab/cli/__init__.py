@@ -1,0 +1,1 @@
+"""Commands of the lab: the benchmark, the embedded world, and files of the earlier code."""

@@ -1,0 +1,485 @@
+"""What a report prints: trainings, arms, chosen epochs, settings and advice, taken from its blocks.
+
+Only what stands there is taken: cells that are numbers, `name: value`, named epochs. What is expected or hoped for is
+left out, and proposals in code are advice, not settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from leverplus.errors import DataError
+from leverplus_doctor.checks.results import identity
+from leverplus_doctor.records import Arm, ChosenEpoch, Epoch, Published, Record, Series
+from leverplus_lab.legacy import words
+from leverplus_lab.legacy.document import DocumentBlock, read_blocks
+from leverplus_lab.legacy.sizes import (
+    COUNTS,
+    Headings,
+    PrintedPlace,
+    count_unsized,
+    table_says,
+    taken_over,
+)
+
+_STAGES = ("grpo", "rce", "sft")
+_EXPECTED = words.pattern("EXPECTED")
+_PRESENT = words.pattern("PRESENT")
+_ACTUAL = words.pattern("ACTUAL")
+_BASELINE = words.pattern("BASELINE")
+_DIFFERENCE = words.pattern("DIFFERENCE")
+_SHOT = words.pattern("SHOT")
+_MEASURE = words.pattern("MEASURE")
+_GAIN = words.pattern("GAIN")
+_BEFORE = words.pattern("BEFORE")
+_AFTER = words.pattern("AFTER")
+_SEED = words.pattern("SEED")
+_BEST = words.pattern("BEST")
+_SAME_PICKS = words.pattern("SAME_PICKS")
+_LIVE = words.pattern("LIVE")
+_DATA_FILE = words.pattern("DATA_FILE")
+_VERSUS = re.compile(
+    rf"shot\s*(\d+)\s*[:：]\s*({words.NUMBER})\s*%\s*[(（]\s*vs\.?\s*([^\d(（]+?)\s*({words.NUMBER})\s*%",
+    re.I,
+)
+_SHOTS = re.compile(r"shots?(?:[_ ]?num)?\s*(=|≥|>=)\s*(\d+)", re.IGNORECASE)
+_SHOT_COLUMN = re.compile(r"^(?:shot\s*(\d+)|(\d+)[- ]shots?)$", re.IGNORECASE)
+_WITHOUT_EPOCH = words.POLICY_GRADIENT - {"kl", "kl_coef"}
+"""Metrics whose numbers count where no epoch is named."""
+_PERCENT = re.compile(r"(?<![\d.+\-])(\d+(?:\.\d+)?)\s*%")
+
+
+def checked_report(record: Record) -> Record:
+    """The record of a report, refused where nothing in it was recognised."""
+    published = record.published
+    if not record.series and not (
+        published and (published.arms or published.gains or published.settings)
+    ):
+        raise DataError(
+            f"{record.source}: no training table, log line or result was recognised; docs/doctor.md has the forms; "
+            "where a line has a step and numbers of your own names, say which is which: --map reward=NAME,kl=NAME"
+        )
+    return record
+
+
+def parse_report(text: str) -> Record:
+    """The record of a report's text."""
+    reader = _Reader()
+    for block in read_blocks(text):
+        reader.take(block)
+    return reader.record()
+
+
+class _Reader:
+    """Goes through the blocks once and remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, str], list[Epoch]] = {}
+        self.arms: list[tuple[Arm, PrintedPlace]] = []
+        self.gains: list[tuple[float, PrintedPlace]] = []
+        self.choices: list[ChosenEpoch] = []
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.advice: list[tuple[str, float]] = []
+        self.same: list[float] = []
+        self.seeds: list[float] = []
+        self.live: dict[str, float] = {}
+        self.speaking: set[Headings] = set()
+        self.tables = 0
+        self.size: int | None = None
+        self.hoped = False
+        self.versus: dict[str, tuple[Arm, Arm, dict[int, float], dict[int, float]]] = {}
+
+    def take(self, block: DocumentBlock) -> None:
+        if block.kind == "table":
+            if len(block.rows) > 1:
+                self._table(block)
+            return
+        if block.kind == "code":
+            self._code(block)
+            return
+        text = words.without_marks(block.text)
+        if block.kind == "heading":
+            self.size, self.hoped = None, bool(_EXPECTED.search(text))
+        elif block.kind == "text":
+            self.hoped = bool(_EXPECTED.search(text)) or (
+                self.hoped and not block.text.startswith("**")
+            )
+        count = words.items_in(text)
+        if count is not None:
+            self.size = count
+            self.speaking.add(block.headings)
+        if block.kind != "heading":
+            self._sentence(block, text)
+
+    def _label(self, block: DocumentBlock) -> str:
+        """The plan or run whose section this is, "" where none is named or two are compared."""
+        for heading in reversed(block.headings):
+            found = identity(words.without_marks(heading))
+            if found and re.search(r"\bvs\b", heading):
+                return ""
+            if found:
+                return found
+        return ""
+
+    def _stage(self, block: DocumentBlock, metrics: set[str]) -> str:
+        if metrics & words.POLICY_GRADIENT:
+            return "grpo"
+        for heading in (block.text, *reversed(block.headings)):
+            named = [stage for stage in _STAGES if stage in heading.lower()]
+            if len(named) == 1:
+                return named[0]
+        return "train"
+
+    def _add(
+        self,
+        block: DocumentBlock,
+        epoch: int | None,
+        values: dict[str, float],
+        stage: str | None = None,
+    ) -> None:
+        if not values:
+            return
+        key = (self._label(block), stage or self._stage(block, set(values)))
+        if key[1] == "train" and (key[0], "grpo") in self.lines:
+            key = (key[0], "grpo")
+        self.lines.setdefault(key, []).append(Epoch(epoch, values))
+
+    # -- sentences ---------------------------------------------------------------------------------------------------
+
+    def _sentence(self, block: DocumentBlock, text: str) -> None:
+        for match in _SAME_PICKS.finditer(text):
+            self.same.append(float(match.group(1) or match.group(2)) / 100.0)
+        for match in _LIVE.finditer(text):
+            self.live[self._label(block)] = float(match.group(1)) / 100.0
+        if self.hoped or _EXPECTED.search(text):
+            return
+        self.seeds += _shares(_SEED, text)
+        self._gains(block, _shares(_GAIN, text))
+        self._settings(block, text)
+        self._choice(block, text)
+        self._metrics(block, text)
+        self._shots(block, text)
+
+    def _gains(
+        self,
+        block: DocumentBlock,
+        values: Sequence[float | None],
+        table: int = 0,
+    ) -> None:
+        place = self._place(block, table)
+        for value in values:
+            if value is not None:
+                self.gains.append((value, place))
+
+    def _place(self, block: DocumentBlock, table: int) -> PrintedPlace:
+        """Where a number stands; a text without headings says n once for all that follows."""
+        said = not block.headings and self.size is not None
+        if block.rows:
+            said = table_says(block.rows)
+        return PrintedPlace(block.headings, table, said)
+
+    def _set(
+        self,
+        label: str,
+        key: str,
+        value: Any,
+    ) -> None:
+        self.settings.setdefault(label, {})[key] = value
+
+    def _settings(self, block: DocumentBlock, text: str) -> None:
+        for match in words.SETTING_VALUE.finditer(text):
+            before = text[max(0, match.start() - 8) : match.start()]
+            label = "" if _PRESENT.search(before) else self._label(block)
+            key = words.printed_setting(match.group(1))
+            if key is not None:
+                self._set(label, key, words.truth_or_number(match.group(2)))
+        data = _DATA_FILE.search(text)
+        if data:
+            self._set(self._label(block), "data", data.group(1))
+
+    def _choice(self, block: DocumentBlock, text: str) -> None:
+        best = _BEST.search(text)
+        if best is None:
+            return
+        rest = text[best.start() :][:80]
+        epoch = words.epoch_in(rest)
+        if epoch is None:
+            return
+        metric, value = None, None
+        named = re.search(r"val(?:idation)?[ _]?loss|验证损失", rest, re.IGNORECASE)
+        if named:
+            metric = "val/loss"
+            number = rf"[:：=]\s*({words.NUMBER})\s*[)）]?"
+            found = re.search(number, rest[named.end() :])
+            value = float(found.group(1)) if found else None
+        self.choices.append(ChosenEpoch(self._label(block), epoch, metric, value))
+
+    def _metrics(self, block: DocumentBlock, text: str) -> None:
+        pairs = []
+        for match in words.METRIC_VALUE.finditer(text):
+            if not _inside_name(text, match.start()):
+                pairs.append(match)
+        epoch = words.epoch_in(text[: pairs[0].start()]) if pairs else None
+        # without an epoch, or with one pair alone, a number counts only behind "=" or ":"
+        explicit = epoch is None or len(pairs) < 2
+        values: dict[str, float] = {}
+        for match in pairs:
+            name = words.metric(match.group(1))
+            if name is None or (explicit and not match.group(2).strip()):
+                continue
+            if epoch is not None or name in _WITHOUT_EPOCH:
+                values.setdefault(name, float(match.group(3).replace(",", "")))
+        self._add(block, epoch, values)
+
+    def _shots(self, block: DocumentBlock, text: str) -> None:
+        versus = _VERSUS.search(text)
+        if versus is not None:
+            self._versus(block, versus)
+            return
+        found = list(_SHOTS.finditer(text))
+        ends = [match.start() for match in found[1:]]
+        accuracy: dict[int, float] = {}
+        for match, end in zip(found, [*ends, len(text)], strict=False):
+            shots = int(match.group(2))
+            percents = _PERCENT.findall(text[match.end() : end])
+            if match.group(1) == "=":
+                percents = percents[:1]
+            for step, value in enumerate(percents):
+                accuracy[shots + step] = round(float(value) / 100.0, 8)
+        if accuracy:
+            name = re.split(r"[:：]", text)[0]
+            baseline = bool(_BASELINE.search(name))
+            self._arm(block, Arm(name, accuracy, self.size, 0, baseline))
+
+    def _versus(self, block: DocumentBlock, match: re.Match[str]) -> None:
+        """`Shot 1: 50.2% (vs Baseline 48.6%)`, line by line under one heading."""
+        label = self._label(block) or (block.headings[-1] if block.headings else "run")
+        if label not in self.versus or int(match.group(1)) in self.versus[label][2]:
+            self.tables += 1
+            left: dict[int, float] = {}
+            right: dict[int, float] = {}
+            arm = Arm(label, left, self.size, self.tables)
+            baseline = Arm(match.group(3).strip(), right, self.size, self.tables, True)
+            self.versus[label] = (arm, baseline, left, right)
+            self._arm(block, arm)
+            self._arm(block, baseline)
+        _, _, left, right = self.versus[label]
+        shots = int(match.group(1))
+        left[shots] = round(float(match.group(2)) / 100.0, 8)
+        right[shots] = round(float(match.group(4)) / 100.0, 8)
+
+    def _code(self, block: DocumentBlock) -> None:
+        """Settings in code are the present ones under a heading that says so, else advice."""
+        present = bool(block.headings) and bool(_PRESENT.search(block.headings[-1]))
+        for line in block.text.splitlines():
+            for match in words.SETTING_VALUE.finditer(line.split("#")[0]):
+                key = words.printed_setting(match.group(1))
+                value = words.truth_or_number(match.group(2))
+                if key is None:
+                    continue
+                if present:
+                    self._set("", key, value)
+                elif isinstance(value, float):
+                    self.advice.append((key, value))
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def _table(self, block: DocumentBlock) -> None:
+        header = [words.without_marks(cell) for cell in block.rows[0]]
+        body = [row for row in block.rows[1:] if len(row) == len(header)]
+        shots = {}
+        for place, cell in enumerate(header):
+            match = _SHOT_COLUMN.match(cell)
+            if match:
+                shots[place] = int(match.group(1) or match.group(2))
+        if re.fullmatch(r"epochs?|轮次|轮数", header[0], re.IGNORECASE):
+            self._epochs(block, header, body)
+        elif _SHOT.match(header[0]):
+            self._by_shots(block, header, body)
+        elif _MEASURE.match(header[0]):
+            self._by_metric(block, header, body)
+        elif len(shots.keys() - {0}) >= 2:
+            self._by_arm(block, shots, body)
+
+    def _epochs(
+        self,
+        block: DocumentBlock,
+        header: list[str],
+        body: list[tuple[str, ...]],
+    ) -> None:
+        names = [words.metric(cell) for cell in header]
+        stage = self._stage(block, {name for name in names if name is not None})
+        for row in body:
+            epoch = words.cell_number(row[0])
+            values = {}
+            for name, cell in zip(names, row, strict=True):
+                value = words.cell_number(cell)
+                if name and value is not None:
+                    values[name] = value
+            if epoch is not None:
+                self._add(block, int(epoch), values, stage)
+
+    def _by_metric(
+        self,
+        block: DocumentBlock,
+        header: list[str],
+        body: list[tuple[str, ...]],
+    ) -> None:
+        for place, cell in enumerate(header[1:], start=1):
+            epoch = words.epoch_in(cell)
+            if _EXPECTED.search(cell) or (epoch is None and not _ACTUAL.search(cell)):
+                continue
+            values: dict[str, float] = {}
+            for row in body:
+                value = words.cell_number(row[place])
+                if value is None:
+                    continue
+                name, key = words.metric(row[0]), words.printed_setting(row[0])
+                said = f"{words.without_marks(row[0])} {row[place]}"
+                if name is not None:
+                    values[name] = value
+                elif key is not None:
+                    self._set(self._label(block), key, value)
+                elif _GAIN.search(said):
+                    self._gains(block, [value])
+            self._add(block, epoch, values)
+
+    def _by_shots(
+        self,
+        block: DocumentBlock,
+        header: list[str],
+        body: list[tuple[str, ...]],
+    ) -> None:
+        self.tables += 1
+        for place, name in enumerate(header[1:], start=1):
+            if COUNTS.match(name):
+                continue
+            cells = {}
+            for row in body:
+                shots = words.cell_number(row[0])
+                if shots is not None:
+                    cells[int(shots)] = words.without_marks(row[place])
+            if _DIFFERENCE.search(name):
+                gains = [_gain(cell) for cell in cells.values()]
+                self._gains(block, gains, self.tables)
+            else:
+                self._row(block, name, cells)
+
+    def _by_arm(
+        self,
+        block: DocumentBlock,
+        columns: Mapping[int, int],
+        body: list[tuple[str, ...]],
+    ) -> None:
+        self.tables += 1
+        for row in body:
+            cells = {}
+            for place, shots in columns.items():
+                cells[shots] = words.without_marks(row[place])
+            if _signed(cells.values()):
+                gains = [_gain(cell) for cell in cells.values()]
+                self._gains(block, gains, self.tables)
+            else:
+                self._row(block, words.without_marks(row[0]), cells)
+
+    def _row(
+        self,
+        block: DocumentBlock,
+        name: str,
+        cells: Mapping[int, str],
+    ) -> None:
+        known = {}
+        for shots, cell in cells.items():
+            value = words.cell_number(cell)
+            if value is not None:
+                known[shots] = value
+        if not known or _signed(cells.values()):
+            return
+        scale = 100.0 if min(known.values()) > 1.0 else 1.0
+        accuracy = {shots: round(value / scale, 8) for shots, value in known.items()}
+        if min(known.values()) >= 0.0 and max(known.values()) <= scale:
+            size = words.items_in(name) or self.size
+            baseline = bool(_BASELINE.search(name))
+            self._arm(block, Arm(name, accuracy, size, self.tables, baseline))
+
+    def _arm(self, block: DocumentBlock, arm: Arm) -> None:
+        self.arms.append((arm, self._place(block, arm.table)))
+
+    # -- the whole ---------------------------------------------------------------------------------------------------
+
+    def record(self) -> Record:
+        series = []
+        for (label, stage), lines in self.lines.items():
+            settings = self.settings.get(label, {})
+            series.append(Series(stage, _merged(lines), label, settings))
+        arms = paired(taken_over([arm for arm, _ in self.arms]))
+        placed = list(zip(arms, [place for _, place in self.arms], strict=True))
+        published = Published(
+            arms=tuple(arms),
+            gains=tuple(value for value, _ in self.gains),
+            choices=tuple(self.choices),
+            settings={label: dict(values) for label, values in self.settings.items()},
+            advice=tuple(self.advice),
+            identical_picks=tuple(self.same),
+            live=dict(self.live),
+            unsized=count_unsized(placed, self.gains, self.speaking),
+            seeds=tuple(self.seeds),
+        )
+        return Record(series=tuple(series), published=published)
+
+
+def paired(arms: list[Arm]) -> list[Arm]:
+    """Rows of no table that say before and after a change, on as many items: the second is judged by the first."""
+    found = list(arms)
+    tables = max((arm.table for arm in arms), default=0)
+    for place, before in enumerate(found):
+        if before.table or not _BEFORE.search(before.name):
+            continue
+        rest = _BEFORE.sub("", before.name)
+        for other, after in enumerate(found):
+            if after.table or before.n != after.n or not _AFTER.search(after.name):
+                continue
+            if _AFTER.sub("", after.name) == rest:
+                tables += 1
+                found[place] = replace(before, table=tables, baseline=True)
+                found[other] = replace(after, table=tables)
+                break
+    return found
+
+
+def _shares(pattern: re.Pattern[str], text: str) -> list[float]:
+    """The percentages that a pattern finds, as shares."""
+    return [float(match.group(1)) / 100.0 for match in pattern.finditer(text)]
+
+
+def _signed(cells: Iterable[str]) -> bool:
+    """Whether some cell is a difference."""
+    return any(cell.startswith(("+", "-")) for cell in cells)
+
+
+def _inside_name(text: str, start: int) -> bool:
+    """Whether a metric's name is only the end of a longer word (`grpo_lr_kl`)."""
+    before = text[start - 1] if start else " "
+    return before.isascii() and (before.isalnum() or before in "_-")
+
+
+def _gain(cell: str) -> float | None:
+    """A signed percentage, or the middle of a range of them."""
+    found = re.findall(rf"({words.NUMBER})\s*%", cell)
+    if not found or cell[:1] not in "+-":
+        return None
+    return sum(map(float, found)) / len(found) / 100.0
+
+
+def _merged(lines: list[Epoch]) -> tuple[Epoch, ...]:
+    """Lines of one epoch joined, earlier values kept; epochs in order, those without a number last."""
+    values: dict[int | None, dict[str, float | None]] = {}
+    for line in lines:
+        own = values.setdefault(line.epoch, {})
+        for name, value in line.values.items():
+            own.setdefault(name, value)
+    order = sorted(values, key=lambda epoch: (epoch is None, epoch or 0))
+    return tuple(Epoch(epoch, values[epoch]) for epoch in order)

@@ -1,0 +1,359 @@
+"""`lever fit` with answers that are more than a word: JSON, SQL, several lines, another script; and with a judge."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import leverplus
+from leverplus.arms.spec import open_arm
+from leverplus.cli.main import main
+from leverplus.data.rundir import read_json
+from leverplus.data.types import Item
+from leverplus.errors import LeverError, WrongUsage
+from leverplus.run.fit import fit
+
+CITIES = ("Lisbon", "Łódź", "北京", "القاهرة", "Zürich", "Москва", "Porto", "Ulm")
+FAST = {"calls": 600, "shots": [1], "settings": ["train.stages=[]"], "embed": "tfidf"}
+
+
+def json_row(number: int) -> dict[str, Any]:
+    city = CITIES[number % len(CITIES)]
+    people = {"city": city, "people": number, "tags": ["a, b", "line\nend"]}
+    return {"question": f"Describe {city}, number {number}", "answer": people}
+
+
+def sql_row(number: int) -> dict[str, Any]:
+    city = CITIES[number % len(CITIES)]
+    answer = f"SELECT people\nFROM city\nWHERE name = '{city}' AND id >= {number % 8}"
+    return {"question": f"How many live in {city}? ({number})", "answer": answer}
+
+
+def sentence_row(number: int) -> dict[str, Any]:
+    city = CITIES[number % len(CITIES)]
+    answer = f"In {city}, which is a large place, there are about {number} old houses."
+    return {"question": f"Tell me about {city} {number}", "answer": answer}
+
+
+def written(path: Path, make: Any, count: int = 90) -> Path:
+    lines = [json.dumps(make(number), ensure_ascii=False) for number in range(count)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def copies(prompt: str) -> str:
+    """Writes the answer of the last example; without one it has nothing to say."""
+    parts = prompt.rsplit("Answer: ", 1)
+    return parts[1].split("\nQuestion: ")[0] if len(parts) == 2 else "?"
+
+
+def knows_nothing(prompt: str) -> str:
+    return "something else"
+
+
+def lenient(messages: list[dict[str, str]]) -> str:
+    """A judge that says yes where the answer is about the right city."""
+    text = messages[-1]["content"]
+    right, _, judged = text.partition("Answer to judge:")
+    return "Yes." if any(c in right and c in judged for c in CITIES) else "no"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "cities.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE city (id INTEGER, name TEXT, people INTEGER)")
+    for number, city in enumerate(CITIES):
+        connection.execute(
+            "INSERT INTO city VALUES (?, ?, ?)", (number, city, 100 + number)
+        )
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "metric", "cut"),
+    [(json_row, "json", "json"), (sql_row, "sql_execution", "fenced"), (sentence_row, "token_f1", "plain")],
+    ids=["json", "sql", "sentences"],
+)  # fmt: skip
+def test_a_fit_of_any_answers_ends_with_a_bundle_and_shows_what_it_saw(
+    tmp_path: Path, database: Path, make: Any, metric: str, cut: str
+) -> None:
+    data = written(tmp_path / "d.jsonl", make)
+    own = dict(FAST)
+    if metric == "sql_execution":
+        own["settings"] = [*FAST["settings"], f"task.database={database}"]
+    said: list[str] = []
+    made = fit(
+        data,
+        model=copies,
+        out=tmp_path / "b",
+        store=tmp_path / "s.db",
+        say=said.append,
+        **own,
+    )
+    report = made.report
+    assert any(line.startswith(f"data: judged by {metric};") for line in said)
+    assert f'cut = "{cut}"' in made.recipe.read_text()
+    assert report["arms"]["nearest_text"]["dev"] >= report["arms"]["zero_shot"]["dev"]
+    seen = report["examples_seen"]
+    assert len(seen) == 5
+    assert all(own["prompt"] and own["cut"] and own["right"] for own in seen)
+    assert read_json(tmp_path / "b" / "fit.json") == report
+    demos = made.selector.select(question=make(3)["question"], shots=1)
+    assert CITIES[3] in demos[0].question
+
+
+def test_where_nearly_all_answers_differ_nothing_is_learnt_from_labels_alone(
+    tmp_path: Path,
+) -> None:
+    """And where the model is never right, training finds nothing, which is no reason to fail."""
+    data = written(tmp_path / "d.jsonl", json_row)
+    said: list[str] = []
+    made = fit(
+        data, model=knows_nothing, calls=700, shots=[1], embed="tfidf", out=tmp_path / "b",
+        store=tmp_path / "s.db", dry_run=True, say=said.append,
+    )  # fmt: skip
+    assert any("nearly all answers are different" in line for line in said)
+    assert "label_pretraining" not in made.recipe.read_text()
+
+
+def test_try_shows_prompt_raw_answer_cut_answer_and_score_and_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = written(tmp_path / "d.jsonl", json_row)
+    name = f"{copies.__module__}:copies"
+    command = [
+        "fit",
+        str(data),
+        "--model",
+        name,
+        "--out",
+        str(tmp_path / "b"),
+        "--embed",
+        "tfidf",
+    ]
+    command += [
+        "--store",
+        str(tmp_path / "s.db"),
+        "--try",
+        "3",
+        "--set",
+        "train.stages=[]",
+    ]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  the model wrote: ") == 3
+    assert "    Question: Describe" in shown
+    assert "  score: " in shown
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_edited_recipe_and_the_command_must_agree(tmp_path: Path) -> None:
+    data = written(tmp_path / "d.jsonl", json_row)
+
+    def again(**more: Any) -> list[str]:
+        said: list[str] = []
+        values = {
+            "model": copies,
+            "embed": "tfidf",
+            "settings": ["train.stages=[]"],
+            **more,
+        }
+        fit(
+            data,
+            out=tmp_path / "b",
+            store=tmp_path / "s.db",
+            dry_run=True,
+            say=said.append,
+            **values,
+        )
+        return said
+
+    again(shots=[1], metric="json_fields")
+    recipe = tmp_path / "b.toml"
+    recipe.write_text(recipe.read_text().replace('cut = "json"', 'cut = "vqa"'))
+    with pytest.raises(LeverError, match="records could never be answered right"):
+        again(shots=[1], metric="json_fields")  # the edited cut destroys the answers
+    recipe.write_text(recipe.read_text().replace('cut = "vqa"', 'cut = "fenced"'))
+    said = again(shots=[1], metric="json_fields")
+    assert any("was edited and is taken as it is" in line for line in said)
+    assert any(line.startswith("data: judged by json_fields") for line in said)
+    for more, both in (
+        ({"shots": [2]}, r"--shots says eval.shots = \[2\], and .* has \[1\]"),
+        (
+            {"metric": "json"},
+            "--metric says task.metric = 'json', and .* has 'json_fields'",
+        ),
+        ({"cut": "json"}, "--cut says task.cut = 'json', and .* has 'fenced'"),
+        (
+            {"max_tokens": 7},
+            "--max-tokens says model.max_new_tokens = 7, and .* has 8",
+        ),
+        ({"model": knows_nothing}, "--model says model.name"),
+        ({"settings": ["pool.size=3"]}, "--set says pool.size = 3, and .* has 16"),
+        ({"arms": ["random"]}, "--arms says eval.arms"),
+    ):
+        with pytest.raises(WrongUsage, match=both):
+            again(**more)
+
+
+def test_settings_and_arms_reach_the_recipe(tmp_path: Path) -> None:
+    data = written(tmp_path / "d.jsonl", sentence_row)
+    made = fit(
+        data, model=copies, embed="tfidf", out=tmp_path / "b", store=tmp_path / "s.db", dry_run=True,
+        cut="line", arms=["nearest_text", "vote(nearest_text, 5)"],
+        settings=["train.stages=[]", "pool.size=12", "eval.random_draws=2"],
+    )  # fmt: skip
+    text = made.recipe.read_text()
+    for line in (
+        'cut = "line"',
+        "size = 12",
+        "random_draws = 2",
+        "vote(nearest_text, 5)",
+    ):
+        assert line in text
+    with pytest.raises(WrongUsage, match=r"section\.key=value"):
+        fit(data, model=copies, out=tmp_path / "b", settings=["pool"])
+    with pytest.raises(LeverError, match="is not understood"):
+        open_arm("vote(nearest_text, 5")
+    with pytest.raises(WrongUsage, match="no model is given"):
+        fit(data, out=tmp_path / "b")
+
+
+def test_a_bundle_without_a_model_asks_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [
+        {"text": f"{w} number {n}", "label": own}
+        for n in range(30)
+        for w, own in (("sun", "warm"), ("ice", "cold"))
+    ]
+    data = tmp_path / "labels.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in labels))
+    out = str(tmp_path / "b")
+    assert main(["fit", str(data), "--no-model", "--embed", "tfidf", "--out", out]) == 0
+    assert "nothing was asked" in capsys.readouterr().out
+    selector = leverplus.Selector.load(out)
+    assert {demo.answer for demo in selector.select(question="sun again", shots=2)} == {
+        "warm"
+    }
+    assert read_json(tmp_path / "b" / "fit.json")["packed"]["arm"] == "label_rank"
+    assert main(["fit", str(data), "--no-model", "--model", "m", "--out", out]) == 2
+
+
+def test_a_judge_says_what_is_right_and_is_counted_and_kept(tmp_path: Path) -> None:
+    data = written(tmp_path / "d.jsonl", sentence_row)
+    judge = f"{lenient.__module__}:lenient"
+    own = {
+        **FAST,
+        "calls": 1200,
+        "settings": [*FAST["settings"], f"judge.model={judge}"],
+    }
+    made = fit(
+        data,
+        model=copies,
+        metric="judge",
+        out=tmp_path / "b",
+        store=tmp_path / "s.db",
+        **own,
+    )
+    nearest = made.report["arms"]["nearest_text"]
+    assert nearest["dev"] > 0.5
+    assert made.report["calls"]["judge"] > 0
+    manifest = read_json(tmp_path / "b.run" / "run.json")
+    assert manifest["judge"]["calls"] > 0
+    again = fit(
+        data,
+        model=copies,
+        metric="judge",
+        out=tmp_path / "c",
+        store=tmp_path / "s.db",
+        **own,
+    )
+    assert again.report["arms"] == made.report["arms"]
+    own = {**FAST, "calls": 1200}
+    with pytest.raises(LeverError, match=r"judge\.model"):
+        fit(
+            data,
+            model=copies,
+            metric="judge",
+            out=tmp_path / "d",
+            store=tmp_path / "s.db",
+            **own,
+        )
+
+
+def test_the_ceiling_of_a_judge_needs_no_judge() -> None:
+    from leverplus.data.tasks.answers import AnswerRules
+
+    item = Item("1", "q", ("a cat",), "train")  # type: ignore[arg-type]
+    assert AnswerRules("judge").ceiling(item) == 1.0
+
+
+ANSWERS = st.lists(
+    st.text(min_size=1, max_size=40).filter(str.strip)
+    | st.sampled_from(
+        ["a, b\nc", "-5", '{"a": [1, "x\\n"]}', "SELECT 1;\n", "### b ---"]
+    ),
+    min_size=45,
+    max_size=45,
+    unique=True,
+)
+
+
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@given(answers=ANSWERS)
+def test_a_model_that_writes_the_references_reaches_the_ceiling_and_another_does_not(
+    answers: list[str],
+) -> None:
+    """In the whole way from the file through prompt, cut and metric to the table."""
+    rows = [
+        {"question": f"item {number}?", "answer": answer}
+        for number, answer in enumerate([*answers, "left", "right"])
+    ]
+
+    def right(prompt: str) -> str:
+        asked = re.findall(r"item (\d+)\?", prompt)
+        return f" {rows[int(asked[-1])]['answer']}"
+
+    def wrong(prompt: str) -> str:
+        asked = re.findall(r"item (\d+)\?", prompt)
+        if asked[-1] in asked[:-1]:
+            return right(prompt)  # it repeats what it is shown
+        return re.sub(r"\S", "ѫ", right(prompt))
+
+    for model, expected in ((right, 1.0), (wrong, 0.0)):
+        with TemporaryDirectory() as folder:
+            made = fit(
+                rows,
+                model=model,
+                metric="exact",
+                out=Path(folder, "b"),
+                store=Path(folder, "s.db"),
+                **FAST,
+            )
+            for arm in ("zero_shot", "nearest_text", "mmr"):
+                figures = made.report["arms"][arm]
+                got = (arm, figures["dev"], figures["test"])
+                assert got == (arm, expected, expected)
+
+
+def test_a_dry_run_shows_a_prompt_as_it_will_be_sent(tmp_path: Path) -> None:
+    data = written(tmp_path / "d.jsonl", sql_row)
+    said: list[str] = []
+    fit(data, model=copies, out=tmp_path / "b", dry_run=True, say=said.append, **FAST)
+    prompt = [line.removeprefix("prompt: ") for line in said if "prompt: " in line]
+    assert prompt[0].startswith("Question: How many live in")
+    assert prompt[1:3] == ["Answer: SELECT people", "FROM city"]
+    assert prompt[-1] == "Answer:"
+    assert any("an answer ends with ###" in line for line in said)
