@@ -80,6 +80,7 @@ PARSED = {
     "lever bench --quick": "minutes; tests/cli/test_bench.py runs it",
     "lever bench": "takes hours",
     "lever bench real": "tests/cli/test_bench_real.py runs it",
+    "lever bench structured": "tests/cli/test_bench_structured.py runs it",
     "lever view runs": "serves until it is stopped; tests/view starts it",
     "lever serve bundles/mine": "serves until it is stopped; tests/serve starts it",
     "lever serve bundles/mine --upstream http://127.0.0.1:8000/v1": "the same, in front of a model server",

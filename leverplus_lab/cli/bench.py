@@ -27,38 +27,63 @@ from leverplus_lab.real import (
     summarise_tables,
     task_lines,
 )
+from leverplus_lab.structured.report import as_json, reports_of
+from leverplus_lab.structured.shown import (
+    by_shots,
+    laid_open,
+    named,
+    overview,
+    read_folder,
+    verdict,
+)
 
 SMOKE = "--quick is a smoke test: so few items and calls that the order of the rows means nothing"
+CAPTION = (
+    "Arms and numbers of examples are chosen on dev questions. Simple: nearest, BM25, both, MMR or random; by answers: "
+    "by_answer, cover or masked; no model: the answer of the first example by_answer would show, its values swapped "
+    "for those of the question. NL2Bash: F1 of words. All pairs: docs/structured-figures.md."
+)
+
+OPTIONS = {
+    "plans": ("quick", "seeds", "recipes", "out"),
+    "real": ("records",),
+    "structured": ("records", "task"),
+}
+"""Which options each kind of table takes."""
 
 
 def bench(
-    what: Literal["plans", "real"] = "plans",
+    what: Literal["plans", "real", "structured"] = "plans",
     *,
     quick: bool = False,
     seeds: int | None = None,
     recipes: str | None = None,
     out: Path | None = None,
     records: Path | None = None,
+    task: str | None = None,
     store: Path | None = None,
 ) -> Outcome:
     """Makes the benchmark tables.
 
     WHAT: plans: the recipes of the earlier plans against their baseline (default); real: every way of choosing on the
-        recorded answers of real models
+        recorded answers of real models; structured: the same where answers are SQL, parses or commands
     --quick: plans: only test that it runs, on a dozen items
     --seeds N: plans: seeds 0 .. N-1 (default 3, quick 2)
     --recipes A,B,...: plans: only these, and the baseline
     --out DIR: plans: folder of the runs (default runs/bench-plans)
-    --records DIR: real: a folder of other records
+    --records DIR: real, structured: a folder of other records
+    --task NAME: structured: the task whose arms are all shown (default MTOP, of other records the first)
     """
-    others: dict[str, object] = {"records": records}
-    if what == "real":
-        others = {"quick": quick, "seeds": seeds, "recipes": recipes, "out": out}
-    for name, given in others.items():
-        if given:
+    given = {"quick": quick, "seeds": seeds, "recipes": recipes, "out": out}
+    given |= {"records": records, "task": task}
+    for name, value in given.items():
+        if value and name not in OPTIONS[what]:
             raise WrongUsage(f"`lever bench {what}` has no --{name}; leave it out")
     if what == "real":
         return _real(records or shipped("tables:real"))
+    if what == "structured":
+        folder = records or shipped("tables:structured/records")
+        return _structured(folder, task or ("" if records else "MTOP"))
     folder = Path("runs") / ("bench-plans-quick" if quick else "bench-plans")
     names = QUICK_RECIPES if quick else tuple(PLANS)
     if recipes:
@@ -101,6 +126,19 @@ def _real(records: Path) -> Outcome:
     title = "paired by item, p corrected over all of these"
     lines += _markdown(title, *comparison_lines(found))
     return Outcome(found, [*lines, *share_sentences(found)])
+
+
+def _structured(folder: Path, task: str) -> Outcome:
+    found = read_folder(folder)
+    opened = named(found, task)
+    reports = []
+    for records in found:
+        reports += reports_of(records)
+    shown: list[str | Table] = []
+    for report in reports:
+        if report.task == opened.task:
+            shown += [by_shots(report), *verdict(report), *laid_open(opened, report)]
+    return Outcome(as_json(reports), [*shown, overview(reports), CAPTION])
 
 
 def _markdown(

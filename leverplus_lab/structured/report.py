@@ -84,17 +84,33 @@ class SplitReport:
     @property
     def title(self) -> str:
         """Task, split and model in words."""
-        model = self.model.removesuffix(".gguf").replace("-Instruct", "")
-        split = SPLIT_WORDS.get(self.split_key, "")
-        return f"{self.task}{split}, {model.partition('.Q')[0]}"
+        return f"{self.task_name}, {self.model_name}"
 
-    def less(self, rival: Setting | None) -> str:
-        """The advised arm less another, with its interval."""
+    @property
+    def task_name(self) -> str:
+        """Task and split."""
+        return self.task + SPLIT_WORDS.get(self.split_key, "")
+
+    @property
+    def model_name(self) -> str:
+        """The model without the form of its file."""
+        model = self.model.removesuffix(".gguf").replace("-Instruct", "")
+        return model.partition(".Q")[0]
+
+    def of(self, rival: Setting | None) -> Against | None:
+        """The advised arm less another."""
         for own in self.against:
             if own.arm == self.advised and own.rival == rival:
-                noise = ", noise" if own.found.within_noise else ""
-                return f"{own.arm.label}: {own.difference}{noise}"
-        return ""
+                return own
+        return None
+
+    def less(self, rival: Setting | None) -> str:
+        """The same in words, with its interval."""
+        own = self.of(rival)
+        if own is None:
+            return ""
+        noise = ", noise" if own.found.within_noise else ""
+        return f"{own.arm.label}: {own.difference}{noise}"
 
 
 def _mean(scores: Scores) -> float:
