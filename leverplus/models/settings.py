@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from leverplus.catalog import is_outside
@@ -198,7 +198,3 @@ def warn_of_plain_key(url: str, key_env: str) -> str:
         f"warning: the key in {key_env} goes to {host} unencrypted, where everybody on the way can read it; use https if "
         "the server offers it"
     )
-
-
-MODEL_KEYS = frozenset(own.name for own in fields(ModelSection))
-"""What `[model]` may hold."""

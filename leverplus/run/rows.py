@@ -37,7 +37,7 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
 
     section = run.recipe.score
     if policy is None:
-        section = replace(section, samples=0, stochastic=0, selector_beams=0)
+        section = replace(section, samples=0, selector_beams=0)
     if section.groups:
         run.say(f"{len(run.imported_groups)} imported groups; nothing is searched")
         if run.imitates_beams:

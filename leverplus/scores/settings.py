@@ -67,9 +67,6 @@ class ScoreSection:
     temperatures: tuple[float, ...] = setting(
         (1.0, 1.3), "mixed: temperatures of these samples", above=0.0
     )
-    stochastic: int = setting(
-        0, "mixed: sequences drawn from the selector without replacement", low=0
-    )
     selector_beams: int = setting(
         0, "mixed: likeliest sequences under the selector", low=0
     )
@@ -106,12 +103,6 @@ class ScoreSection:
         low=1,
     )
     chance: int = setting(2, "rounds: candidates measured by chance beside them", low=0)
-    depth: int = setting(
-        1,
-        "rounds: the last place in the list that is asked about; every other turn is about the first",
-        low=1,
-        high=8,
-    )
     pilot: int = setting(
         0,
         "training queries of a pilot before training, each asked with every demonstration of it; it says what can be "
@@ -129,9 +120,7 @@ class ScoreSection:
     @property
     def draws_from_selector(self) -> bool:
         """Whether sequences come from the selector that the first stage trained."""
-        return self.search == "mixed" and bool(
-            self.samples or self.stochastic or self.selector_beams
-        )
+        return self.search == "mixed" and bool(self.samples or self.selector_beams)
 
     def cost(self, pool: int) -> int:
         """Most calls one training query needs."""
@@ -139,7 +128,7 @@ class ScoreSection:
             return 0
         calls = 1 + self.mine
         if self.search == "mixed":
-            drawn = self.random + self.retrieved + self.stochastic + self.selector_beams
+            drawn = self.random + self.retrieved + self.selector_beams
             drawn += self.samples * len(self.temperatures)
             return calls + drawn * (self.shots if self.prefixes else 1)
         calls += pool

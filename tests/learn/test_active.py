@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tiny_world import copy_store
 from leverplus.data.types import Pool
 from leverplus.learn.checkpoint import load_checkpoint
 from leverplus.learn.data import expected_accuracy
-from leverplus.learn.data.active import propose, turns
+from leverplus.learn.data.active import propose
 from leverplus.learn.policies.items import choose_demos
 from leverplus.run.opening import load_run, open_run
 from leverplus.run.parts import Parts
@@ -40,7 +39,6 @@ SETTINGS = [
     "label_pretraining.queries=200",
     "select.hidden=32",
 ]
-DEEP = [*SETTINGS, "score.depth=4", "select.state=vector_gate"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,39 +80,32 @@ def trained(folder: Path, settings: list[str], parts: Parts | None = None) -> Ru
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained(tmp_path_factory.mktemp("acquired"), DEEP)
-
-
-@pytest.fixture(scope="module")
-def flat(tmp_path_factory: pytest.TempPathFactory, whole: Run) -> Run:
-    return trained(tmp_path_factory.mktemp("flat"), SETTINGS, whole.parts)
+    return trained(tmp_path_factory.mktemp("acquired"), SETTINGS)
 
 
 def asked(run: Run) -> list[tuple[Pool, list[tuple[str, ...]]]]:
     """The pools in the order of their turns, each with the prompts that were asked about it."""
-    queries = run.shuffled_queries()
-    order = turns(len(queries), len(run.training_queries()), run.recipe.score.depth)
     rounds = sorted((run.folder / "acquired").iterdir())
     prompts = [
         [tuple(one) for one in own]
         for path in rounds
         for own in json.loads(path.read_text())["prompts"]
     ]
-    pools, _ = run.pools([queries[place] for place, _ in islice(order, len(prompts))])
+    first = len(run.training_queries())
+    pools, _ = run.pools(run.shuffled_queries()[first : first + len(prompts)])
     return list(zip(pools, prompts, strict=True))
 
 
 def test_rounds_ask_about_fresh_queries_and_stay_within_the_budget(
-    flat: Run, whole: Run
+    whole: Run,
 ) -> None:
-    first = {item.id for item in flat.training_queries()}
-    later = asked(flat)
+    first = {item.id for item in whole.training_queries()}
+    later = asked(whole)
     assert later
     assert not first & {pool.query for pool, _ in later}
     assert {len(prompts) for _, prompts in later} == {1 + 4 + 2}
     assert {len(demos) for _, prompts in later for demos in prompts} == {0, 1}
-    for run in (flat, whole):
-        assert run.calls() <= run.recipe.score.budget
+    assert whole.calls() <= whole.recipe.score.budget
 
 
 def test_prompts_hold_candidates_of_the_querys_own_pool_each_once(whole: Run) -> None:
@@ -125,51 +116,20 @@ def test_prompts_hold_candidates_of_the_querys_own_pool_each_once(whole: Run) ->
             assert set(demos) <= {str(candidate) for candidate in pool.candidates}
 
 
-def test_half_of_the_turns_ask_what_comes_after_the_selectors_own_first_picks(
-    whole: Run,
-) -> None:
-    depths = [len(prompts[0]) for _, prompts in asked(whole)]
-    assert abs(depths.count(0) - len(depths) / 2) <= 1
-    assert set(depths) == {0, 1, 2, 3}
-    for _, prompts in asked(whole):
-        assert all(demos[:-1] == prompts[0] for demos in prompts[1:])
-
-
-def test_turns_come_round_for_the_other_kind_first_and_ask_nothing_twice_without_later_places() -> (
-    None
-):
-    assert list(turns(5, 2, 1)) == [(2, 0), (3, 0), (4, 0)]
-    order = list(islice(turns(4, 0, 3), 8))
-    assert [place for place, _ in order] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert [bool(depth) for _, depth in order] == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert {depth for _, depth in order} == {0, 1, 2}
-
-
 def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
     pools, table = whole.pools(whole.training_queries()[:3])
     policy = load_checkpoint(whole.folder / "checkpoints" / "listwise")[0]
-    own = choose_demos(policy, table, pools, 3)
-    for picks, prompts in zip(
-        own, propose(policy, table, pools, 2, best=3, chance=1, seed=0), strict=True
-    ):
-        assert prompts[0] == picks[:2]
-        assert prompts[1] == picks
-        assert len(prompts) == 1 + 3 + 1
+    own = choose_demos(policy, table, pools, 1)
+    proposed = propose(policy, table, pools, best=3, chance=1, seed=0)
+    for picks, prompts in zip(own, proposed, strict=True):
+        assert prompts[:2] == [(), picks]
+        assert len(set(prompts)) == 1 + 3 + 1
 
 
 def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
     whole: Run, tmp_path: Path
 ) -> None:
-    run = opened(tmp_path, DEEP, parts=whole.parts)
+    run = opened(tmp_path, SETTINGS, parts=whole.parts)
     seen = 0
 
     def stop(what: str, done: int, total: int) -> None:
@@ -180,7 +140,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
 
     with pytest.raises(KeyboardInterrupt):
         train_run(replace(run, progress=stop))
-    again = trained(tmp_path, DEEP, whole.parts)
+    again = trained(tmp_path, SETTINGS, whole.parts)
     # a picture seen among others may differ in the last digit, and so may a probability
     weights = [
         load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors")
@@ -194,9 +154,9 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
 
 
 def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
-    flat: Run, tmp_path: Path
+    whole: Run, tmp_path: Path
 ) -> None:
-    run = opened(answered(tmp_path, flat), SETTINGS, parts=flat.parts)
+    run = opened(answered(tmp_path, whole), SETTINGS, parts=whole.parts)
 
     def stop(what: str, done: int, total: int) -> None:
         if what == "training, label_pretraining" and done == total:
@@ -206,9 +166,9 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
         train_run(replace(run, progress=stop))
     assert (run.folder / "checkpoints" / "label_pretraining-epoch001").is_dir()
     assert not (run.folder / "checkpoints" / "label_pretraining").exists()
-    again = trained(tmp_path, SETTINGS, flat.parts)
+    again = trained(tmp_path, SETTINGS, whole.parts)
     state = read_run(run.folder)
-    assert load_run(run.folder, tmp_path / "scores.db").recipe.hash == flat.recipe.hash
+    assert load_run(run.folder, tmp_path / "scores.db").recipe.hash == whole.recipe.hash
     assert [series.stage for series in state.series] == [
         "label_pretraining",
         "listwise",
@@ -216,21 +176,21 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
     assert list(state.setting("train.stages")) == ["label_pretraining", "listwise"]
     for stage in ("label_pretraining", "listwise"):
         own = load_file(again.folder / "checkpoints" / stage / "model.safetensors")
-        other = load_file(flat.folder / "checkpoints" / stage / "model.safetensors")
+        other = load_file(whole.folder / "checkpoints" / stage / "model.safetensors")
         assert all(
             torch.allclose(own[name], value, atol=1e-6) for name, value in other.items()
         )
 
 
 def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judging(
-    flat: Run, tmp_path: Path
+    whole: Run, tmp_path: Path
 ) -> None:
     still = [*SETTINGS, "listwise.lr=1e-12", "score.chance=0"]
-    run = trained(answered(tmp_path, flat), still, flat.parts)
+    run = trained(answered(tmp_path, whole), still, whole.parts)
     taught = load_checkpoint(run.folder / "checkpoints" / "label_pretraining")[0]
     asked_about = asked(run)
     pools = [pool for pool, _ in asked_about]
-    proposed = propose(taught, run.pools([])[1], pools, 0, best=4, chance=0, seed=0)
+    proposed = propose(taught, run.pools([])[1], pools, best=4, chance=0, seed=0)
     assert [prompts for _, prompts in asked_about] == proposed
     log = [
         json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()

@@ -19,13 +19,11 @@ from leverplus.learn.policies.base import (
 )
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.policies.decode import (
-    _condition_on_maximum,
     _start_beam,
     beam,
     greedy,
     gumbel,
     sample,
-    stochastic_beam,
 )
 from leverplus.learn.policies.settings import PolicyConfig
 
@@ -109,63 +107,6 @@ def test_samples_follow_the_policy() -> None:
         assert float((error / (total[row].exp() / count).sqrt()).max()) < 4.5
 
 
-@pytest.mark.slow
-def test_sampling_without_replacement_gives_distinct_members_whose_first_follows_the_policy() -> (
-    None
-):
-    policy, encoded = setting(batch=1)
-    pairs, total = every_pair(policy, encoded)
-    repeats = 3000
-    wide = Encoded(
-        encoded.mask.expand(repeats, -1),
-        {k: v.expand(repeats, *v.shape[1:]) for k, v in encoded.blocks.items()},
-    )
-    drawn = stochastic_beam(policy, wide, 2, 6, seeds=list(range(repeats)))
-    code = drawn.positions[..., 0] * SIZE + drawn.positions[..., 1]
-    assert all(len(set(row)) == 6 for row in code.tolist())
-    first = code[:, 0]
-    seen = (
-        torch.stack([(first == a * SIZE + b).sum() for a, b in pairs.tolist()])
-        / repeats
-    )
-    assert (
-        float(((seen - total[0].exp()).abs() / (total[0].exp() / repeats).sqrt()).max())
-        < 4.5
-    )
-    assert drawn.keys is not None
-    assert (drawn.keys[:, :-1] >= drawn.keys[:, 1:]).all()
-
-
-@pytest.mark.slow
-def test_two_members_drawn_without_replacement_have_the_probabilities_of_one_after_the_other() -> (
-    None
-):
-    """A beam narrower than the pool: only keys conditioned on their parent's keep the probabilities right."""
-    policy, encoded = setting(batch=1)
-    pairs, total = every_pair(policy, encoded)
-    repeats = 6000
-    wide = Encoded(
-        encoded.mask.expand(repeats, -1),
-        {k: v.expand(repeats, *v.shape[1:]) for k, v in encoded.blocks.items()},
-    )
-    drawn = stochastic_beam(policy, wide, 2, 2, seeds=list(range(repeats)))
-    code = drawn.positions[..., 0] * SIZE + drawn.positions[..., 1]
-    first = total[0].exp()
-    # P(b second) = sum over a of P(a) P(b) / (1 - P(a)), a different from b
-    odds = first / (1 - first)
-    second = first * (odds.sum() - odds)
-    for place, expected in enumerate((first, second)):
-        seen = (
-            torch.stack(
-                [(code[:, place] == a * SIZE + b).sum() for a, b in pairs.tolist()]
-            )
-            / repeats
-        )
-        assert (
-            float(((seen - expected).abs() / (expected / repeats).sqrt()).max()) < 4.5
-        )
-
-
 def test_a_query_gets_the_same_samples_in_any_batch_and_any_padding() -> None:
     policy, _ = setting()
     generator = torch.Generator().manual_seed(0)
@@ -238,36 +179,6 @@ def test_a_temperature_flattens_samples_and_log_probabilities_stay_those_of_the_
     assert float(((seen - warm).abs() / (warm / 20_000).sqrt()).max()) < 4.5
     own = torch.log_softmax(logits, -1)[drawn.positions[0, :, 0]]
     assert torch.allclose(drawn.logprobs[0], own, atol=1e-5)
-    assert drawn.keys is None
-    wide = Encoded(
-        encoded.mask.expand(6000, -1),
-        {k: v.expand(6000, *v.shape[1:]) for k, v in encoded.blocks.items()},
-    )
-    first = stochastic_beam(
-        policy, wide, 1, 2, seeds=list(range(6000)), temperature=2.0
-    ).positions[:, 0, 0]
-    seen = torch.bincount(first, minlength=SIZE) / 6000
-    assert float(((seen - warm).abs() / (warm / 6000).sqrt()).max()) < 4.5
-
-
-def test_conditioning_on_a_maximum_is_kools_formula() -> None:
-    values = torch.tensor(
-        [[0.3, -1.0, 2.0, -torch.inf], [-torch.inf] * 4, [1.0, 2.0, 3.0, 4.0]],
-        dtype=torch.float64,
-    )
-    maximum = torch.tensor([[1.2], [0.5], [-torch.inf]], dtype=torch.float64)
-    found = _condition_on_maximum(values, maximum)
-    for column in range(3):
-        inside = math.exp(-1.2) - math.exp(-2.0) + math.exp(-values[0, column].item())
-        assert found[0, column].item() == pytest.approx(-math.log(inside))
-    assert found[0].max().item() == pytest.approx(1.2)
-    assert found[0, 3] == -torch.inf
-    assert (found[1:] == -torch.inf).all()
-    shifted = _condition_on_maximum(
-        values[:1], torch.tensor([[-40.0]], dtype=torch.float64)
-    )
-    assert torch.isfinite(shifted[0, :3]).all()
-    assert shifted[0].max().item() == pytest.approx(-40.0)
 
 
 def test_a_beam_that_may_stop_pads_what_follows_and_one_wider_than_the_tree_says_so() -> (
@@ -284,7 +195,7 @@ def test_a_beam_that_may_stop_pads_what_follows_and_one_wider_than_the_tree_says
     assert (found.logprobs[0][kept][:-1] >= found.logprobs[0][kept][1:] - 1e-6).all()
     likeliest = greedy(policy, encoded, 2, allow_stop=True)
     assert likeliest.positions.shape == (1, 1, 2)
-    narrow = stochastic_beam(policy, encoded, 1, 9, seeds=[1])
+    narrow = beam(policy, encoded, 1, 9)
     impossible = narrow.logprobs[0] == -torch.inf
     assert int((~impossible).sum()) == SIZE
     assert (narrow.positions[0][impossible] == PAD).all()

@@ -37,7 +37,6 @@ SMALL: Mapping[str, Sequence[Any]] = {
     "score.random": (0, 1, 3),
     "score.retrieved": (0, 1, 3),
     "score.samples": (0, 1, 2),
-    "score.stochastic": (0, 1, 2),
     "score.selector_beams": (0, 1, 2),
     "score.mine": (0, 1, 4),
     "score.rounds": (0, 1, 2),

@@ -27,7 +27,7 @@ SPREAD: dict[str, tuple[str, ...]] = {
     "rounds after labels": (
         "train.stages=['label_pretraining','listwise']", "label_pretraining.epochs=1",
         "listwise.epochs=3", "listwise.among=pairs",
-        "score.search=dense", "score.rounds=2", "score.depth=2", "score.budget=200", "score.queries=0",
+        "score.search=dense", "score.rounds=2", "score.budget=200", "score.queries=0",
         "label_pretraining.queries=40", "reward.components=['rank','gt_prob']", "select.preset=bi_encoder_gate",
         "select.mmr=max", "select.stop=none_only", "select.state=none", "listwise.keep=last",
     ),

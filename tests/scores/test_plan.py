@@ -11,9 +11,7 @@ from leverplus.learn.data.plan import find_groups
 from leverplus.scores.scorer import TRAINING
 from leverplus.scores.settings import ScoreSection
 
-MIXED = ScoreSection(
-    search="mixed", random=3, retrieved=2, samples=2, stochastic=2, selector_beams=2
-)
+MIXED = ScoreSection(search="mixed", random=3, retrieved=2, samples=2, selector_beams=2)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +75,8 @@ def test_mixed_groups_carry_source_and_density(scorer, pools, table, policy) -> 
         sources = {member.source for member in group.members}
         assert {"prefix", "retrieval", "selector_beam"} <= sources
         for member in group.members:
-            random = member.source in (
-                "random",
-                "stochastic_beam",
-            ) or member.source.startswith("policy@")
-            assert (member.log_mu is not None) == random
+            drawn = member.source == "random" or member.source.startswith("policy@")
+            assert (member.log_mu is not None) == drawn
             assert len(member.demos) == (0 if member.source == "prefix" else 2)
 
 

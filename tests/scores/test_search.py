@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from itertools import pairwise, permutations
 
-import numpy as np
 import pytest
 
 from leverplus.data.types import Pool, Reference, Score
@@ -17,7 +16,6 @@ from leverplus.learn.data.search import (
     greedy_oracle,
     join_groups,
     oracle_objective,
-    random_sequences,
     scored_groups,
     truth_objective,
 )
@@ -158,25 +156,6 @@ def test_the_greedy_oracle_extends_its_own_best_and_is_counted_apart(
     assert scorer.meter.calls(EVALUATION) == 5 * (6 + 5 + 4)
 
 
-def test_random_sequences_are_distinct_reproducible_and_follow_the_seed(pools) -> None:
-    first = random_sequences(pools, 4, 0)
-    assert first == random_sequences(list(reversed(pools)), 4, 0)
-    assert first != random_sequences(pools, 4, 1)
-    for pool in pools:
-        assert len(set(first[pool.query])) == 4
-        assert set(first[pool.query]) <= set(pool.candidates)
-
-
-@pytest.mark.slow
-def test_random_sequences_use_every_candidate_alike() -> None:
-    many = [Pool(f"query-{row:05d}", tuple("abcd"), "x") for row in range(4000)]
-    firsts = [demos[0] for demos in random_sequences(many, 2, 3).values()]
-    for item in "abcd":
-        assert firsts.count(item) == pytest.approx(
-            1000, abs=110
-        )  # four standard deviations
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_gain_of_a_member_is_taken_against_the_list_it_grew_from(
     scorer, pools, side
@@ -276,14 +255,6 @@ def test_the_oracle_keeps_the_best_score_of_every_length() -> None:
 
     (best,) = greedy_oracle(Known(), [Pool("q", ("a", "b", "c"), "x")], 3)
     assert [score.demos for score in best] == [("b",), ("b", "c"), ("b", "c", "a")]
-
-
-def test_random_sequences_come_from_the_seed_and_the_end_of_the_query_id() -> None:
-    query = "a-rather-long-id-000123"
-    digest = int.from_bytes(query.encode()[-12:], "big")
-    picks = np.random.default_rng([3, digest]).choice(6, 4, replace=False)
-    found = random_sequences([Pool(query, tuple("abcdef"), "x")], 4, 3)
-    assert found == {query: tuple("abcdef"[pick] for pick in picks)}
 
 
 def test_members_that_do_not_match_their_pools_are_refused_before_anything_is_asked() -> (

@@ -6,19 +6,18 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+import torch
 
 from leverplus.data.types import Pool
+from leverplus.learn.data.drawn import from_policy, from_selector_beam
 from leverplus.learn.data.sources import (
     MemberSource,
     from_chance,
-    from_policy,
     from_retrieval,
-    from_selector_beam,
-    from_stochastic_beam,
     mixed_members,
-    similarities,
+    similarity,
 )
-from leverplus.learn.policies.items import sample_members
+from leverplus.learn.policies.base import sequence_logprobs
 
 
 def all_pairs(pools) -> list[list[tuple[str, ...]]]:
@@ -30,7 +29,6 @@ def test_every_density_sums_to_one_over_all_sequences(policy, table, pools) -> N
         from_chance(pools, 2, 3, seed=0),
         from_policy(policy, table, pools, 2, 3, temperature=1.0, seed=0),
         from_policy(policy, table, pools, 2, 3, temperature=1.7, seed=0),
-        from_stochastic_beam(policy, table, pools, 2, 3, seed=0),
     ]
     for source in sources:
         assert source.density is not None
@@ -53,32 +51,32 @@ def test_samples_come_as_often_as_their_density_says(policy, table, pools) -> No
             assert seen[(item,)] / 4000 == pytest.approx(chance, abs=4.5 * error + 1e-9)
 
 
+def test_company_does_not_change_draws_and_the_seed_does(policy, table, pools) -> None:
+    def drawn(pools, seed):
+        source = from_policy(policy, table, pools, 2, 8, temperature=1.3, seed=seed)
+        return source.lists
+
+    together = drawn(pools, 4)
+    assert together == [drawn([pool], 4)[0] for pool in pools]
+    assert all(len(own) == 8 and len(set(own[0])) == 2 for own in together)
+    assert together != drawn(pools, 5)
+
+
 def test_at_temperature_one_the_density_is_the_selectors_own(
     policy, table, pools
 ) -> None:
-    drawn = sample_members(policy, table, pools, 2, 4, seed_of=len)
-    source = from_stochastic_beam(policy, table, pools, 2, 4, seed=0)
-    density = source.density([[member.demos for member in own] for own in drawn])
-    for own, row in zip(drawn, density, strict=True):
-        assert row == pytest.approx([member.log_mu for member in own], abs=1e-5)
-
-
-def test_draws_without_replacement_differ_and_company_does_not_change_them(
-    policy, table, pools
-) -> None:
-    together = from_stochastic_beam(policy, table, pools, 2, 8, seed=4).lists
-    alone = [
-        from_stochastic_beam(policy, table, [pool], 2, 8, seed=4).lists[0]
-        for pool in pools
-    ]
-    assert together == alone
-    assert all(len(set(own)) == 8 for own in together)
-    assert together != from_stochastic_beam(policy, table, pools, 2, 8, seed=5).lists
-    samples = [
-        from_policy(policy, table, p, 2, 3, temperature=1.3, seed=4).lists[0]
-        for p in (pools, pools[:1])
-    ]
-    assert samples[0] == samples[1]
+    drawn = from_policy(policy, table, pools, 2, 4, temperature=1.0, seed=0)
+    assert drawn.density is not None
+    for pool, own, row in zip(
+        pools, drawn.lists, drawn.density(drawn.lists), strict=True
+    ):
+        features = table.features([pool.query], [pool.candidates])
+        places = torch.tensor(
+            [[[pool.position(item) for item in demos] for demos in own]]
+        )
+        with torch.no_grad():
+            total = sequence_logprobs(policy, policy.prepare(features), places, False)
+        assert row == pytest.approx(total.total[0].tolist(), abs=1e-5)
 
 
 def test_a_selector_beam_is_the_likeliest_there_is(policy, table, pools) -> None:
@@ -93,15 +91,14 @@ def test_retrieval_takes_windows_of_the_nearest_with_the_nearest_last(
     table, pools
 ) -> None:
     source = from_retrieval(pools, table, 2, 3)
-    for pool, own, cosines in zip(
-        pools, source.lists, similarities(pools, table), strict=True
-    ):
+    for pool, own in zip(pools, source.lists, strict=True):
+        cosines = similarity(pool, table)
         order = [pool.candidates[place] for place in np.argsort(-cosines)]
         assert own == [(order[1], order[0]), (order[2], order[1]), (order[3], order[2])]
     image, text = table.blocks["image"], table.blocks["text"]
     query, item = table.row(pools[0].query), table.row(pools[0].candidates[4])
     by_hand = (float(image[query] @ image[item]) + float(text[query] @ text[item])) / 2
-    assert next(similarities(pools, table))[4] == pytest.approx(by_hand)
+    assert similarity(pools[0], table)[4] == pytest.approx(by_hand)
     assert len(from_retrieval(pools, table, 5, 9).lists[0]) == 2
 
 

@@ -7,14 +7,12 @@ measured: where it is right it becomes sharper, where it is wrong it meets its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from leverplus.data.rundir import read_json, write_json
 from leverplus.data.types import Demos, Group, Member, Pool
@@ -23,18 +21,13 @@ from leverplus.learn.data.rows import Row
 from leverplus.learn.data.search import scored_groups
 from leverplus.learn.data.sources import source_seed
 from leverplus.learn.policies.base import Policy
+from leverplus.learn.policies.items import read_pools
 from leverplus.learn.policies.table import ItemTable
 from leverplus.scores.scorer import Scorer
 from leverplus.scores.settings import ScoreSection
 
-BATCH = 256
-"""Pools that the selector reads at once."""
-
 ORIGIN = "acquired"
 """Where a list asked for in a round comes from, as probe.json and exported groups name it since 0.1."""
-
-Turn = tuple[int, int]
-"""The place of a pool, and how many demonstrations are shown already when it is asked about."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class AskingPlan:
 
     @property
     def turns_per_round(self) -> int:
-        """One turn asks for the list so far, and for it with each proposed candidate behind it."""
+        """One turn asks about a pool: without demonstrations, and with each proposed one."""
         calls_per_turn = self.section.best + self.section.chance + 1
         return self.calls // (self.section.rounds * calls_per_turn)
 
@@ -78,7 +71,6 @@ class ActiveRows:
     ) -> None:
         self.plan, self.scorer, self.make_rows = plan, scorer, make_rows
         self.pools, self.table = pools, table
-        self.turns = turns(len(pools), plan.searched, plan.section.depth)
         self.waiting: list[Sequence[Group]] = [searched]
         self.known: list[Row] = []
         self.done = 0  # rounds asked
@@ -98,7 +90,7 @@ class ActiveRows:
         for groups in self.waiting:
             kept = keep_groups(groups, self.plan.section.keep, self.plan.section.tiers)
             made = self.make_rows(kept)
-            self.known = [*self.known, *[row for row in made if len(row.rewards) > 1]]
+            self.known = self.known + [row for row in made if len(row.rewards) > 1]
         self.waiting = []
         return self.known
 
@@ -112,125 +104,54 @@ class ActiveRows:
 
     def _ask(self, policy: Policy) -> None:
         """One round: let the selector propose prompts unless the folder holds this round's, then have them scored."""
+        plan, size = self.plan, self.plan.turns_per_round
+        start = plan.searched + self.done * size
+        pools = self.pools[start : start + size]
         self.done += 1
-        own = list(islice(self.turns, self.plan.turns_per_round))
         path = self._path(self.done)
         if not path.is_file():
             path.parent.mkdir(exist_ok=True)
-            write_json(path, {"prompts": self._proposed(policy, own)})
-        members = []
-        for prompts in read_json(path)["prompts"]:
-            members.append([Member(tuple(demos), ORIGIN) for demos in prompts])
-        pools = [self.pools[place] for place, _ in own]
-        what = f"round {self.done} of {self.plan.section.rounds}"
-        self.waiting.append(scored_groups(self.scorer, pools, members, what))
-
-    def _proposed(
-        self,
-        policy: Policy,
-        own: Sequence[Turn],
-    ) -> list[list[Demos]]:
-        """The prompts of every turn; turns of the same depth are read together."""
-        section = self.plan.section
-        by_depth: dict[int, list[Turn]] = {}
-        for turn in own:
-            by_depth.setdefault(turn[1], []).append(turn)
-        found: dict[Turn, list[Demos]] = {}
-        for depth, alike in sorted(by_depth.items()):
             prompts = propose(
                 policy,
                 self.table,
-                [self.pools[place] for place, _ in alike],
-                depth,
-                best=section.best,
-                chance=section.chance,
-                seed=self.plan.seed,
+                pools,
+                best=plan.section.best,
+                chance=plan.section.chance,
+                seed=plan.seed,
             )
-            found.update(zip(alike, prompts, strict=True))
-        return [found[turn] for turn in own]
-
-
-def turns(
-    pools: int,
-    first: int,
-    depth: int,
-) -> Iterator[Turn]:
-    """Which pool is asked about next and how many demonstrations it has by then, from pool `first` on.
-
-    Every other turn is about the first place, the others about the later ones in turn. When all pools have had their
-    turn they come round again, for the other kind of turn first; without later places nothing is asked twice.
-    """
-    for number in count(first):
-        lap, place = divmod(number, pools)
-        if depth > 1:
-            later = (number + lap) % 2
-            yield place, later * (1 + (number // 2) % (depth - 1))
-        elif lap == 0:
-            yield place, 0
-        else:
-            return
+            write_json(path, {"prompts": prompts})
+        members = []
+        for prompts in read_json(path)["prompts"]:
+            members.append([Member(tuple(demos), ORIGIN) for demos in prompts])
+        what = f"round {self.done} of {plan.section.rounds}"
+        self.waiting.append(scored_groups(self.scorer, pools, members, what))
 
 
 def propose(
     policy: Policy,
     table: ItemTable,
     pools: Sequence[Pool],
-    depth: int,
     *,
     best: int,
     chance: int,
     seed: int,
 ) -> list[list[Demos]]:
-    """For every pool the prompts to be measured: what the selector would show first, each with one more behind it.
-
-    The first `depth` demonstrations are the selector's own; what is tried behind them are its best candidates for that
-    place and some by chance. The first prompt of a pool is the beginning alone.
-    """
-    policy.eval()
-    purpose = f"acquire {depth}" if depth else "acquire"
+    """For every pool the prompts to be measured: no demonstration, then one each: the selector's best, and some by
+    chance."""
     chosen: list[list[Demos]] = []
-    for start in range(0, len(pools), BATCH):
-        part = pools[start : start + BATCH]
-        beginnings, logits = _read(policy, table, part, depth)
-        for pool, beginning, scores in zip(
-            part,
-            beginnings,
-            logits,
-            strict=True,
-        ):
+    for part, encoded in read_pools(policy, table, pools):
+        with torch.no_grad():
+            state = policy.start(encoded, 1, 1)
+            logits = policy.step(encoded, state, allow_stop=False)[:, 0]  # (B, K)
+        for pool, scores in zip(part, logits, strict=True):
             own = scores[: len(pool)]  # (K,)
             order = own.argsort(descending=True, stable=True).tolist()
-            # what is shown already has a logit of -inf and comes last
-            order = order[: len(pool) - depth]
-            rest = order[best:]
-            rng = np.random.default_rng(source_seed(seed, purpose, pool.query))
-            tried = order[:best]
+            tried, rest = order[:best], order[best:]
+            rng = np.random.default_rng(source_seed(seed, "acquire", pool.query))
             for place in rng.permutation(len(rest))[:chance]:
-                tried.append(rest[int(place)])
-            shown = tuple(pool.candidates[k] for k in beginning)
-            prompts: list[Demos] = [shown]
+                tried.append(rest[place])
+            prompts: list[Demos] = [()]
             for place in tried:
-                prompts.append((*shown, pool.candidates[place]))
+                prompts.append((pool.candidates[place],))
             chosen.append(prompts)
     return chosen
-
-
-@torch.no_grad()
-def _read(
-    policy: Policy,
-    table: ItemTable,
-    pools: Sequence[Pool],
-    depth: int,
-) -> tuple[list[list[int]], Tensor]:
-    """Places of the `depth` demonstrations that the selector shows first; logits (B, K) of what may come behind."""
-    queries = [pool.query for pool in pools]
-    features = table.features(queries, [pool.candidates for pool in pools])
-    encoded = policy.prepare(features)
-    state, shown = policy.start(encoded, 1, depth + 1), []
-    for _ in range(depth):
-        action = policy.step(encoded, state, allow_stop=False).argmax(-1)  # (B, 1)
-        shown.append(action[:, 0])
-        state = policy.advance(encoded, state, action)
-    logits = policy.step(encoded, state, allow_stop=False)[:, 0]  # (B, K)
-    beginnings = torch.stack(shown, dim=-1).tolist() if shown else [[] for _ in pools]
-    return beginnings, logits

@@ -110,11 +110,11 @@ def list_sources(
                 "score.retrieved needs vectors of the items; embed them first, or set it to 0"
             )
         found.append(sources.from_retrieval(pools, table, shots, section.retrieved))
-    if section.selector_beams or section.samples or section.stochastic:
+    if section.draws_from_selector:
         if policy is None or table is None:
             raise ScoringError(
-                "score.samples, score.stochastic and score.selector_beams draw from a selector, and none is trained "
-                "yet; set them to 0, or search with beam first"
+                "score.samples and score.selector_beams draw from a selector, and none is trained yet; set them to 0, "
+                "or search with beam first"
             )
         found += _selector_sources(policy, table, pools, section, seed)
     if section.random:
@@ -133,22 +133,15 @@ def _selector_sources(
     section: ScoreSection,
     seed: int,
 ) -> list[sources.MemberSource]:
+    from leverplus.learn.data.drawn import from_policy, from_selector_beam
+
     shots, found = section.shots, []
     if section.selector_beams:
-        found.append(
-            sources.from_selector_beam(
-                policy, table, pools, shots, section.selector_beams
-            )
-        )
-    if section.stochastic:
-        found.append(
-            sources.from_stochastic_beam(
-                policy, table, pools, shots, section.stochastic, seed=seed
-            )
-        )
+        count = section.selector_beams
+        found.append(from_selector_beam(policy, table, pools, shots, count))
     if section.samples:
         for heat in section.temperatures:
-            drawn = sources.from_policy(
+            drawn = from_policy(
                 policy,
                 table,
                 pools,

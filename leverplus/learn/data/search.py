@@ -7,11 +7,9 @@ extension changes all that follows, so that nothing is shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from leverplus.data.types import Demos, Group, ItemId, Member, Pool, Score
+from leverplus.data.types import Demos, Group, Member, Pool, Score
 from leverplus.errors import ScoringError
 from leverplus.scores.scorer import EVALUATION, TRAINING, Prompt, Scorer
 
@@ -193,17 +191,4 @@ def greedy_oracle(
             ):
                 best[length] = score
         out.append([best[length] for length in range(1, shots + 1)])
-    return out
-
-
-def random_sequences(
-    pools: Sequence[Pool], shots: int, seed: int
-) -> Mapping[ItemId, Demos]:
-    """For every query `shots` distinct candidates in random order; shorter lists are its last elements."""
-    out: dict[ItemId, Demos] = {}
-    for pool in pools:
-        digest = int.from_bytes(pool.query.encode()[-12:], "big")
-        rng = np.random.default_rng([seed, digest])
-        picks = rng.choice(len(pool), shots, replace=False)
-        out[pool.query] = tuple(pool.candidates[int(pick)] for pick in picks)
     return out

@@ -1,4 +1,4 @@
-"""Decoding: greedy, sampling, beam search and sampling without replacement, batched over queries.
+"""Decoding: greedy, sampling and beam search, batched over queries.
 
 Every function returns `DecodedPicks`: positions (B, G, S) with STOP and PAD as in training, and log-probabilities
 under the policy at temperature 1. Noise comes from one seed per query and is drawn for the query's own pool, so that
@@ -29,14 +29,10 @@ from leverplus.learn.policies.base import (
 
 @dataclass(frozen=True)
 class DecodedPicks:
-    """Sequences (B, G, S), their log-probabilities (B, G), best first where there is an order.
-
-    `keys` (B, G) are the perturbed log-probabilities of sampling without replacement: members are the G largest keys.
-    """
+    """Sequences (B, G, S), their log-probabilities (B, G), best first where there is an order."""
 
     positions: Tensor
     logprobs: Tensor
-    keys: Tensor | None = None
 
 
 @torch.no_grad()
@@ -115,75 +111,6 @@ def beam(
         allow_stop,
         possible=logprobs > -torch.inf,
     )
-
-
-@torch.no_grad()
-def stochastic_beam(
-    policy: Policy,
-    encoded: Encoded,
-    shots: int,
-    width: int,
-    *,
-    seeds: Sequence[int],
-    temperature: float = 1.0,
-    allow_stop: bool = False,
-) -> DecodedPicks:
-    """`width` distinct sequences sampled without replacement: Gumbel top-k over the tree of prefixes.
-
-    Kool, van Hoof and Welling 2019, "Stochastic Beams and Where to Find Them" (arXiv 1903.06059): every prefix keeps a
-    perturbed log-probability (`keys`), and its children are perturbed so that the largest of them equals it. The
-    `width` leaves with the largest keys are then an exact sample without replacement.
-    """
-    _check(policy, encoded, shots)
-    noise = gumbel(
-        encoded,
-        seeds,
-        (shots, width),
-        stop=policy.stops,
-    )  # (B, S, width, A)
-    state, actions, logprobs = _start_beam(policy, encoded, shots)
-    keys = torch.zeros_like(logprobs)  # (B, 1), the key of the empty prefix
-    for step in range(shots):
-        logits = policy.step(encoded, state, allow_stop)
-        table = masked_log_softmax(
-            logits / temperature
-        )  # (B, G, A), G = 1 at the first step, then up to `width`
-        phi = (
-            logprobs.unsqueeze(-1) + table
-        )  # (B, G, A), log-probabilities of the prefixes one step longer
-        drawn = phi + noise[:, step, : phi.shape[1]]
-        perturbed = _condition_on_maximum(drawn, keys.unsqueeze(-1)).flatten(
-            1
-        )  # (B, G A)
-        keys, best = perturbed.topk(
-            min(width, perturbed.shape[-1]), dim=-1
-        )  # (B, width)
-        logprobs = phi.flatten(1).gather(1, best)
-        state, actions = _extend(policy, encoded, state, actions, best)
-    picks = _picks(
-        policy,
-        encoded,
-        actions,
-        allow_stop,
-        possible=logprobs > -torch.inf,
-    )
-    return DecodedPicks(picks.positions, picks.logprobs, keys)
-
-
-def _condition_on_maximum(values: Tensor, maximum: Tensor) -> Tensor:
-    """Shifts Gumbel variables (B, G, A) of a node so that their largest is `maximum` (B, G, 1).
-
-    T - max(v, 0) - log(1 + exp(-|v|)) with v = T - g + log(1 - exp(g - Z)), T the maximum and Z the largest g: the
-    numerically stable form of Kool 2019, appendix B. Impossible actions are computed as 0, since inf - inf is NaN.
-    """
-    largest = values.amax(-1, keepdim=True)  # (B, G, 1)
-    safe = torch.where(values > -torch.inf, values, torch.zeros_like(values))
-    top = torch.where(largest > -torch.inf, largest, torch.zeros_like(largest))
-    bound = torch.where(maximum > -torch.inf, maximum, torch.zeros_like(maximum))
-    v = bound - safe + torch.log1p(-torch.exp(safe - top).clamp(max=1.0))
-    result = bound - v.clamp(min=0.0) - torch.log1p(torch.exp(-v.abs()))
-    possible = (values > -torch.inf) & (maximum > -torch.inf)
-    return torch.where(possible, result, torch.full_like(result, -torch.inf))
 
 
 def gumbel(
