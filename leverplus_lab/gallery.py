@@ -116,7 +116,7 @@ def run_case(
 
     run = workshop.open(own.recipe, find_recipe(own.name), own.recipe.name, 0)
     if like is not None:
-        run = replace(run, shared=like.parts)
+        run = replace(run, like=like)
     stopped = ""
     try:
         policy = train_run(run)

@@ -74,7 +74,7 @@ def _preload() -> None:
     import importlib
 
     for name in ("torch._dynamo", "scipy.stats", "pyarrow.parquet", "transformers", "httpx", "leverplus.cli.main",
-                 "leverplus.run.whole", "leverplus.evaluate.evaluate", "leverplus.web.report"):  # fmt: skip
+                 "leverplus.run.evaluate", "leverplus.evaluate.evaluate", "leverplus.web.report"):  # fmt: skip
         try:
             importlib.import_module(name)
         except ImportError:  # of an extra that is not installed

@@ -24,7 +24,7 @@ from leverplus.errors import LeverError
 from leverplus.evaluate.predictions import read_predictions, write_predictions
 from leverplus.learn.checkpoint import load_checkpoint, save_checkpoint, save_state
 from leverplus.learn.runlog import RunLog
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 from leverplus.web.report import build_report
 from leverplus_lab.legacy.groups import write_json_value as write_groups
 

@@ -16,8 +16,8 @@ from leverplus.cli.main import main
 from leverplus.data.rundir import read_json
 from leverplus.evaluate.predictions import read_predictions
 from leverplus.evaluate.record import record_of
-from leverplus.run.opening import load_run
-from leverplus.run.whole import run_all
+from leverplus.run.evaluate import run_all
+from leverplus.run.run import load_run
 from leverplus.scores.store import ScoreStore
 
 KILLED = -9
@@ -37,9 +37,9 @@ def broken(*_: Any, **__: Any) -> Any:
 
 BREAKABLE = {
     "arms": "leverplus.evaluate.evaluate.known_interval",
-    "comparisons": "leverplus.evaluate.evaluate.comparisons",
-    "regret": "leverplus.evaluate.regret.regret_table",
-    "advice": "leverplus.evaluate.advice.advise",
+    "comparisons": "leverplus.run.evaluate.comparisons",
+    "regret": "leverplus.run.evaluate.regret_table",
+    "advice": "leverplus.run.evaluate.advise_by",
     "findings.json": "leverplus_doctor.monitor.examine_run",
     "report.html": "leverplus.web.report.build_report",
 }

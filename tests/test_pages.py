@@ -17,8 +17,8 @@ from test_readme import PAGES, ROOT, blocks, shell_lines
 from tiny_world import TINY, TinyRun, copy_store, run_tiny
 
 from leverplus.cli.main import main, parse
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import open_run
 
 SMALL_RUN = ["--set", *TINY]
 SMALL_LABELS = [

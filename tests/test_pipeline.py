@@ -17,11 +17,11 @@ from forked import LEVER, Forker
 from tiny_world import TINY, TinyRun, run_tiny, tiny_arguments
 
 from leverplus.data.rundir import read_json
-from leverplus.errors import LeverError, MissingFile, TrainingError
-from leverplus.run.opening import load_run, open_run
+from leverplus.errors import LeverError, MissingFile
+from leverplus.run.evaluate import run_all
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run
 from leverplus.run.train import train_run
-from leverplus.run.whole import run_all
 from leverplus.scores.store import ScoreStore
 
 KILLED = -9
@@ -359,17 +359,6 @@ def test_known_and_strange_queries_get_the_vectors_they_have_alone(
                 own.blocks[name][own.row(query.id)],
             )
             np.testing.assert_allclose(row, single, atol=1e-5)
-
-
-def test_a_budget_that_leaves_nothing_for_training_is_refused(
-    tiny_run: TinyRun,
-) -> None:
-    run = load_run(tiny_run.folder, tiny_run.store)
-    poor = replace(run.recipe, score=replace(run.recipe.score, budget=40))
-    with pytest.raises(
-        TrainingError, match=r"score\.budget = 40: .*raise score\.budget"
-    ):
-        replace(run, recipe=poor).training_queries()
 
 
 def test_a_checkpoint_half_written_when_the_run_was_killed_is_passed_over(

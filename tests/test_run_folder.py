@@ -16,8 +16,8 @@ from leverplus.cli.main import main
 from leverplus.data.rundir import lock_folder, read_json, read_log
 from leverplus.errors import LeverError
 from leverplus.learn.runlog import RunLog
-from leverplus.run.opening import load_run, open_run, require_same_task
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run, require_same_task
 from leverplus.run.train import train_run
 from leverplus.web.runs import read_run
 from leverplus_doctor.check import Finding

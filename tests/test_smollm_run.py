@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.run.opening import open_run
+from leverplus.run.evaluate import run_all
 from leverplus.run.recipe import find_recipe, load_recipe
-from leverplus.run.whole import run_all
+from leverplus.run.run import open_run
 
 LACKING = [
     name

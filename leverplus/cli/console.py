@@ -14,8 +14,7 @@ from leverplus.data.rundir import lock_folder
 from leverplus.errors import plain
 from leverplus.evaluate.names import MEAN_SHOTS, facts_of
 from leverplus.evaluate.record import EvaluationRecord
-from leverplus.run.opening import load_run
-from leverplus.run.run import Run
+from leverplus.run.run import Run, load_run
 
 SECONDS = 15
 """How often a line of progress is written where stderr is no terminal."""

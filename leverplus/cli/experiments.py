@@ -16,7 +16,6 @@ from leverplus.data.settings import show_value
 from leverplus.errors import RecipeError, WrongUsage
 from leverplus.evaluate.record import EvaluationRecord
 from leverplus.run.forecast import as_json, forecast, forecast_line, line
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import (
     Recipe,
     documents_names,
@@ -26,9 +25,8 @@ from leverplus.run.recipe import (
     recipe_names,
 )
 from leverplus.run.rules import idle_given, missing_here
+from leverplus.run.run import open_run
 from leverplus.scores.store import default_store_path
-
-Sink = Literal["mlflow", "wandb", "tensorboard"]
 
 USUAL = (
     "world", "best_8k", "best_32k", "best", "okvqa_table", "own_labels", "own_pictures", "trec_few", "trec_smollm",
@@ -46,7 +44,6 @@ def run(
     seed: int = 0,
     set_: Sequence[str] = (),
     ignore_findings: bool = False,
-    log_to: Sequence[Sink] = (),
     store: Path | None = None,
 ) -> Outcome:
     """Every stage of a recipe, resuming what is done.
@@ -56,9 +53,8 @@ def run(
     --seed N: seed of the run (default 0)
     --set KEY=VALUE ...: override a value of the recipe
     --ignore-findings: train although the preflight found errors
-    --log-to NAME ...: also send the training log to these, besides log.jsonl: mlflow, wandb, tensorboard
     """
-    from leverplus.run.whole import run_all
+    from leverplus.run.evaluate import run_all
 
     started = time.monotonic()
     loaded = load_recipe(recipe, set_)
@@ -78,7 +74,6 @@ def run(
             say=bars.say,
             progress=bars.show,
             strict=not ignore_findings,
-            log_to=log_to,
         )
         bars.say(f"run folder {made.folder}, recipe hash {loaded.hash}, seed {seed}")
         for note in getattr(made.task, "notes", ()):
@@ -219,7 +214,7 @@ def score(run: Path, *, store: Path | None = None) -> Outcome:
 
     RUN: a run folder
     """
-    from leverplus.run.rows import search_groups
+    from leverplus.run.train import search_groups
 
     with opened(run, store) as made:
         made.say(forecast_line(made, "search"))
@@ -242,19 +237,17 @@ def train(
     run: Path,
     *,
     ignore_findings: bool = False,
-    log_to: Sequence[Sink] = (),
     store: Path | None = None,
 ) -> Outcome:
     """Trains the selector of a run, going on where it was stopped.
 
     RUN: a run folder
     --ignore-findings: train although the preflight found errors
-    --log-to NAME ...: also send the training log to these, besides log.jsonl: mlflow, wandb, tensorboard
     """
     from leverplus.run.train import train_run
 
     strict = not ignore_findings
-    with opened(run, store, strict=strict, log_to=log_to) as made:
+    with opened(run, store, strict=strict) as made:
         train_run(made)
     checkpoint = run / rundir.CHECKPOINTS / list(made.recipe.stages)[-1]
     return Outcome(
@@ -281,7 +274,7 @@ def evaluate(
         RUN, RUN:NAME, or a .pt or .ckpt file of the earlier code
     --force: evaluate even if this would choose on test items, or if the data changed
     """
-    from leverplus.run.checkpoints import evaluate_checkpoints, evaluate_selector
+    from leverplus.run.evaluate import evaluate_checkpoints, evaluate_selector
 
     with opened(run, store) as made:
         if checkpoint == "all":

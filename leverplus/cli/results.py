@@ -24,8 +24,8 @@ from leverplus.errors import (
     WrongUsage,
 )
 from leverplus.evaluate.names import arm_name, shots_name
-from leverplus.run.opening import load_run
 from leverplus.run.recipe import Recipe, load_recipe
+from leverplus.run.run import load_run
 
 if TYPE_CHECKING:
     from leverplus.arms.effects import Measured

@@ -17,9 +17,8 @@ from leverplus.data.tasks.settings import TaskSection
 from leverplus.data.types import ItemId
 from leverplus.errors import RecipeError, WrongUsage
 from leverplus.models.open import build_task
-from leverplus.run.opening import load_run
 from leverplus.run.recipe import apply_override, load_recipe
-from leverplus.run.run import Run
+from leverplus.run.run import Run, load_run
 from leverplus.scores.store import ScoreStore, default_store_path
 
 if TYPE_CHECKING:

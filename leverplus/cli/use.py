@@ -18,7 +18,7 @@ from leverplus.data.parsing import parse_json
 from leverplus.data.rundir import SHIPPED, read_json, shipped
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.evaluate.names import arm_name
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 
 if TYPE_CHECKING:
     from leverplus.bundle.demo import Demo, Picks

@@ -478,7 +478,7 @@ class TrainSection:
     )
     log_to: tuple[str, ...] = setting(
         (),
-        "who is given the training log beside log.jsonl; `--log-to` does the same",
+        "who is given the training log beside log.jsonl",
         choices=LOG_SINKS,
     )
 

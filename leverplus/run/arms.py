@@ -10,23 +10,27 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from leverplus.arms.base import Arm, ArmUnavailable, Limit
+from leverplus.arms.corpus import Queries, picture_groups
+from leverplus.arms.effects import MeasuredTable, Ranking, fit_ranking
+from leverplus.arms.labels import Labels, learn_labels
 from leverplus.arms.settings import RECORDED
+from leverplus.arms.similarity import Floats, rows
 from leverplus.arms.spec import arms_of, open_arm
 from leverplus.arms.training import Training
 from leverplus.data import rundir
 from leverplus.data.rundir import read_json, staged_folder
-from leverplus.errors import LeverError
+from leverplus.data.types import Demos, ItemId, Score
+from leverplus.errors import DataError, LeverError
 from leverplus.evaluate.names import remember_arm
-from leverplus.run.pilot import fixed_lists
-from leverplus.run.ranking import label_model, measured_ranking
+from leverplus.run.pilot import fixed_lists, pilot_items
 from leverplus.run.run import POOL_SEED, Run
+from leverplus.run.train import asking_plan, trained_policy
+from leverplus.scores.scorer import TRAINING, Prompt
 
 if TYPE_CHECKING:
-    from leverplus.arms.corpus import Queries
-    from leverplus.arms.effects import Ranking
-    from leverplus.arms.labels import Labels
-    from leverplus.data.types import Demos
     from leverplus.learn.policies.base import Policy
 
 ARMS = "arms"
@@ -42,7 +46,7 @@ class RunTraining(Training):
         self,
         run: Run,
         policy: Policy | None,
-        choose_text_share: Callable[[], float],
+        choose_text_share: Callable[[Run], float],
     ) -> None:
         super().__init__(
             run.demonstrations, run.demonstration_vectors, run.task.answers, run.corpus
@@ -54,7 +58,7 @@ class RunTraining(Training):
 
     @cached_property
     def text_share(self) -> float:
-        return self._choose_text_share() if self.corpus.has_images else 1.0
+        return self._choose_text_share(self.run) if self.corpus.has_images else 1.0
 
     def policy(self) -> Policy | None:
         return self._policy
@@ -103,9 +107,9 @@ def fitted_arms(
 def folder_name(spec: str) -> str:
     """A file name for an arm, however it is composed."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", spec).strip("-")
-    return (
-        plain if plain == spec else f"{plain}-{sha256(spec.encode()).hexdigest()[:6]}"
-    )
+    if plain != spec:
+        plain += f"-{sha256(spec.encode()).hexdigest()[:6]}"
+    return plain
 
 
 def keep_arms(run: Run, arms: Sequence[Arm], asked: Queries) -> None:
@@ -151,10 +155,106 @@ def kept_arm(run: Run, spec: str) -> tuple[Arm, bool]:
     place = run.folder / ARMS / folder_name(arm.spec)
     if place.is_dir():
         return arm.load(place), True
-    from leverplus.run.train import trained_policy
-
     policy = trained_policy(run) if arm.needs.policy else None
     evaluated = run.folder / rundir.EVAL
     found = read_json(evaluated) if evaluated.is_file() else {}
     share = float(found.get("nearest_both_text_share", run.recipe.pool.text_weight))
-    return arm.fit(RunTraining(run, policy, lambda: share)), False
+    return arm.fit(RunTraining(run, policy, lambda _run: share)), False
+
+
+# -- what training measured
+
+
+def label_model(run: Run) -> Labels | None:
+    """What labels predict; None where answers that nobody gave are scored too, of which labels say nothing."""
+    first = list(dict.fromkeys(score.query for score in measured_scores(run)))
+    return learn_labels(run.corpus, first)
+
+
+def measured_ranking(run: Run, labels: Labels | None, text_share: float) -> Ranking:
+    """The ranking by labels, similarity and measured effects; ArmUnavailable where too little was measured."""
+    try:
+        return fit_ranking(_table(run, measured_scores(run), labels, text_share))
+    except DataError as error:
+        raise ArmUnavailable(str(error)) from error
+
+
+def measured_scores(run: Run) -> list[Score]:
+    """Every answer with one demonstration that training asked for, from the store."""
+    if run.recipe.score.groups:
+        alone: list[Score] = []
+        for group in () if run.imitates_beams else run.imported_groups:
+            alone += [score for score in group.scores if len(score.demos) == 1]
+        return alone
+    if not (run.recipe.stages or run.recipe.score.pilot):
+        return []  # nothing was asked for training, so no model is opened
+    scorer = run.scorer
+    asked = scorer.meter.asked[TRAINING]
+    if not asked:  # nothing was trained here
+        return []
+    prompts = []
+    for prompt in _one_shot_prompts(run):
+        if scorer.key(prompt) in asked:
+            prompts.append(prompt)
+    return scorer.known(prompts)
+
+
+def _one_shot_prompts(run: Run) -> list[Prompt]:
+    """Every prompt with one demonstration that training can have asked for."""
+    section = run.recipe.score
+    queries = run.training_queries()
+    if section.rounds:
+        queries = run.shuffled_queries()[: asking_plan(run).most_pools]
+    pools, _ = run.pools(queries)
+    found = [(pool.query, (demo,)) for pool in pools for demo in pool.candidates]
+    if section.pilot:
+        asked, demos = pilot_items(run)
+        found += [(query.id, (demo.id,)) for query in asked for demo in demos]
+    return list(dict.fromkeys(found))
+
+
+def _table(
+    run: Run, scores: Sequence[Score], labels: Labels | None, text_share: float
+) -> MeasuredTable:
+    """The answers as a table, a row for each query."""
+    places = {item.id: place for place, item in enumerate(run.demonstrations)}
+    by_query: dict[ItemId, list[Score]] = {}
+    for score in scores:
+        if (
+            score.query in places
+        ):  # a planted mistake may have asked for questions of another split
+            by_query.setdefault(score.query, []).append(score)
+    width = max((len(own) for own in by_query.values()), default=0)
+    candidates = np.zeros((len(by_query), width), np.int64)
+    used = np.zeros(candidates.shape, np.bool_)
+    accuracy, probability = np.zeros(candidates.shape), np.zeros(candidates.shape)
+    weighed = all(score.weighed for score in scores)
+    for row, own in enumerate(by_query.values()):
+        candidates[row, : len(own)] = [places[score.demos[0]] for score in own]
+        used[row, : len(own)] = True
+        accuracy[row, : len(own)] = [score.accuracy for score in own]
+        if weighed:
+            probability[row, : len(own)] = [score.gt_prob for score in own]
+    items = [run.task.item(query) for query in by_query]
+    vectors = rows(run.demonstration_vectors, [places[query] for query in by_query])
+    asked = Queries(items, vectors)
+    expected = None
+    if labels is not None:
+        found = labels.expected(asked, run.corpus)
+        expected = labels.of_rows(found, run.corpus, candidates)
+    near: dict[str, list[Floats]] = {}
+    for name in run.corpus.compared_fields:
+        near[name] = []
+        for row, shown in enumerate(candidates):
+            near[name].append(run.corpus.near(asked[row : row + 1], name, shown)[0])
+    return MeasuredTable(
+        candidates=candidates,
+        used=used,
+        accuracy=accuracy,
+        probability=probability if weighed else None,
+        near={name: np.array(own) for name, own in near.items()},
+        fields={"text": text_share, "image": 1.0 - text_share},
+        expected=expected,
+        groups=picture_groups(items),
+        demonstrations=len(run.demonstrations),
+    )

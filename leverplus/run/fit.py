@@ -36,6 +36,7 @@ from leverplus.evaluate.record import Advice, EvaluationRecord
 from leverplus.models.callable import name_function
 from leverplus.models.open import model_values
 from leverplus.run.arms import ARMS
+from leverplus.run.evaluate import run_all
 from leverplus.run.forecast import (
     ForecastPart,
     as_json,
@@ -44,7 +45,6 @@ from leverplus.run.forecast import (
     rough_price,
 )
 from leverplus.run.look import Say, describe_task, find_data, read_task
-from leverplus.run.opening import open_run
 from leverplus.run.pack import advised_arm, pack_run
 from leverplus.run.plan import CALLS, SELF_TEST, decide, describe_recipe
 from leverplus.run.prompt import (
@@ -56,8 +56,7 @@ from leverplus.run.prompt import (
     try_prompts,
 )
 from leverplus.run.recipe import Recipe, apply_override, load_recipe
-from leverplus.run.run import Run
-from leverplus.run.whole import run_all
+from leverplus.run.run import Run, open_run
 from leverplus.scores.judge import Judge
 from leverplus.scores.store import default_store_path
 

@@ -29,8 +29,8 @@ from leverplus.errors import DataError, LeverError
 from leverplus.evaluate.names import facts_of
 from leverplus.evaluate.record import EvaluationRecord, read_record
 from leverplus.run.arms import kept_arm
-from leverplus.run.opening import load_run
-from leverplus.run.start import given_policy
+from leverplus.run.run import load_run
+from leverplus.run.train import given_policy
 
 if TYPE_CHECKING:
     from leverplus.run.run import Run

@@ -462,7 +462,7 @@ def first_prompt(run: Run) -> str:
 
 def prompt_text(run: Run, query: Item, demos: Sequence[Item]) -> str:
     """A prompt as one text; of a chat its turns with their roles, pictures left out."""
-    backend, section = run.recipe.score.backend, run.parts.model_section
+    backend, section = run.recipe.score.backend, run.model_section
     written = render_prompt(backend, section, run.task, query, demos)
     if isinstance(written, str):
         return written

@@ -24,8 +24,7 @@ class LogSinks:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        names = (*run.recipe.train.log_to, *run.log_to)
-        self.trackers: dict[str, Any] = dict.fromkeys(names)
+        self.trackers: dict[str, Any] = dict.fromkeys(run.recipe.train.log_to)
         self.lines = 0
 
     def write(self, line: Mapping[str, Any]) -> None:

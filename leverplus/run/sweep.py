@@ -22,9 +22,8 @@ from leverplus.errors import EvaluationError, RecipeError
 from leverplus.evaluate.names import facts_of
 from leverplus.evaluate.runs import compare_runs, read_evaluated
 from leverplus.run.evaluate import evaluate_run
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import Recipe, find_recipe, load_recipe
-from leverplus.run.run import Run
+from leverplus.run.run import Run, open_run
 from leverplus.run.train import dev_judge, train_run
 
 Grid = Mapping[str, Sequence[str]]
@@ -57,7 +56,7 @@ class Workshop:
             store_path=self.store,
             say=self.say,
             progress=self.progress,
-            shared=first.parts if first else None,
+            like=first,
         )
         self.first.setdefault(key, run)
         return run

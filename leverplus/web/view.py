@@ -34,7 +34,7 @@ from leverplus.evaluate.record import ComparisonRow
 from leverplus.evaluate.runs import compare_runs, read_evaluated
 from leverplus.evaluate.verdict import headline
 from leverplus.models.base import Request as Prompt
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 from leverplus.web.figures import figure_values, forest_figure
 from leverplus.web.guard import UPLOAD_BYTES, Guard, add_errors, read_upload
 from leverplus.web.pages import ASSETS, Card, render, webp

@@ -12,7 +12,7 @@ from leverplus.data import rundir
 from leverplus.data.metrics.vqa import normalise_answer
 from leverplus.errors import DataError, MissingFile
 from leverplus.evaluate.record import read_record
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 from leverplus_lab.legacy.groups import (
     FILE,
     beam_from_groups,
@@ -84,7 +84,7 @@ def _from_run(
     source: Path, kind: str, lists: tuple[int, int], store: Path | None
 ) -> dict[str, Any]:
     """The groups a run trained on, read from the store."""
-    from leverplus.run.rows import search_groups  # torch comes in
+    from leverplus.run.train import search_groups  # torch comes in
 
     with opened(source, store, lock=False) as run:
         groups = search_groups(run)

@@ -47,7 +47,7 @@ def ladder(*, n: int = 300, world_seed: int = 0, store: Path | None = None) -> O
         made = Run(recipe, Path(), 0, path, bars.say, bars.show)
         context = evaluation_context(made, made.chosen_items("test", n))
         share = choose_text_share(made)
-        ways, _ = fitted_arms(made, RunTraining(made, None, lambda: share))
+        ways, _ = fitted_arms(made, RunTraining(made, None, lambda _run: share))
         results = run_arms(context, ways, recipe.eval)
         facts = _facts(context, results)
     record = first_record(context, results, "test")

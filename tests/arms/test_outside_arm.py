@@ -13,9 +13,9 @@ import leverplus
 from leverplus.bundle.selector import Selector
 from leverplus.cli.main import main
 from leverplus.errors import LeverError
-from leverplus.run.opening import open_run
+from leverplus.run.evaluate import run_all
 from leverplus.run.recipe import find_recipe, load_recipe
-from leverplus.run.whole import run_all
+from leverplus.run.run import open_run
 
 SPEC = "outside_arm:Shortest"
 SIZES = (

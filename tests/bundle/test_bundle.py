@@ -25,8 +25,8 @@ from leverplus.bundle.demo import pixel_digest
 from leverplus.bundle.selector import Selector
 from leverplus.cli.main import main
 from leverplus.errors import DataError, LeverError
-from leverplus.run.opening import load_run
 from leverplus.run.pack import pack_run
+from leverplus.run.run import load_run
 
 ASKED = "word3 thing4"
 LIKES = "what does it like"

@@ -25,7 +25,7 @@ from leverplus.data.pictures import as_rgb
 from leverplus.data.rundir import PROGRESS
 from leverplus.errors import LeverError, MissingFile
 from leverplus.evaluate.predictions import read_predictions
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 from leverplus.web.view import create_view
 
 QUESTION = "what does it like"

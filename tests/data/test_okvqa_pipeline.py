@@ -11,9 +11,9 @@ from miniatures import write_vqa
 
 from leverplus.evaluate.predictions import read_predictions
 from leverplus.evaluate.record import read_record
-from leverplus.run.opening import open_run
+from leverplus.run.evaluate import run_all
 from leverplus.run.recipe import load_recipe
-from leverplus.run.whole import run_all
+from leverplus.run.run import open_run
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 sys.path.append(str(Path(__file__).parents[1] / "encode"))

@@ -17,9 +17,8 @@ from leverplus.data.tasks.splits import SPLITS, share_of
 from leverplus.data.types import Item, ItemId
 from leverplus.encode.base import Vectors
 from leverplus.errors import DataError
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import build_recipe
-from leverplus.run.run import Run
+from leverplus.run.run import Run, load_run, open_run
 
 Row = dict[str, Any]
 
@@ -325,7 +324,7 @@ def test_a_run_finds_its_relative_files_from_another_folder(
     assert homes(run.task) == expected
     opened: list[str] = []
     monkeypatch.setattr(
-        "leverplus.encode.cached.open_embedder",
+        "leverplus.run.run.open_embedder",
         lambda section, *_: opened.append(section.model),
     )
     monkeypatch.setattr(
@@ -361,7 +360,7 @@ def test_a_run_says_that_pictures_are_not_seen(tmp_path, shown: str | None) -> N
         tmp_path / "scores.db",
         say=said.append,
     )
-    vars(run.parts)["embedder"] = Blind()
+    vars(run)["embedder"] = Blind()
     assert len(run.demonstration_vectors) == len(run.demonstrations)
     unseen = "pictures are not seen by the selector"
     assert [line.startswith(unseen) for line in said] == [True] * bool(shown)

@@ -12,10 +12,9 @@ from handmade import context
 from leverplus.data.types import Pool
 from leverplus.evaluate.conditions import conditions_of
 from leverplus.evaluate.predictions import Results, write_predictions
-from leverplus.run.opening import open_run
+from leverplus.run.evaluate import run_all
 from leverplus.run.recipe import find_recipe, load_recipe
-from leverplus.run.run import Run
-from leverplus.run.whole import run_all
+from leverplus.run.run import Run, open_run
 
 TINY = (
     "pool.size=6", "score.budget=700", "score.dev_queries=6", "score.queries=24", "score.search=dense",

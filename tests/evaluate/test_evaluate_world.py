@@ -26,10 +26,12 @@ from leverplus.evaluate.regret import (
 from leverplus.evaluate.runs import checkpoint_folder
 from leverplus.learn.checkpoint import load_checkpoint
 from leverplus.learn.policies.base import Policy
-from leverplus.run.arms import RunTraining, fitted_arms, kept_arm
-from leverplus.run.checkpoints import evaluate_checkpoints
-from leverplus.run.evaluate import evaluate_run, evaluation_context
-from leverplus.run.ranking import measured_scores
+from leverplus.run.arms import RunTraining, fitted_arms, kept_arm, measured_scores
+from leverplus.run.evaluate import (
+    evaluate_checkpoints,
+    evaluate_run,
+    evaluation_context,
+)
 from leverplus.run.run import Run
 
 pytestmark = pytest.mark.slow

@@ -17,12 +17,9 @@ from leverplus.learn.checkpoint import load_checkpoint
 from leverplus.learn.data import expected_accuracy
 from leverplus.learn.data.active import propose
 from leverplus.learn.policies.items import choose_demos
-from leverplus.run.opening import load_run, open_run
-from leverplus.run.parts import Parts
 from leverplus.run.recipe import find_recipe, load_recipe
-from leverplus.run.rows import search_groups
-from leverplus.run.run import Run
-from leverplus.run.train import train_run
+from leverplus.run.run import Run, load_run, open_run
+from leverplus.run.train import search_groups, train_run
 from leverplus_doctor.read import read_run
 
 pytestmark = pytest.mark.slow
@@ -51,7 +48,7 @@ def short_lessons() -> Iterator[None]:
 
 
 def opened(
-    folder: Path, settings: list[str], recipe: str = "best", parts: Parts | None = None
+    folder: Path, settings: list[str], recipe: str = "best", like: Run | None = None
 ) -> Run:
     """A run with a store of its own; the world, its vectors and its model are those of another run, where given."""
     source = find_recipe(recipe)
@@ -62,7 +59,7 @@ def opened(
         folder / "run",
         seed=0,
         store_path=store,
-        shared=parts,
+        like=like,
     )
 
 
@@ -72,8 +69,8 @@ def answered(folder: Path, run: Run) -> Path:
     return folder
 
 
-def trained(folder: Path, settings: list[str], parts: Parts | None = None) -> Run:
-    run = opened(folder, settings, parts=parts)
+def trained(folder: Path, settings: list[str], like: Run | None = None) -> Run:
+    run = opened(folder, settings, like=like)
     train_run(run)
     return run
 
@@ -129,7 +126,7 @@ def test_proposals_follow_the_selectors_own_scores(whole: Run) -> None:
 def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
     whole: Run, tmp_path: Path
 ) -> None:
-    run = opened(tmp_path, SETTINGS, parts=whole.parts)
+    run = opened(tmp_path, SETTINGS, like=whole)
     seen = 0
 
     def stop(what: str, done: int, total: int) -> None:
@@ -140,7 +137,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
 
     with pytest.raises(KeyboardInterrupt):
         train_run(replace(run, progress=stop))
-    again = trained(tmp_path, SETTINGS, whole.parts)
+    again = trained(tmp_path, SETTINGS, whole)
     # a picture seen among others may differ in the last digit, and so may a probability
     weights = [
         load_file(run.folder / "checkpoints" / "listwise" / "model.safetensors")
@@ -156,7 +153,7 @@ def test_a_run_stopped_between_rounds_ends_with_the_same_selector(
 def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
     whole: Run, tmp_path: Path
 ) -> None:
-    run = opened(answered(tmp_path, whole), SETTINGS, parts=whole.parts)
+    run = opened(answered(tmp_path, whole), SETTINGS, like=whole)
 
     def stop(what: str, done: int, total: int) -> None:
         if what == "training, label_pretraining" and done == total:
@@ -166,7 +163,7 @@ def test_a_run_stopped_while_it_learns_from_labels_ends_with_the_same_selector(
         train_run(replace(run, progress=stop))
     assert (run.folder / "checkpoints" / "label_pretraining-epoch001").is_dir()
     assert not (run.folder / "checkpoints" / "label_pretraining").exists()
-    again = trained(tmp_path, SETTINGS, whole.parts)
+    again = trained(tmp_path, SETTINGS, whole)
     state = read_run(run.folder)
     assert load_run(run.folder, tmp_path / "scores.db").recipe.hash == whole.recipe.hash
     assert [series.stage for series in state.series] == [
@@ -186,7 +183,7 @@ def test_what_is_asked_first_is_what_labels_taught_and_labels_cost_only_the_judg
     whole: Run, tmp_path: Path
 ) -> None:
     still = [*SETTINGS, "listwise.lr=1e-12", "score.chance=0"]
-    run = trained(answered(tmp_path, whole), still, whole.parts)
+    run = trained(answered(tmp_path, whole), still, whole)
     taught = load_checkpoint(run.folder / "checkpoints" / "label_pretraining")[0]
     asked_about = asked(run)
     pools = [pool for pool, _ in asked_about]
@@ -215,7 +212,7 @@ def test_supervised_training_may_follow_labels(whole: Run, tmp_path: Path) -> No
         "label_pretraining.queries=50",
         'train.stages=["label_pretraining", "sft"]',
     ]
-    run = opened(tmp_path, [*small, *labels], "world", whole.parts)
+    run = opened(tmp_path, [*small, *labels], "world", whole)
     train_run(run)
     assert (run.folder / "checkpoints" / "sft").is_dir()
 
@@ -230,9 +227,7 @@ def test_rewards_that_need_prefixes_reach_supervised_training(
         "sft.epochs=1",
         "rce.epochs=1",
     ]
-    run = opened(
-        tmp_path, [*settings, 'train.stages=["sft", "rce"]'], "exp1_1", whole.parts
-    )
+    run = opened(tmp_path, [*settings, 'train.stages=["sft", "rce"]'], "exp1_1", whole)
     train_run(run)
     assert (run.folder / "checkpoints" / "rce").is_dir()
 
@@ -258,7 +253,7 @@ def test_the_second_stage_learns_from_sequences_drawn_from_the_first(
         tmp_path,
         [*settings, *small, 'train.stages=["sft", "rce"]'],
         "world",
-        whole.parts,
+        whole,
     )
     policy = train_run(run)
     groups = search_groups(run, policy)

@@ -26,8 +26,8 @@ from leverplus.learn.policies.items import choose_demos
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus.learn.policies.table import ItemTable
 from leverplus.learn.settings import ContrastiveConfig
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import open_run
 from leverplus.run.train import train_run
 
 # the hidden rule: one of these words says what is asked for, all other words say of what

@@ -19,10 +19,14 @@ from leverplus.encode.base import Vectors
 from leverplus.errors import TrainingError
 from leverplus.learn.data import expected_accuracy
 from leverplus.learn.data.expected_accuracy import ExpectedAccuracy
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import find_recipe, load_recipe
-from leverplus.run.rows import learn_expected_accuracy, row_maker, search_groups
-from leverplus.run.train import train_run
+from leverplus.run.run import load_run, open_run
+from leverplus.run.train import (
+    learn_expected_accuracy,
+    row_maker,
+    search_groups,
+    train_run,
+)
 
 EXACT, VQA = AnswerRules("exact_match", "vqa"), AnswerRules("vqa_accuracy", "vqa")
 KINDS, WORDS = 4, ("lift", "elevator")
@@ -264,7 +268,7 @@ def test_a_reward_that_cannot_be_had_is_refused_before_the_model_is_asked(
         match=r"and the task has token_f1; put \"soft_only\" in its place, .*--set",
     ):
         train_run(run)
-    assert "backend" not in vars(run.parts), "the model was not even loaded"
+    assert "backend" not in vars(run), "the model was not even loaded"
 
 
 def test_many_questions_are_read_less_often_and_every_step_is_told(

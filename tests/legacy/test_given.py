@@ -21,8 +21,8 @@ from leverplus.errors import CheckpointError, MissingFile, RecipeError
 from leverplus.learn.checkpoint import load_checkpoint, tensors_of
 from leverplus.learn.given import fill_from, find_given, read_given
 from leverplus.learn.policies.build import build_policy
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import build_recipe, find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run
 from leverplus.run.train import train_run
 from leverplus_lab.legacy.checkpoints import write_legacy
 

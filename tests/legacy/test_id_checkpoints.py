@@ -22,8 +22,8 @@ from leverplus.learn.checkpoint import load_checkpoint, tensors_of
 from leverplus.learn.given import read_given
 from leverplus.learn.policies.base import Features
 from leverplus.learn.policies.build import build_policy
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run
 from leverplus.run.train import train_run
 from leverplus_lab.legacy.checkpoints import PREFIX, read_legacy, write_legacy
 from leverplus_lab.legacy.imports import import_file

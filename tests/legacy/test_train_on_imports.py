@@ -10,10 +10,9 @@ from tiny_world import TINY, TinyRun
 
 from leverplus.cli.main import main
 from leverplus.errors import DataError, RecipeError, TrainingError
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import build_recipe, find_recipe, load_recipe
-from leverplus.run.rows import search_groups
-from leverplus.run.train import train_run
+from leverplus.run.run import open_run
+from leverplus.run.train import search_groups, train_run
 
 
 @pytest.fixture(scope="module")

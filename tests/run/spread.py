@@ -10,8 +10,8 @@ from typing import Any
 
 from leverplus.learn.checkpoint import load_checkpoint, tensors_of
 from leverplus.run.evaluate import evaluate_run
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import Recipe, find_recipe, load_recipe
+from leverplus.run.run import open_run
 from leverplus.run.train import train_run
 
 SMALL = (

@@ -1,8 +1,7 @@
-"""The count of calls that a run folder keeps: through kills, through resuming, and for folders that have none."""
+"""The count of calls that a run folder keeps: through kills and through resuming."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from tiny_world import TinyRun
 
 from leverplus.cli.main import main
 from leverplus.data.rundir import CALLS
-from leverplus.run.calls import KeptCalls
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run
+from leverplus.run.scoring import KeptCalls
 from leverplus.scores.scorer import EVALUATION, TRAINING, CallMeter
 
 
@@ -22,16 +21,14 @@ def test_every_prompt_is_counted_once_and_is_known_when_the_file_is_opened_again
 ) -> None:
     path = tmp_path / CALLS
     kept = KeptCalls(path)
-    assert not kept.counted
     meter = CallMeter(keep=kept.write)
     meter.asked[TRAINING] = kept.keys
     meter.count(TRAINING, [b"\x01\x02", b"\x03\x04", b"\x01\x02"])
     meter.count(TRAINING, [b"\x03\x04", b"\x05\x06"])
     meter.count(EVALUATION, [b"\x07\x08"])
-    assert len(kept) == meter.calls(TRAINING) == 3
+    assert len(kept.keys) == meter.calls(TRAINING) == 3
     assert path.read_text() == "0102\n0304\n0506\n"
     again = KeptCalls(path)
-    assert again.counted
     assert again.keys == kept.keys
 
 
@@ -59,47 +56,6 @@ def test_a_trained_run_knows_its_calls_without_asking_anything(
     run = load_run(tiny_run.folder, tiny_run.store)
     assert run.calls() == tiny_run.report["model_calls"]
     assert "scorer" not in vars(run), "neither store nor model was opened"
-
-
-@pytest.mark.slow
-def test_a_folder_from_before_calls_were_kept_is_counted_from_the_store(
-    tiny_run: TinyRun, tmp_path: Path
-) -> None:
-    folder = tmp_path / "old"
-    shutil.copytree(tiny_run.folder, folder)
-    (folder / CALLS).unlink()
-    (folder / "eval.json").unlink()
-    assert main(["eval", str(folder), "--store", str(tiny_run.store)]) == 0
-    assert (
-        json.loads((folder / "eval.json").read_text())["model_calls"]
-        == tiny_run.report["model_calls"]
-    )
-    counted = [
-        set((one / CALLS).read_text().split()) for one in (folder, tiny_run.folder)
-    ]
-    assert counted[0] == counted[1]
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_a_half_trained_folder_from_before_is_evaluated(
-    tiny_run: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "half"
-    shutil.copytree(tiny_run.folder, folder)
-    for path in (folder / CALLS, folder / "eval.json"):
-        path.unlink()
-    shutil.rmtree(folder / "checkpoints" / "sft")
-    arguments = [
-        "--checkpoint",
-        "sft-epoch001",
-        "--split",
-        "dev",
-        "--store",
-        str(tiny_run.store),
-    ]
-    assert main(["eval", str(folder), *arguments]) == 0
-    assert "counts no further than stage sft" in capsys.readouterr().err
-    assert not (folder / "checkpoints" / "sft").exists()
 
 
 def test_evaluating_never_trains_and_says_what_to_type(

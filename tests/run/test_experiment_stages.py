@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leverplus.run.recipe import load_recipe
-from leverplus.run.stages import plan_stages
+from leverplus.run.train import plan_stages
 
 DRAWS = ["score.search=mixed", "score.samples=2"]
 

@@ -19,8 +19,8 @@ from leverplus.run.forecast import (
     line,
     rough_price,
 )
-from leverplus.run.opening import load_run
 from leverplus.run.recipe import load_recipe
+from leverplus.run.run import load_run
 
 SIZES = DataSizes(train=85, dev=20, test=30, pictures=True)
 
@@ -147,8 +147,8 @@ def test_run_and_score_say_the_forecast_before_anything_is_asked(
     def refuse(_run: object, _policy: object = None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("leverplus.run.whole.run_all", refuse)
-    monkeypatch.setattr("leverplus.run.rows.search_groups", refuse)
+    monkeypatch.setattr("leverplus.run.evaluate.run_all", refuse)
+    monkeypatch.setattr("leverplus.run.train.search_groups", refuse)
     sets = [word for override in TINY for word in ("--set", override)]
     place = ["--out", str(tmp_path / "run"), "--store", str(tmp_path / "s.db")]
     assert main(["run", "world", *place, *sets]) == 130

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from leverplus.data.tasks.answers import AnswerRules
 from leverplus.run.scoring import ScoringWatch
 from leverplus.scores.scorer import CallMeter
 
@@ -12,11 +13,11 @@ from leverplus.scores.scorer import CallMeter
 def test_empty_answers_where_a_label_was_asked_for_are_counted_and_said_once() -> None:
     said: list[str] = []
     meter = CallMeter()
-    voice: Any = SimpleNamespace(
-        progress=lambda *_: None, say=said.append, remember=lambda _: None
+    task = SimpleNamespace(answers=AnswerRules("exact", "plain"))
+    run: Any = SimpleNamespace(
+        backend=object(), task=task, show_progress=lambda *_: None, say=said.append
     )
-    parts: Any = SimpleNamespace(backend=object())
-    watch = ScoringWatch(parts, meter, voice)
+    watch = ScoringWatch(run, meter)
     meter.fresh, meter.unlabelled = 40, 27
     watch.scored("questions", 20, 40)
     assert said == []

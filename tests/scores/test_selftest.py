@@ -23,7 +23,7 @@ from leverplus.errors import ScoringError
 from leverplus.models.base import Reply, Request
 from leverplus.models.callable import CallableBackend, name_function
 from leverplus.models.settings import ModelSection
-from leverplus.run.offered import require_offered
+from leverplus.run.scoring import require_offered
 from leverplus.scores.selftest import (
     FALSE_REFUSALS,
     FILE,

@@ -18,8 +18,8 @@ from leverplus.errors import DataError, MissingFile, ScoringError
 from leverplus.models.base import Recorded
 from leverplus.models.settings import ModelSection
 from leverplus.run.evaluate import evaluate_run
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import open_run
 from leverplus.run.train import train_run
 from leverplus.scores.tables import TableBackend, TableRow, TableWriter, read_table
 from tests.damaged_files import check_file

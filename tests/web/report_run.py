@@ -22,8 +22,8 @@ from leverplus.evaluate.evaluate import (
 )
 from leverplus.evaluate.predictions import Prediction, Results, write_predictions
 from leverplus.evaluate.record import Advice, EvaluationRecord, Misses
-from leverplus.run.opening import open_run
 from leverplus.run.recipe import Recipe, find_recipe, load_recipe
+from leverplus.run.run import open_run
 
 HOSTILE = (
     "<script>document.documentElement.dataset.pwned='1'</script>",

@@ -24,7 +24,7 @@ from leverplus.evaluate.predictions import (
     write_predictions,
 )
 from leverplus.evaluate.runs import compare_runs, read_evaluated
-from leverplus.run.opening import load_run
+from leverplus.run.run import load_run
 from leverplus.web.runs import RunsFolder
 
 HOSTILE = "<script>document.documentElement.dataset.pwned='1'</script>"

@@ -21,8 +21,8 @@ from tiny_world import TINY, TinyRun
 
 from leverplus.evaluate.predictions import Results, read_predictions
 from leverplus.evaluate.runs import compare_runs, read_evaluated
-from leverplus.run.opening import load_run, open_run
 from leverplus.run.recipe import find_recipe, load_recipe
+from leverplus.run.run import load_run, open_run
 from leverplus.run.train import train_run
 from leverplus.web.view import create_view
 
