@@ -1,25 +1,34 @@
-"""Advice: which arm to deploy at which number of shots, by accuracy on dev, and whether training helped.
+"""Advice: which arm to deploy at which number of shots, by corrected accuracy on dev, and whether training helped.
 
 Every arm that can be deployed is a candidate at every number of shots. Oracles look at the answers and cannot be
-deployed; random demonstrations are a yardstick: a good draw on dev is luck, and in use others are drawn. The candidate
-with the highest accuracy on dev is advised, the cheaper one among equals. The best of many is high by luck, and the
-selector's checkpoint was itself chosen on some dev items: so the accuracies of the same pair on test are reported
-beside it, and take no part in the choice.
+deployed; random demonstrations are a yardstick: a good draw on dev is luck, and in use others are drawn. The best of
+many is high by luck, so accuracies on dev are corrected for the choice (`leverplus.evaluate.stats.choosing`), and the
+candidate with the highest corrected one is advised, the cheaper one among equals; where the plain figures put another
+first, that is said. Test takes no part in the choice and is reported beside it. What an interval leaves open is called
+open, in either direction.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from leverplus.evaluate.names import CALIBRATED, ArmFacts, facts_of, shots_name
-from leverplus.evaluate.predictions import Results
-from leverplus.evaluate.record import Advice, PairFigures, Rival
+from leverplus.evaluate.predictions import Prediction, Results
+from leverplus.evaluate.record import Advice, Estimate, PairFigures, Rival
 from leverplus.evaluate.stats import Comparison, compare
+from leverplus.evaluate.stats.choosing import Corrected, Way, correct
 from leverplus.evaluate.stats.paired import TIE
 
 CHANCE = "random"
 """The arm whose demonstrations are drawn by chance."""
+ALONE = "zero_shot"
+"""The arm that shows the model nothing."""
+HIDDEN_SHARE = 0.1
+"""From this share of answers that hold the right one among other words on, that is said."""
 NO_DEV = (
     "No way of choosing is recommended, because there are no dev items to choose on."
 )
@@ -27,11 +36,15 @@ NO_DEV = (
 
 @dataclass(frozen=True)
 class DevArm:
-    """An arm at a number of shots with its accuracy on dev."""
+    """An arm at a number of shots with its accuracy on dev, as it is and corrected for choosing."""
 
     arm: str
     shots: int
-    dev: float
+    corrected: Corrected
+
+    @property
+    def dev(self) -> float:
+        return self.corrected.raw
 
     @property
     def facts(self) -> ArmFacts:
@@ -42,10 +55,20 @@ class DevArm:
         return self.facts.trained
 
     @property
+    def price(self) -> tuple[bool, int, int]:
+        """What it costs: training, model calls, demonstrations."""
+        return self.trained, self.facts.calls, self.shots
+
+    @property
     def rank(self) -> tuple[Any, ...]:
-        """A key that sorts better ones first, and of equals the cheaper: by training, model calls, demonstrations."""
+        """A key that sorts better ones first, and of equals the cheaper."""
+        return -round(self.corrected.estimate / TIE), *self.price
+
+    @property
+    def plain_rank(self) -> tuple[Any, ...]:
+        """The same by the accuracy as it is."""
         # in multiples of TIE: means that differ in the last bit only are equal
-        return -round(self.dev / TIE), self.trained, self.facts.calls, self.shots
+        return -round(self.dev / TIE), *self.price
 
     @property
     def name(self) -> str:
@@ -67,11 +90,21 @@ def is_deployable(arm: str) -> bool:
 
 def candidates(dev: Results) -> list[DevArm]:
     """Everything that could be deployed, the best on dev first, the cheaper one of equals before the dearer."""
-    found = []
+    ways = []
     for arm in dev.draws:
-        for shots in dev.shots(arm) if is_deployable(arm) else ():
-            mean = float(dev.accuracy(arm, shots).mean())
-            found.append(DevArm(arm, shots, mean))
+        if not is_deployable(arm):
+            continue
+        every = dev.shots(arm)
+        if facts_of(arm).asks_model:
+            ways += [Way(arm, shots) for shots in every]
+        else:  # it shows nothing, so that it is the same at every number of shots
+            ways.append(Way(arm, every[0], alone=True))
+    if not ways or not dev.items:
+        return []
+    scores = np.stack([dev.accuracy(way.arm, way.shots) for way in ways], axis=1)
+    found = []
+    for way, corrected in zip(ways, correct(scores, ways, dev.images), strict=True):
+        found.append(DevArm(way.arm, way.shots, corrected))
     return sorted(found, key=lambda own: own.rank)
 
 
@@ -79,33 +112,24 @@ def advise(dev: Results, test: Results | None) -> Advice:
     """What to use, why, and the figures behind it.
 
     `rival` is what the advised one is compared with: the best without training where a trained one is advised, else the
-    best trained one; the runner-up where nothing was trained.
+    best trained one; the next arm where nothing was trained.
     """
-    ranked = candidates(dev) if dev.items else []
+    ranked = candidates(dev)
     if not ranked:
         return Advice(why=NO_DEV)
     best = ranked[0]
-    table: dict[str, dict[int, float]] = {}
+    accuracy: dict[str, dict[int, float]] = {}
+    worth: dict[str, dict[int, Estimate]] = {}
     for own in ranked:
-        table.setdefault(own.arm, {})[own.shots] = own.dev
-    drawn = {}
-    for shots in dev.draws.get(CHANCE, {}):
-        drawn[shots] = float(dev.accuracy(CHANCE, shots).mean())
-    judged_on = "1 dev item" if len(dev.items) == 1 else f"{len(dev.items):,} dev items"
-    sentences = [f"Use {best.name}: {_percent(best.dev)} on {judged_on}."]
-    if best.dev == 0.0:
-        sentences.append(
-            "No answer was right on dev, so this is only the cheapest way."
-        )
-    most = max(drawn.values(), default=0.0)
-    if most > best.dev:
-        sentences.append(
-            f"Random ones had {_percent(most)} there, but a good draw is luck, and in use others are drawn."
-        )
+        accuracy.setdefault(own.arm, {})[own.shots] = own.dev
+        estimate = Estimate(estimate=own.corrected.estimate, ci95=own.corrected.ci95)
+        worth.setdefault(own.arm, {})[own.shots] = estimate
+    sentences = _choice(ranked, len(dev.items))
+    sentences += _about_form(dev, best)
+    sentences += _against_chance(dev, best)
     against: dict[str, Any] = {}
-    others = [own for own in ranked[1:] if own.trained != best.trained] or ranked[1:]
-    if others:
-        rival = others[0]
+    rival = _rival(ranked)
+    if rival is not None:
         on_dev = _compare(dev, best, rival)
         sentences.append(_against(best, rival, on_dev))
         if any(own.trained for own in ranked):
@@ -119,25 +143,124 @@ def advise(dev: Results, test: Results | None) -> Advice:
             against["test"] = PairFigures(**_figures(on_test))
             one, other = (_percent(own.accuracy(test)) for own in pair)
             sentences.append(
-                f"On {on_test.n:,} test items: {one} against {other} ({_points(on_test.diff)}, {_ends(on_test)})."
+                f"On {on_test.n:,} test items: {one} against {other} ({_points(on_test.diff)}, {_ends(on_test)})"
+                f"{_on_test(on_test)}."
             )
+    random = {}
+    for shots in dev.draws.get(CHANCE, {}):
+        random[shots] = float(dev.accuracy(CHANCE, shots).mean())
     return Advice(
         arm=best.arm,
         shots=best.shots,
         dev=best.dev,
         n=len(dev.items),
         why=" ".join(sentences),
-        dev_accuracy={arm: table[arm] for arm in dev.draws if arm in table},
-        random=drawn,
+        dev_accuracy={arm: accuracy[arm] for arm in dev.draws if arm in accuracy},
+        dev_corrected={arm: worth[arm] for arm in dev.draws if arm in worth},
+        random=random,
         **against,
     )
 
 
+def _rival(ranked: list[DevArm]) -> DevArm | None:
+    """The best of the other kind (trained or not); where there is none the best other arm."""
+    best = ranked[0]
+    for own in ranked[1:]:
+        if own.trained != best.trained:
+            return own
+    for own in ranked[1:]:
+        if own.arm != best.arm:
+            return own
+    return ranked[1] if len(ranked) > 1 else None
+
+
+def _choice(ranked: list[DevArm], count: int) -> list[str]:
+    """What to use, its figures, and what the figures would have said without the correction."""
+    best = ranked[0]
+    judged_on = "1 dev item" if count == 1 else f"{count:,} dev items"
+    said = f"Use {best.name}: {_percent(best.dev)} on {judged_on}"
+    if len(ranked) == 1:
+        return [f"{said}."]
+    low, high = best.corrected.ci95
+    sentences = [
+        f"{said}; corrected for choosing among {len(ranked)} about {_percent(best.corrected.estimate)} "
+        f"({100 * low:.1f} to {100 * high:.1f})."
+    ]
+    if best.dev == 0.0:
+        sentences.append(
+            "No answer was right on dev, so this is only the cheapest way."
+        )
+    plain = min(ranked, key=lambda own: own.plain_rank)
+    if plain.dev - best.dev > TIE:
+        sentences.append(
+            f"Uncorrected, {plain.name} is ahead with {_percent(plain.dev)}, but that is more luck: about "
+            f"{_percent(plain.corrected.estimate)}."
+        )
+    return sentences
+
+
+def _against_chance(dev: Results, best: DevArm) -> list[str]:
+    """How the advised one stands to examples drawn by chance, where it is not clearly above them."""
+    drawn = {}
+    for shots in dev.draws.get(CHANCE, {}):
+        drawn[shots] = float(dev.accuracy(CHANCE, shots).mean())
+    if not drawn:
+        return []
+    most = max(drawn, key=lambda shots: drawn[shots])
+    found = compare(
+        dev.accuracy(best.arm, best.shots),
+        dev.accuracy(CHANCE, most),
+        clusters=dev.images,
+    )
+    low, high = found.ci95
+    if low > 0.0 or best.dev == drawn[most] == 0.0:
+        return []
+    had = f"Examples drawn by chance had {_percent(drawn[most])} there ({_points(found.diff)} points, {_ends(found)})"
+    if high < 0.0:
+        return [f"{had}, which is more: choosing like this harms on these items."]
+    return [
+        f"{had}: whether choosing gains anything over chance is open on these items."
+    ]
+
+
+def _about_form(dev: Results, best: DevArm) -> list[str]:
+    """Whether the model alone fails by the form of its answers rather than by what it knows."""
+    shots = dev.draws.get(ALONE)
+    if not shots or best.dev == 0.0:
+        return []
+    alone = dev.first(ALONE, min(shots))
+    right: dict[str, str] = {}
+    for arm, _, draw in dev:
+        if arm != ALONE:
+            for own in draw:
+                if own.accuracy >= 1.0:
+                    right.setdefault(own.item, own.answer)
+    hidden = sum(_holds(own, right.get(own.item, "")) for own in alone)
+    if hidden >= max(2.0, HIDDEN_SHARE * len(alone)):
+        return [
+            f"For {hidden:,} of {len(alone):,} items zero-shot wrote the right answer among other words: there the form "
+            "fails, not what it knows; another instruction, cut or metric may mend it."
+        ]
+    if all(own.accuracy == 0.0 for own in alone):
+        return [
+            "Zero-shot was never right, which may be the form of its answers rather than what it knows."
+        ]
+    return []
+
+
+def _holds(own: Prediction, answer: str) -> bool:
+    """Whether a wrong prediction holds an answer as words of its own."""
+    if own.accuracy > 0.0 or not answer.strip():
+        return False
+    words = re.escape(answer.strip())
+    return bool(re.search(rf"(?<!\w){words}(?!\w)", own.answer, re.IGNORECASE))
+
+
 def _helped(best: DevArm, on_dev: Comparison) -> str:
-    """`yes`, `no`, or `open` where the lead of the trained one may be luck."""
-    if not best.trained:
-        return "no"
-    return "yes" if on_dev.ci95[0] > 0.0 else "open"
+    """`yes` or `no`, or `open` where the lead of the one with or without training may be luck."""
+    if on_dev.ci95[0] <= 0.0:
+        return "open"
+    return "yes" if best.trained else "no"
 
 
 def _compare(results: Results, first: DevArm, second: DevArm) -> Comparison:
@@ -154,13 +277,25 @@ def _figures(found: Comparison) -> dict[str, Any]:
 def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
     """A sentence: how far the rival is behind on dev, and whether training helped."""
     lead = f"{_points(found.diff)} points, 95 % interval {_ends(found)}"
-    if best.trained and not rival.trained:
-        luck = "" if found.ci95[0] > 0.0 else "; the gain of training may be luck"
-        return f"The best without training, {rival.name}, had {_percent(rival.dev)} there ({lead}){luck}."
-    if rival.trained:
-        had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
-        return f"The best with training, {rival.name}, had {had} there ({lead}), so training did not help."
-    return f"Next is {rival.name} with {_percent(rival.dev)} ({lead})."
+    is_open = found.ci95[0] <= 0.0
+    if best.trained == rival.trained:
+        noise = ", within noise" if is_open else ""
+        return f"Next is {rival.name} with {_percent(rival.dev)} ({lead}){noise}."
+    had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
+    if best.trained:
+        said = f"The best without training, {rival.name}, had {had} there ({lead})"
+        return f"{said}: whether training helps is open." if is_open else f"{said}."
+    said = f"The best with training, {rival.name}, had {had} there ({lead})"
+    if is_open:
+        return f"{said}: whether training helps is open."
+    return f"{said}, so training did not help."
+
+
+def _on_test(found: Comparison) -> str:
+    low, high = found.ci95
+    if high < 0.0:
+        return ", so test says otherwise"
+    return ", within noise" if low <= 0.0 else ""
 
 
 def _percent(value: float) -> str:

@@ -164,8 +164,15 @@ class Rival(PairFigures):
     dev: FiniteFloat
 
 
+class Estimate(Recorded):
+    """An accuracy on dev, corrected for choosing the best of many (`leverplus.evaluate.stats.choosing`)."""
+
+    estimate: FiniteFloat
+    ci95: Interval
+
+
 class Advice(Recorded):
-    """Which way to use, by accuracy on dev, and the figures behind it."""
+    """Which way to use, by accuracy on dev, and the figures behind it; `dev` is as it is, `dev_corrected` is not."""
 
     arm: str | None = None
     shots: NonNegativeInt | None = None
@@ -174,9 +181,22 @@ class Advice(Recorded):
     why: str = ""
     training_helped: str | None = None
     dev_accuracy: dict[str, ByShots] = {}
+    dev_corrected: dict[str, dict[NonNegativeInt, Estimate]] = {}
     random: ByShots = {}
     rival: Rival | None = None
     test: PairFigures | None = None
+
+    def worth(self, arm: str, shots: int) -> float:
+        """The accuracy on dev that an arm is chosen by: the corrected one, or the plain one where that is not known."""
+        corrected = self.dev_corrected.get(arm, {}).get(shots)
+        if corrected is not None:
+            return corrected.estimate
+        return self.dev_accuracy[arm][shots]
+
+    def best_shots(self, arm: str) -> int:
+        """The number of shots at which an arm is best on dev, the fewest among equals."""
+        every = self.dev_accuracy[arm]
+        return max(every, key=lambda shots: (self.worth(arm, shots), -shots))
 
 
 class Misses(Recorded):

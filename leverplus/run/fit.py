@@ -443,8 +443,10 @@ def fit_report(run: Run, found: EvaluationRecord, arm: str) -> dict[str, Any]:
     advice = found.advice or Advice()
     table: dict[str, Any] = {}
     for name, by_shots in advice.dev_accuracy.items():
-        best = max(by_shots, key=lambda count: (by_shots[count], -count))
-        row = {"dev": by_shots[best], "test": None, "shots": best}
+        best = advice.best_shots(name)
+        row: dict[str, Any] = {"dev": by_shots[best], "test": None, "shots": best}
+        if corrected := advice.dev_corrected.get(name):
+            row["dev_corrected"] = corrected[best].as_json()
         own = found.arms.get(name)
         if own is not None:
             row["test"] = own.shots.get(best)

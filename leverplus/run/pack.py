@@ -162,7 +162,7 @@ def advised_arm(found: EvaluationRecord | None) -> str:
     for arm, by_shots in advice.dev_accuracy.items():
         facts = facts_of(arm)
         # among equals the first, but what shows something before nothing
-        own = (max(by_shots.values()), list(by_shots) != [0])
+        own = (advice.worth(arm, advice.best_shots(arm)), list(by_shots) != [0])
         if facts.asks_model and facts.advised and own > most:
             best, most = arm, own
     return best
@@ -174,8 +174,8 @@ def _shots_of(run: Run, arm: Arm, found: EvaluationRecord | None) -> int:
     if advice is not None:
         if advice.arm == arm.spec and advice.shots is not None:
             return advice.shots
-        if on_dev := advice.dev_accuracy.get(arm.spec):
-            return max(on_dev, key=lambda count: (on_dev[count], -count))
+        if arm.spec in advice.dev_accuracy:
+            return advice.best_shots(arm.spec)
     return min(SHOTS, max(run.recipe.eval.shots))
 
 
