@@ -211,7 +211,7 @@ def test_a_finished_run_is_taken_up_without_asking_the_model_again(
 
 
 KILL_IN_SCORING = """
-from leverplus.cli.console import Bars
+from leverplus.cli.command import Bars
 def show(self, what, done, total):
     if what != "self-test" and 0 < done < total:
         os.kill(os.getpid(), signal.SIGKILL)

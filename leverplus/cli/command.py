@@ -18,6 +18,8 @@ import argparse
 import inspect
 import json
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -66,15 +68,11 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
         return
     for part in outcome.shown:
         if isinstance(part, Table):
-            print_table(part)
+            from rich.console import Console
+
+            Console().print(draw_table(part))
         else:
             print(plain(part), flush=True)
-
-
-def print_table(table: Table) -> None:
-    from rich.console import Console
-
-    Console().print(draw_table(table))
 
 
 def draw_table(table: Table) -> RichTable:
@@ -97,6 +95,63 @@ def draw_table(table: Table) -> RichTable:
     for row in table.rows:
         drawn.add_row(*[Text(plain(cell)) for cell in row])
     return drawn
+
+
+SECONDS = 15
+"""How often a line of progress is written where stderr is no terminal."""
+
+
+class Bars:
+    """Progress bars on stderr, one a piece of work; plain lines where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        self.live = console.is_terminal
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.tasks: dict[str, Any] = {}
+        self.said = time.monotonic()
+
+    def __enter__(self) -> Bars:
+        if self.live:
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Called as work goes on."""
+        if self.live:
+            if what not in self.tasks:
+                self.tasks[what] = self.progress.add_task(what, total=total)
+            self.progress.update(self.tasks[what], completed=done, total=total)
+            if done >= total:
+                self.progress.remove_task(self.tasks.pop(what))
+        elif time.monotonic() - self.said > SECONDS:
+            self.said = time.monotonic()
+            self.say(f"{what}: {done:,} of {total:,}")
+
+    def say(self, line: str) -> None:
+        if self.live:
+            self.progress.console.print(plain(line), highlight=False, markup=False)
+        else:
+            print(plain(line), file=sys.stderr, flush=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -206,14 +261,6 @@ class LeverParser(argparse.ArgumentParser):
             what = str(action.metavar).lower()
             self.error(f"there is no {what} '{value}'; {self._meant(value, verbs)}")
         super()._check_value(action, value)
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        if action.type is float and re.fullmatch(r"[\d.]+%", arg_string):
-            share = float(arg_string[:-1]) / 100
-            raise argparse.ArgumentError(
-                action, f"'{arg_string}' is not a number; write {share:g}"
-            )
-        return super()._get_value(action, arg_string)
 
     def _meant(self, written: str, known: Iterable[str]) -> str:
         near = get_close_matches(written, list(known), n=1)

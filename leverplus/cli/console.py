@@ -1,76 +1,17 @@
-"""What commands share at the keyboard: progress on stderr, a run opened from its folder, the table of an evaluation."""
+"""What commands on runs share: a run opened from its folder, the table of an evaluation and what it says."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leverplus.cli.command import Table
+from leverplus.cli.command import Bars, Table
 from leverplus.data.rundir import lock_folder
-from leverplus.errors import plain
 from leverplus.evaluate.names import MEAN_SHOTS, facts_of
 from leverplus.evaluate.record import EvaluationRecord
 from leverplus.run.run import Run, load_run
-
-SECONDS = 15
-"""How often a line of progress is written where stderr is no terminal."""
-
-
-class Bars:
-    """Progress bars on stderr, one a piece of work; plain lines where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        console = Console(stderr=True)
-        self.live = console.is_terminal
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self.tasks: dict[str, Any] = {}
-        self.said = time.monotonic()
-
-    def __enter__(self) -> Bars:
-        if self.live:
-            self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """Called as work goes on."""
-        if self.live:
-            if what not in self.tasks:
-                self.tasks[what] = self.progress.add_task(what, total=total)
-            self.progress.update(self.tasks[what], completed=done, total=total)
-            if done >= total:
-                self.progress.remove_task(self.tasks.pop(what))
-        elif time.monotonic() - self.said > SECONDS:
-            self.said = time.monotonic()
-            self.say(f"{what}: {done:,} of {total:,}")
-
-    def say(self, line: str) -> None:
-        if self.live:
-            self.progress.console.print(plain(line), highlight=False, markup=False)
-        else:
-            print(plain(line), file=sys.stderr, flush=True)
 
 
 @contextmanager

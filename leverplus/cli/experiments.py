@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from leverplus.cli.command import Outcome, Table
-from leverplus.cli.console import Bars, conclusions, opened, results_table
+from leverplus.cli.command import Bars, Outcome, Table
+from leverplus.cli.console import conclusions, opened, results_table
 from leverplus.data import rundir
 from leverplus.data.rundir import lock_folder, make_private_folder
 from leverplus.data.settings import show_value
@@ -342,8 +342,8 @@ def sweep(
         raise WrongUsage(f"--seeds {seeds}: must be at least 1")
     tried = read_grid(grid)
     # a value that no recipe takes is refused before there is a folder
-    first = configurations(recipe, set_, tried)[0]
-    folder = out or Path("runs") / f"sweep-{safe_name(first.recipe.name)}"
+    configurations(recipe, set_, tried)
+    folder = out or Path("runs") / f"sweep-{safe_name(find_recipe(recipe).stem)}"
     with Bars() as bars:
         workshop = Workshop(folder, store or default_store_path(), bars.say, bars.show)
         make_private_folder(folder)

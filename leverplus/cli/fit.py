@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.cli.command import Outcome
-from leverplus.cli.console import Bars
+from leverplus.cli.command import Bars, Outcome
 from leverplus.data.rundir import REPORT
 from leverplus.errors import WrongUsage
 

@@ -14,10 +14,9 @@ from leverplus import catalog
 from leverplus.bundle.hub import MANIFEST
 from leverplus.cli.command import Outcome, Table, show
 from leverplus.data import rundir
-from leverplus.data.rundir import read_json, shipped
+from leverplus.data.rundir import read_json
 from leverplus.errors import (
     CheckpointError,
-    DataError,
     EvaluationError,
     MissingFile,
     UnknownName,
@@ -28,7 +27,6 @@ from leverplus.run.recipe import Recipe, load_recipe
 from leverplus.run.run import load_run
 
 if TYPE_CHECKING:
-    from leverplus.arms.effects import Measured
     from leverplus.evaluate.record import (
         MethodResult,
         RunComparison,
@@ -297,25 +295,6 @@ def plan(data: str, *, embed: str | None = None, columns: str | None = None) -> 
             "--dry-run` says what measuring would take"
         )
     return Outcome({"plan": told}, shown)
-
-
-def one_shot_answers(names: Sequence[str]) -> tuple[Measured, Sequence[str]]:
-    """The answers of recorded tables with one demonstration in the prompt, and the ids that they number."""
-    import numpy as np
-
-    from leverplus.arms.effects import Measured
-    from leverplus.scores.tables import read_table
-
-    table = read_table([shipped(name) for name in names])
-    alone = np.flatnonzero(np.diff(table.starts) == 1)
-    if not len(alone):
-        raise DataError(
-            f"{', '.join(names)} holds no answer with one demonstration; effects are measured with one demonstration in "
-            "the prompt"
-        )
-    demos, ids = table.demos[table.starts[alone]], table.ids
-    scores = table.accuracy[alone]
-    return Measured.of(table.queries[alone], demos, scores, len(ids)), ids
 
 
 def plan_n(

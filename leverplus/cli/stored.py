@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leverplus import catalog
-from leverplus.cli.command import Outcome, Table
-from leverplus.cli.console import Bars
+from leverplus.cli.command import Bars, Outcome, Table
 from leverplus.data.formats import Problems
 from leverplus.data.settings import read_section
 from leverplus.data.tasks.base import FileTask, check_picture_files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import sys
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus.cli.command import Outcome, show
 from leverplus.cli.console import opened
-from leverplus.cli.results import address, one_shot_answers, run_of_bundle
+from leverplus.cli.results import address, run_of_bundle
+from leverplus.data.formats import Problems, open_source, read_text
 from leverplus.data.parsing import parse_json
+from leverplus.data.reader import ReadOptions, read_examples
 from leverplus.data.rundir import SHIPPED, read_json, shipped
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
 from leverplus.evaluate.names import arm_name
@@ -41,7 +42,7 @@ LONGEST_TEXT = 100
 """Characters shown of a demonstration that is audited."""
 
 OTHER_NAMES = {"text": "question", "label": "answer"}
-"""What the keys of a file for task `labels` are here."""
+"""What the keys of texts with labels are here."""
 
 
 def select(
@@ -78,7 +79,10 @@ def select(
         )
     queries: list[dict[str, Any]] = [{"question": question, "image": image}]
     if jsonl is not None:
-        queries = read_queries(jsonl)
+        queries = []
+        for row in read_records(jsonl):
+            asked = {"question": str(row["question"]), "image": row.get("image")}
+            queries.append(asked)
     selector = Selector.load(folder, checkpoint, trust=trust)
     allowed = None if allow is None else read_ids(allow)
     many = selector.select_many(queries, shots=shots, allowed=allowed, explain=explain)
@@ -130,68 +134,37 @@ def explanation_lines(found: Mapping[str, Any]) -> list[str]:
 
 def read_ids(path: Path) -> list[str]:
     """Ids of demonstrations: a JSON list, or one a line."""
-    text = _read(path)
+    text = read_text(path)
     if not text.lstrip().startswith("["):
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return text.split()
     try:
         found = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path} is not a JSON list ({error.msg})") from error
-    if not all(isinstance(name, str) for name in found):
-        raise DataError(f"{path}: the ids must be texts")
-    return list(found)
+    return list(map(str, found))
 
 
-def read_objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file, each with its place in words."""
-    found = []
-    for number, line in enumerate(_read(path).split("\n"), start=1):
-        place = f"{path}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{place}: is not JSON ({error.msg}, column {error.colno})"
-            ) from error
-        if not isinstance(row, dict):
-            raise DataError(f"{place}: must be an object with a question")
-        found.append((place, row))
-    if not found:
-        raise DataError(
-            f'{path} is empty; write one JSON object a line, such as {{"question": "..."}}'
-        )
-    return found
-
-
-def read_queries(path: Path) -> list[dict[str, Any]]:
-    """Queries of a JSONL file; what else stands in a line (answers, ids) is not looked at."""
-    queries = []
-    for place, row in read_objects(path):
-        question, image = row.get("question", row.get("text")), row.get("image")
-        is_text = isinstance(question, str) and question.strip()
-        if not is_text or not isinstance(image, (str, type(None))):
-            raise DataError(
-                f"{place}: needs a question, a text that is not empty; image may be a path or null"
-            )
-        queries.append({"question": question, "image": _beside(path, image) or None})
-    return queries
-
-
-def _beside(path: Path, image: Any) -> Any:
-    """A picture's path as it is meant in a file: relative to it, unless it is an address or holds the picture."""
-    if isinstance(image, str) and image and "://" not in image and image[:5] != "data:":
-        return path.parent / image
-    return image
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise LeverError(f"{path} cannot be read ({reason})") from error
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Records of a file by our names; what is said of splits is left out, and pictures are relative to the file."""
+    problems = Problems(str(path))
+    source = open_source(path, problems)
+    records = []
+    for number, row in source.rows:
+        own: dict[str, Any] = {}
+        for key, value in row.items():
+            if key not in ("split", "image_id") and value is not None:
+                own[OTHER_NAMES.get(key, key)] = value
+        image = own.get("image")
+        in_file = isinstance(image, str) and "://" not in image
+        if in_file and image and not image.startswith("data:"):
+            own["image"] = path.parent / image
+        records.append(own)
+        if not str(own.get("question") or "").strip():
+            problems.add(source.place(number), "needs a question")
+    if not records:
+        problems.add(path.name, "is empty; write one JSON object a line")
+    problems.finish()
+    return records
 
 
 def add_demos(
@@ -219,7 +192,9 @@ def add_demos(
     one = {"question": question, "answer": answer, "image": image, "id": id_}
     rows = [{key: value for key, value in one.items() if value is not None}]
     if jsonl is not None:
-        rows = read_demos(jsonl)
+        rows = read_records(jsonl)
+        for row in rows:
+            _require_below(row.get("image"), jsonl.parent)
     selector = _open_bundle(bundle)
     found = selector.add(rows)
     added = [name for name in found if name not in found.known]
@@ -230,24 +205,11 @@ def add_demos(
     return Outcome({**told.value, "already_there": found.known}, lines)
 
 
-def read_demos(path: Path) -> list[dict[str, Any]]:
-    """Demonstrations of a JSONL file; pictures are relative to it, `text` and `label` are taken too."""
-    rows = []
-    for place, row in read_objects(path):
-        own: dict[str, Any] = {}
-        for key, value in row.items():
-            if key not in ("split", "image_id") and value is not None:
-                own[OTHER_NAMES.get(key, key)] = value
-        if "image" in own:
-            own["image"] = _beside(path, own["image"])
-            if isinstance(own["image"], Path) and not _is_below(own["image"], path):
-                raise LeverError(f"{place}: its picture lies outside {path.parent}")
-        rows.append(own)
-    return rows
-
-
-def _is_below(picture: Path, file: Path) -> bool:
-    return picture.resolve().is_relative_to(file.parent.resolve())
+def _require_below(image: Any, folder: Path) -> None:
+    """Refuse a picture that a file of records names outside its own folder."""
+    root = folder.resolve()
+    if isinstance(image, Path) and not image.resolve().is_relative_to(root):
+        raise LeverError(f"the picture {image} lies outside {folder}")
 
 
 def delete_demos(
@@ -313,16 +275,26 @@ def audit_demos(source: str, *, items: str | None = None, show: int = 8) -> Outc
     --show N: how many of either end to show (default 8; a run keeps 6)
     """
     folder = Path(source).expanduser()
+    if items is None and source.startswith("tables:okvqa"):
+        items = SHIPPED_ITEMS
+    examples: Iterable[Demo | Item] = ()
     if folder.is_dir():
-        found, texts = _run_effects(folder, with_texts=items is None)
+        found = _run_effects(run_of_bundle(folder))
+        if items is None and run_of_bundle(folder) != folder:
+            examples = [demo for _, demo in _open_bundle(folder).source.all()]
+        elif items is None:
+            examples = load_run(folder).demonstrations
     else:
-        found, texts = _table_effects(source)
-        if items is None and source.startswith("tables:okvqa"):
-            items = SHIPPED_ITEMS
+        found = _table_effects(source)
     if items is not None:
-        texts = _item_texts(shipped(items))
+        problems = Problems(items)
+        examples = read_examples(items, ReadOptions(), problems).items
+        problems.finish()
+    texts = {}
+    for item in examples:
+        texts[str(item.id)] = f"{item.question[:LONGEST_TEXT]} -> {item.answer}"
     lines = [
-        f"{found['rows']:,} answers with one demonstration, {found['queries']:,} queries, {found['demonstrations']:,} "
+        f"{found['answers']:,} answers with one demonstration, {found['queries']:,} queries, {found['demonstrations']:,} "
         f"demonstrations shown three times or more; effects have a standard deviation of "
         f"{100 * found['effect_sd']:.1f} points, {100 * found['reliability']:.0f} % of what is estimated is real"
     ]
@@ -336,11 +308,9 @@ def audit_demos(source: str, *, items: str | None = None, show: int = 8) -> Outc
         )
         ends = []
         for row in found[name][:show]:
-            text = (
-                f"{row['demo']}: {texts[row['demo']]}"
-                if row["demo"] in texts
-                else row["demo"]
-            )
+            text = row["demo"]
+            if text in texts:
+                text += f": {texts[text]}"
             ends.append({**row, "text": text})
             lines.append(
                 f"  {100 * row['effect']:+.1f} ({100 * row['error']:.1f})  {row['shown']}  {text}"
@@ -349,81 +319,47 @@ def audit_demos(source: str, *, items: str | None = None, show: int = 8) -> Outc
     return Outcome(found, lines)
 
 
-def _run_effects(
-    given: Path, *, with_texts: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """What training measured of the demonstrations of a run, or of the run beside a bundle, and their texts."""
+def _run_effects(folder: Path) -> dict[str, Any]:
+    """What training measured of the demonstrations of a run."""
     from leverplus.web.runs import measured_effects, read_run
 
-    folder = run_of_bundle(given)
     own = measured_effects(read_run(folder, with_predictions=False))
     if own is None:
         raise DataError(
             f"the training of {folder} showed too few demonstrations to several queries, one in a prompt, to say what "
             "each is worth; give `lever fit` more --calls"
         )
-    texts = {}
-    shown: Iterable[Demo | Item] = ()
-    if with_texts and given != folder:
-        shown = [demo for _, demo in _open_bundle(given).source.all()]
-    elif with_texts:
-        shown = load_run(folder).demonstrations
-    for demo in shown:
-        texts[str(demo.id)] = _text(demo.question, demo.answer)
-    return {**own, "rows": own["answers"]}, texts
+    return own
 
 
-def _table_effects(names: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Effects of all demonstrations of recorded tables."""
+def _table_effects(names: str) -> dict[str, Any]:
+    """Effects of all demonstrations of recorded tables, by their answers with one demonstration in the prompt."""
+    import numpy as np
+
     from leverplus.arms.audit import audit
+    from leverplus.arms.effects import Measured
+    from leverplus.scores.tables import read_table
 
     files = []
     for name in names.split(","):
         whole = name.strip()
         if whole.startswith(SHIPPED) and not Path(whole).suffix:
             whole += ".parquet"
-        if not shipped(whole).is_file():
+        path = shipped(whole)
+        if not path.is_file():
             raise MissingFile(
                 f"there is no {whole}; name a bundle, a run folder, or a recorded table (FILE.parquet)"
             )
-        files.append(whole)
-    found = audit(*one_shot_answers(files))
-    lines = [vars(line) for line in found.ranked()]
-    return {
-        "rows": found.rows,
-        "queries": found.queries,
-        "demonstrations": len(lines),
-        "is_noise": found.is_noise,
-        "effect_sd": found.effects.spread**0.5,
-        "reliability": found.effects.reliability,
-        "useful": lines,
-        "harmful": lines[::-1],
-    }, {}
-
-
-def _text(question: str, answer: Any) -> str:
-    return f"{question[:LONGEST_TEXT]} -> {answer}"
-
-
-def _item_texts(path: Path) -> dict[str, str]:
-    """Question and answer of every item of a JSON lines file (plain or gzipped), by id."""
-    if not path.is_file():
-        raise MissingFile(f"--items {path}: there is no such file")
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
-    found = {}
-    for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            answers = row.get("answers", [row.get("label", row.get("answer"))])
-            question = str(row.get("question", row.get("text")))
-            found[str(row["id"])] = _text(question, max(answers, key=answers.count))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise DataError(
-                f"{path}, line {number}: no item with an id, a question and an answer"
-            ) from error
-    return found
+        files.append(path)
+    table = read_table(files)
+    alone = np.flatnonzero(np.diff(table.starts) == 1)
+    if not len(alone):
+        raise DataError(
+            f"{names} holds no answer with one demonstration; effects are measured with one demonstration in the prompt"
+        )
+    demos, scores = table.demos[table.starts[alone]], table.accuracy[alone]
+    measured = Measured.of(table.queries[alone], demos, scores, len(table.ids))
+    return audit(measured, table.ids)
 
 
 def pack(

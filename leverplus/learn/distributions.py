@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leverplus.arms.audit import FEWEST, audit
+from leverplus.arms.audit import audit
 from leverplus.arms.effects import Measured
 from leverplus.data.rundir import write_json
 from leverplus.errors import DataError
@@ -112,21 +112,11 @@ def demonstration_effects(
         )
     except DataError:  # every query was shown one demonstration only
         return None
-    lines = found.ranked()
-    if len(lines) < 2 * ENDS:
+    if found["demonstrations"] < 2 * ENDS:
         return None
-    own = found.effects
-    return {
-        "answers": found.rows,
-        "queries": found.queries,
-        "demonstrations": len(lines),
-        "fewest": FEWEST,
-        "effect_sd": own.spread**0.5,
-        "reliability": own.reliability,
-        "is_noise": found.is_noise,
-        "useful": [vars(line) for line in lines[:ENDS]],
-        "harmful": [vars(line) for line in lines[::-1][:ENDS]],
-    }
+    for end in ("useful", "harmful"):
+        found[end] = found[end][:ENDS]
+    return found
 
 
 def write_distributions(

@@ -13,12 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import Any
+
+import tomli_w
 
 from leverplus.arms.base import ArmUnavailable
 from leverplus.arms.forecast import SHOTS, forecast_shapes
 from leverplus.arms.spec import arm_class, arms_of, known_arms
 from leverplus.arms.training import Training
+from leverplus.bundle.selector import Selector
 from leverplus.catalog import is_outside
 from leverplus.data import rundir
 from leverplus.data.reader import parse_columns
@@ -46,7 +50,7 @@ from leverplus.run.forecast import (
 )
 from leverplus.run.look import Say, describe_task, find_data, read_task
 from leverplus.run.pack import advised_arm, pack_run
-from leverplus.run.plan import CALLS, SELF_TEST, decide, describe_recipe
+from leverplus.run.plan import CALLS, SELF_TEST, decide
 from leverplus.run.prompt import (
     SeenExample,
     examples_seen,
@@ -59,9 +63,6 @@ from leverplus.run.recipe import Recipe, apply_override, load_recipe
 from leverplus.run.run import Run, open_run
 from leverplus.scores.judge import Judge
 from leverplus.scores.store import default_store_path
-
-if TYPE_CHECKING:
-    from leverplus.bundle.selector import Selector
 
 FIT, REPORT = "fit.json", rundir.REPORT
 DATA_ENDINGS = (".gz", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -90,18 +91,7 @@ class Fit:
 
     @property
     def selector(self) -> Selector:
-        from leverplus.bundle.selector import Selector
-
         return Selector.load(self.folder)
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a command says of one key of the recipe, by the option that says it."""
-
-    option: str
-    key: str
-    value: Any
 
 
 def fit(
@@ -161,17 +151,18 @@ def fit(
     named: dict[str, Any] = {"backend": "callable", "model": dict(NOBODY)}
     if not no_model:
         named = model_values(str(function_name(model)))
-    given = [
-        Given("--metric", "task.metric", function_name(metric)),
-        Given("--cut", "task.cut", cut),
-        Given("--max-tokens", "model.max_new_tokens", max_tokens),
-        Given("--shots", "eval.shots", list(shots) if shots else None),
-        Given("--arms", "eval.arms", list(arms) or None),
-    ]
-    for key, value in model_settings.items():
-        given.append(Given("--" + key.replace("_", "-"), f"model.{key}", value))
-    given += parse_settings(settings)
-    given = [own for own in given if own.value is not None]
+    given: dict[str, dict[str, Any]] = {
+        "task": {"metric": function_name(metric), "cut": cut},
+        "model": {"max_new_tokens": max_tokens, **model_settings},
+        "eval": {"shots": list(shots or ()) or None, "arms": list(arms) or None},
+    }
+    for name, table in given.items():
+        given[name] = {key: own for key, own in table.items() if own is not None}
+    problems: list[str] = []
+    for override in settings:
+        apply_override(given, override, problems)
+    if problems:
+        raise WrongUsage("; ".join(problems))
 
     with disk_sentence(folder):
         make_private_folder(folder.parent)
@@ -185,33 +176,23 @@ def fit(
     smallest = 0
     if is_edited(path):
         recipe = load_recipe(str(path))
-        for option, section, values in (
-            ("DATA", "task", found.values),
-            ("--model", "model", {} if no_model else named["model"]),
-            ("--embed", "embed", _embed_values(embed)),
-        ):
-            for key, value in values.items():
-                if value and (section, key) != ("task", "name"):
-                    given.append(Given(option, f"{section}.{key}", value))
         require_agreement(path, recipe, given)
+        typed = {"task": {**found.values, "name": ""}, "embed": _embed_values(embed)}
+        if not no_model:
+            typed["model"] = named["model"]
+        require_agreement(path, recipe, typed)
         say(
             f"rule: {path} was edited and is taken as it is; delete it to have it made anew"
         )
         task = read_task(recipe.values()["task"], found)
         for told in describe_task(task):
             say(f"data: {told}")
-        for told in describe_recipe(recipe):
-            say(f"rule: {told}")
         values = recipe.values()["model"]
         probe = probe_model(recipe.score.backend, values, task, say)
         fitting_shots(probe, recipe.model, task, recipe.eval.shots, say, named=True)
     else:
-        tables: dict[str, dict[str, Any]] = {}
-        for own in given:
-            section, _, key = own.key.partition(".")
-            tables.setdefault(section, {})[key] = own.value
         decided = decide(
-            found, named, tables, calls, say, embed=embed, no_model=no_model
+            found, named, given, calls, say, embed=embed, no_model=no_model
         )
         smallest = decided.smallest
         write_recipe(path, decided.values)
@@ -272,25 +253,6 @@ def function_name(given: Any) -> str | None:
     return name_function(given) if callable(given) else given
 
 
-def parse_settings(overrides: Sequence[str]) -> list[Given]:
-    """`section.key=value` settings; WrongUsage where one is written otherwise.
-
-    >>> parse_settings(["score.budget=800"])
-    [Given(option='--set', key='score.budget', value=800)]
-    """
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for override in overrides:
-        apply_override(values, override, problems)
-    if problems:
-        raise WrongUsage("; ".join(problems))
-    found = []
-    for section, table in values.items():
-        for key, value in table.items():
-            found.append(Given("--set", f"{section}.{key}", value))
-    return found
-
-
 def _embed_values(embed: str | None) -> dict[str, Any]:
     if embed is None:
         return {}
@@ -307,8 +269,6 @@ def is_edited(path: Path) -> bool:
 
 def write_recipe(path: Path, values: Mapping[str, Any]) -> None:
     """Write the recipe of a fit, marked as unedited."""
-    import tomli_w
-
     body = tomli_w.dumps(dict(values))
     write_text(path, HEADER.format(digest=_digest(body)) + body)
 
@@ -317,22 +277,23 @@ def _digest(body: str) -> str:
     return sha256(body.encode()).hexdigest()[:12]
 
 
-def require_agreement(path: Path, recipe: Recipe, given: Sequence[Given]) -> None:
+def require_agreement(
+    path: Path, recipe: Recipe, typed: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Refuse a command that contradicts an edited recipe; both values are named."""
     values = recipe.values()
-    for own in given:
-        section, _, key = own.key.partition(".")
-        there = values.get(section, {}).get(key)
-        if there != own.value:
-            raise WrongUsage(
-                f"{own.option} says {own.key} = {_shown(own.value)}, and {path}, which was edited, has {_shown(there)}; "
-                f"change it there, leave {own.option} out, or delete the file to have it made anew"
-            )
+    for section, table in typed.items():
+        for key, value in table.items():
+            there = values.get(section, {}).get(key)
+            if value not in (None, "") and there != value:
+                raise WrongUsage(
+                    f"this command says {section}.{key} = {_shown(value)}, and {path}, which was edited, has "
+                    f"{_shown(there)}; change it there, or delete the file to have it made anew"
+                )
 
 
 def _shown(value: Any) -> str:
-    text = str(value)
-    return repr(value) if len(text) <= 80 else repr(f"{text[:77]}...")
+    return shorten(repr(value), 80, placeholder="...")
 
 
 def _forecast(

@@ -374,27 +374,3 @@ def _share_calls(
     for line in shares.lines(calls):
         say(f"rule: {line}")
     return shares, smallest
-
-
-def describe_recipe(recipe: Recipe) -> list[str]:
-    """What an edited recipe does, in the words of the rules it stands in for."""
-    model, evaluation = recipe.model, recipe.eval
-    form = "prompts are chats"
-    if model.prompt != "chat":
-        form = (
-            f"prompts are plain texts, each demonstration written as {model.template!r}"
-        )
-    instruction = "no instruction stands before them"
-    if model.instruction:
-        instruction = f"the instruction is: {model.instruction}"
-    stages = ", then ".join(recipe.stages) or "nothing is trained"
-    lines = [
-        f"{form}; {instruction}; the model may write {model.max_new_tokens:,} tokens",
-        f"demonstrations: {', '.join(map(str, evaluation.shots))}; the choice on {evaluation.dev_items} dev items, and "
-        f"one look at {evaluation.items} test items",
-        f"training: {stages}, with at most {recipe.score.budget:,} calls",
-    ]
-    if evaluation.arms:
-        arms = ", ".join(evaluation.arms)
-        lines.append(f"the ways of choosing that are compared: {arms}")
-    return lines

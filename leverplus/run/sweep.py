@@ -73,14 +73,6 @@ def evaluate_once(run: Run) -> dict[str, Any]:
     return read_json(done)
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """One point of a grid: the settings it changes and the recipe they make."""
-
-    settings: Mapping[str, str]
-    recipe: Recipe
-
-
 def read_grid(texts: Iterable[str]) -> dict[str, list[str]]:
     """`key=a,b,c` by key; commas inside brackets or quotes do not separate. Every problem is reported at once.
 
@@ -107,19 +99,21 @@ def read_grid(texts: Iterable[str]) -> dict[str, list[str]]:
     return grid
 
 
-def configurations(name: str, sets: Sequence[str], grid: Grid) -> list[Configuration]:
-    """Every combination of the grid's values on top of a recipe; two that are the same experiment are refused."""
-    found: dict[str, Configuration] = {}
+def configurations(
+    name: str, sets: Sequence[str], grid: Grid
+) -> dict[str, tuple[dict[str, str], Recipe]]:
+    """Every combination of the grid's values with the recipe it makes, by hash; two that are the same are refused."""
+    found: dict[str, tuple[dict[str, str], Recipe]] = {}
     for values in product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
         own = [f"{key}={value}" for key, value in settings.items()]
         recipe = load_recipe(name, [*sets, *own])
         if recipe.hash in found:
-            other = settings_text(found[recipe.hash].settings)
+            other = settings_text(found[recipe.hash][0])
             problem = f"{settings_text(settings)} and {other} are the same experiment; name it once"
             raise RecipeError("the grid", [problem])
-        found[recipe.hash] = Configuration(settings, recipe)
-    return list(found.values())
+        found[recipe.hash] = settings, recipe
+    return found
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -130,108 +124,79 @@ def settings_text(settings: Mapping[str, str]) -> str:
 def search_grid(
     name: str, sets: Sequence[str], grid: Grid, seeds: int, workshop: Workshop
 ) -> dict[str, Any]:
-    """Train every configuration with every seed, choose by the mean dev reward, look at test for the chosen one."""
-    found = configurations(name, sets, grid)
-    search = _GridSearch(workshop, find_recipe(name), seeds, found[0].recipe.name)
-    search.require_unseen_test({own.recipe.hash for own in found})
-    for number, configuration in enumerate(found, 1):
-        text = settings_text(configuration.settings)
+    """Train every configuration with every seed, choose by the mean dev reward, look at test for the chosen one.
+
+    What it returns is what sweep.json holds.
+    """
+    found, source = configurations(name, sets, grid), find_recipe(name)
+    path = workshop.folder / "sweep.json"
+    record: dict[str, Any] = {"recipe": source.stem, "tried": []}
+    if path.is_file():
+        record = read_json(path)
+    if record["recipe"] != source.stem:
+        raise EvaluationError(
+            f"{path} is a sweep of recipe {record['recipe']}, not {source.stem}; choose a new folder with --out"
+        )
+    tried = {row["hash"]: row for row in record["tried"]}
+    if "test" in record and (set(tried) != set(found) or record["seeds"] != seeds):
+        raise EvaluationError(
+            f"{workshop.folder} has looked at test for {settings_text(record['chosen']['set'])} out of {len(tried)} "
+            f"configurations with {record['seeds']} seeds; another choice would know test. Repeat that sweep to see "
+            "it, or start anew with --out DIR"
+        )
+
+    def write() -> None:
+        make_private_folder(workshop.folder)
+        write_json(path, record)
+
+    best: dict[str, Any] = {}
+    for number, (digest, (settings, recipe)) in enumerate(found.items(), 1):
+        text = settings_text(settings)
         workshop.say(f"configuration {number} of {len(found)}: {text}")
-        search.measure_on_dev(configuration)
-    chosen = search.choose(found, grid)
-    if "test" not in search.record:
-        search.look_at_test(chosen)
-    return search.record
-
-
-class _GridSearch:
-    """A sweep under way: `record` is what sweep.json holds."""
-
-    def __init__(self, workshop: Workshop, source: Path, seeds: int, name: str) -> None:
-        self.workshop, self.source, self.seeds = workshop, source, range(seeds)
-        self.path = workshop.folder / "sweep.json"
-        self.record: dict[str, Any] = {"recipe": name, "tried": []}
-        if self.path.is_file():
-            self.record = read_json(self.path)
-        if self.record["recipe"] != name:
-            raise EvaluationError(
-                f"{self.path} is a sweep of recipe {self.record['recipe']}, not {name}; choose a new folder with --out"
-            )
-
-    def require_unseen_test(self, wanted: set[str]) -> None:
-        """Refuse another grid or other seeds after test was looked at."""
-        tried = {row["hash"] for row in self.record["tried"]}
-        same = tried == wanted and self.record.get("seeds") == len(self.seeds)
-        if "test" in self.record and not same:
-            raise EvaluationError(
-                f"{self.workshop.folder} has looked at test for {settings_text(self.record['chosen']['set'])} out of "
-                f"{len(tried)} configurations with {self.record['seeds']} seeds; another choice would know test. "
-                "Repeat that sweep to see it, or start anew with --out DIR"
-            )
-
-    def measure_on_dev(self, configuration: Configuration) -> None:
-        """The dev reward of every seed that is not known yet."""
-        row = self._row(configuration)
-        for seed in self.seeds:
+        if digest not in tried:
+            tried[digest] = {"set": settings, "hash": digest, "dev": {}}
+            record["tried"].append(tried[digest])
+        row = tried[digest]
+        for seed in range(seeds):
             if str(seed) not in row["dev"]:
-                run = self._run(configuration, seed)
+                run = workshop.open(recipe, source, digest, seed)
                 row["dev"][str(seed)] = dev_judge(run)(train_run(run))["reward"]
-                self._write()
+                write()
+        values = [row["dev"][str(seed)] for seed in range(seeds)]
+        row["mean"] = statistics.fmean(values)
+        # one seed shows no spread
+        row["spread"] = statistics.stdev(values) if seeds > 1 else None
+        if not best or row["mean"] > best["mean"]:
+            best = row
+    record |= {
+        "grid": {key: list(values) for key, values in grid.items()},
+        "seeds": seeds,
+        "configurations": len(tried),
+        "chosen": {key: best[key] for key in ("set", "hash", "mean", "spread")},
+    }
+    write()
+    if "test" not in record:
+        digest = best["hash"]
+        runs = []
+        for seed in range(seeds):
+            runs.append(workshop.open(found[digest][1], source, digest, seed))
+        record["test"] = _look_at_test(runs)
+        write()
+    return record
 
-    def _row(self, configuration: Configuration) -> dict[str, Any]:
-        name = configuration.recipe.hash
-        for row in self.record["tried"]:
-            if row["hash"] == name:
-                known: dict[str, Any] = row
-                return known
-        fresh = {"set": dict(configuration.settings), "hash": name, "dev": {}}
-        self.record["tried"].append(fresh)
-        return fresh
 
-    def _run(self, configuration: Configuration, seed: int) -> Run:
-        recipe = configuration.recipe
-        return self.workshop.open(recipe, self.source, recipe.hash, seed)
-
-    def choose(self, found: Sequence[Configuration], grid: Grid) -> Configuration:
-        """The best mean over seeds, the first among equals."""
-        best = found[0]
-        for configuration in found:
-            row = self._row(configuration)
-            values = [row["dev"][str(seed)] for seed in self.seeds]
-            row["mean"] = statistics.fmean(values)
-            # one seed shows no spread
-            row["spread"] = statistics.stdev(values) if len(values) > 1 else None
-            if row["mean"] > self._row(best)["mean"]:
-                best = configuration
-        row = self._row(best)
-        self.record |= {
-            "grid": {key: list(values) for key, values in grid.items()},
-            "seeds": len(self.seeds),
-            "configurations": len(self.record["tried"]),
-            "chosen": {key: row[key] for key in ("set", "hash", "mean", "spread")},
-        }
-        self._write()
-        return best
-
-    def look_at_test(self, chosen: Configuration) -> None:
-        """Every seed of the chosen configuration on test, against the nearest demonstrations."""
-        evaluated = []
-        for seed in self.seeds:
-            run = self._run(chosen, seed)
-            evaluate_once(run)
-            evaluated.append(read_evaluated(run.folder))
-        arms = evaluated[0].results.draws
-        rival = [arm for arm in arms if facts_of(arm).is_rival][-1]
-        compared = compare_runs(evaluated, rival)
-        learned = compared.methods[1]
-        self.record["test"] = {
-            "n": compared.n,
-            "seeds": learned.seeds,
-            "accuracy": learned.accuracy,
-            "comparisons": [row.as_json() for row in compared.comparisons],
-        }
-        self._write()
-
-    def _write(self) -> None:
-        make_private_folder(self.workshop.folder)
-        write_json(self.path, self.record)
+def _look_at_test(runs: Sequence[Run]) -> dict[str, Any]:
+    """Every seed of the chosen configuration on test, against the nearest demonstrations."""
+    for run in runs:
+        evaluate_once(run)
+    evaluated = [read_evaluated(run.folder) for run in runs]
+    arms = evaluated[0].results.draws
+    rival = [arm for arm in arms if facts_of(arm).is_rival][-1]
+    compared = compare_runs(evaluated, rival)
+    learned = compared.methods[1]
+    return {
+        "n": compared.n,
+        "seeds": learned.seeds,
+        "accuracy": learned.accuracy,
+        "comparisons": [row.as_json() for row in compared.comparisons],
+    }

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from leverplus.cli.command import Outcome, Table
-from leverplus.cli.console import Bars
+from leverplus.cli.command import Bars, Outcome, Table
 from leverplus.data.rundir import shipped
 from leverplus.errors import WrongUsage
 from leverplus.run.sweep import Workshop

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leverplus.cli.command import Outcome, Table
-from leverplus.cli.console import Bars, results_table
+from leverplus.cli.command import Bars, Outcome, Table
+from leverplus.cli.console import results_table
 from leverplus.errors import LeverError
 
 if TYPE_CHECKING:

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from leverplus.arms.audit import (
     audit,
-    expected_largest,
-    predicted_gain,
-    variance_shares,
 )
 from leverplus.arms.effects import (
     LEAST_GAIN,
@@ -252,62 +249,12 @@ def test_the_most_useful_and_the_most_harmful_are_named_and_luck_is_called_noise
 ):
     data, truth = scattered(0, (300, 60, 10), 0.2, 0.2)
     found = audit(data, [f"demo {n}" for n in range(60)])
-    lines = found.ranked()
-    assert not found.is_noise
-    assert lines[-1].demo == f"demo {truth.argmin()}"
-    assert lines[0].demo in {f"demo {n}" for n in np.argsort(-truth)[:3]}
-    assert (found.rows, found.queries) == (3000, 300)
+    lines = found["useful"]
+    assert not found["is_noise"]
+    assert lines[-1]["demo"] == f"demo {truth.argmin()}"
+    assert lines[0]["demo"] in {f"demo {n}" for n in np.argsort(-truth)[:3]}
+    assert (found["answers"], found["queries"]) == (3000, 300)
     luck = [scattered(seed, (300, 60, 10), 0.0, 0.2)[0] for seed in range(10)]
-    assert sum(audit(own, ["d"] * 60).is_noise for own in luck) >= 4
+    assert sum(audit(own, ["d"] * 60)["is_noise"] for own in luck) >= 4
     rare = Measured.of([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [1, 0, 1, 0, 1, 0], 3)
-    assert [line.demo for line in audit(rare, "abc").ranked()] == ["a"]
-
-
-def test_shares_of_variance_by_hand() -> None:
-    """Rows (1, 0), (1, 0), (0, 0): means by query 1/2, 1/2, 0, by demonstration 2/3, 0, in all 1/3.
-
-    Residuals are +-1/6, +-1/6, -+1/3: their squares sum to 1/3 on 2 degrees of freedom, so rest = 1/6.
-    Demonstrations: variance 2/9 less 1/18 is 1/6. Queries: variance 1/12 less 1/12 is 0.
-    """
-    found = variance_shares([[1, 0], [1, 0], [0, 0]])
-    shares = found.rest, found.demonstration, found.query
-    assert shares == pytest.approx((1 / 6, 1 / 6, 0.0))
-    assert found.as_json()["interaction_and_luck"] == pytest.approx(0.5)
-    for wrong in ([[1.0, 0.0]], [[1.0, np.nan], [0.0, 1.0]]):
-        with pytest.raises(DataError, match="at least two queries"):
-            variance_shares(wrong)
-
-
-def test_the_largest_of_normal_numbers_is_as_published_and_bounds_the_gain() -> None:
-    for count, expected in ((1, 0.0), (2, 0.56419), (10, 1.53875), (64, 2.3437)):
-        assert expected_largest(count) == pytest.approx(expected, abs=2e-3)
-    scores = np.random.default_rng(1).normal(0, 0.3, (50, 8)) + np.linspace(
-        -0.2, 0.2, 8
-    )
-    shares, gains = variance_shares(scores), []
-    for calls in (1000, 16000, 10**9):
-        own = predicted_gain(shares, corpus=1000, candidates=64, calls=calls)
-        gains.append(own.gain)
-    assert gains[0] < gains[1] < gains[2]
-    most = np.sqrt(shares.demonstration) * expected_largest(64)
-    assert gains[2] == pytest.approx(most, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_intervals_of_the_predicted_gain_hold_what_is_then_gained() -> None:
-    """Effects of 400 demonstrations are measured with 12 noisy scores each; the best of 20 is taken for new queries."""
-    rng = np.random.default_rng(0)
-    inside = 0
-    for trial in range(100):
-        effect = rng.normal(0.0, 0.05, 400)
-        level = rng.normal(0.5, 0.3, 60)
-        pilot = level[:, None] + effect[:10] + rng.normal(0.0, 0.25, (60, 10))
-        predicted = predicted_gain(
-            variance_shares(pilot), corpus=400, candidates=20, calls=4800, seed=trial
-        )
-        means = effect + rng.normal(0.0, 0.25 / np.sqrt(12), 400)
-        pools = np.stack([rng.permutation(400)[:20] for _ in range(500)])
-        best = pools[np.arange(500), means[pools].argmax(axis=1)]
-        gained = effect[best].mean() - effect.mean()
-        inside += predicted.ci95[0] <= gained <= predicted.ci95[1]
-    assert inside >= 88
+    assert [line["demo"] for line in audit(rare, "abc")["useful"]] == ["a"]

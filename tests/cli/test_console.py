@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leverplus.cli.command import Outcome, show, whole_number
-from leverplus.cli.console import Bars, results_table
+from leverplus.cli.command import Bars, Outcome, show, whole_number
+from leverplus.cli.console import results_table
 from leverplus.cli.experiments import run_folder
 from leverplus.evaluate.record import record_of
 from leverplus.run.recipe import load_recipe

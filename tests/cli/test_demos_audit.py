@@ -66,7 +66,7 @@ def test_a_run_and_a_bundle_are_audited_by_what_training_measured(
     for source in (bundle, run):
         assert main(["demos", "audit", str(source), "--show", "2", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["rows"] == own["answers"]
+        assert found["answers"] == own["answers"]
         assert [row["demo"] for row in found["harmful"]] == [
             line["demo"] for line in own["harmful"][:2]
         ]
@@ -84,8 +84,8 @@ def test_a_strange_file_of_items_and_a_missing_table_are_sentences(
     bad = tmp_path / "items.jsonl"
     bad.write_text("[1]\n", encoding="utf-8")
     assert main(["demos", "audit", TABLE, "--items", str(bad)]) == 1
-    assert "line 1: no item with an id" in capsys.readouterr().err
+    assert "must be an object" in capsys.readouterr().err
     assert main(["demos", "audit", "nowhere.parquet"]) == 1
     assert "name a bundle, a run folder, or a recorded table" in capsys.readouterr().err
     assert main(["demos", "audit", TABLE, "--items", str(tmp_path / "none")]) == 1
-    assert "there is no such file" in capsys.readouterr().err
+    assert "there is no file" in capsys.readouterr().err

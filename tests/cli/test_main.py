@@ -117,11 +117,6 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: Capture) -> No
             "there is no option --jsno; did you mean --json?",
         ),
         (
-            ["plan-n", "--effect", "5%"],
-            "lever plan-n",
-            "argument --effect: '5%' is not a number; write 0.05",
-        ),
-        (
             ["plan-n", "--effect", "x%"],
             "lever plan-n",
             "argument --effect: invalid float value: 'x%'",

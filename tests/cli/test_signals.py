@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leverplus.cli.command import Outcome
-from leverplus.cli.console import Bars
+from leverplus.cli.command import Bars, Outcome
 from leverplus.cli.main import main
 from leverplus.errors import LeverError, RecipeError, plain
 

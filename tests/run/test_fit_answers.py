@@ -189,19 +189,19 @@ def test_an_edited_recipe_and_the_command_must_agree(tmp_path: Path) -> None:
     assert any("was edited and is taken as it is" in line for line in said)
     assert any(line.startswith("data: judged by json_fields") for line in said)
     for more, both in (
-        ({"shots": [2]}, r"--shots says eval.shots = \[2\], and .* has \[1\]"),
+        ({"shots": [2]}, r"says eval.shots = \[2\], and .* has \[1\]"),
         (
             {"metric": "json"},
-            "--metric says task.metric = 'json', and .* has 'json_fields'",
+            "says task.metric = 'json', and .* has 'json_fields'",
         ),
-        ({"cut": "json"}, "--cut says task.cut = 'json', and .* has 'fenced'"),
+        ({"cut": "json"}, "says task.cut = 'json', and .* has 'fenced'"),
         (
             {"max_tokens": 7},
-            "--max-tokens says model.max_new_tokens = 7, and .* has 8",
+            "says model.max_new_tokens = 7, and .* has 8",
         ),
-        ({"model": knows_nothing}, "--model says model.name"),
-        ({"settings": ["pool.size=3"]}, "--set says pool.size = 3, and .* has 16"),
-        ({"arms": ["random"]}, "--arms says eval.arms"),
+        ({"model": knows_nothing}, "says model.name"),
+        ({"settings": ["pool.size=3"]}, "says pool.size = 3, and .* has 16"),
+        ({"arms": ["random"]}, "says eval.arms"),
     ):
         with pytest.raises(WrongUsage, match=both):
             again(**more)
