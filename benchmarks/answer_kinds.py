@@ -141,6 +141,16 @@ def spreadsheet(data: Path) -> list[Row]:
     ]
 
 
+SHOWN = (
+    "zero_shot",
+    "nearest_text",
+    "bm25",
+    "by_answer",
+    "copy_nearest",
+    "learned",
+)
+"""The ways whose test accuracy a row shows."""
+
 GEOGRAPHY = "task.database={data}/structured/geography.sqlite"
 
 SETS = {
@@ -190,6 +200,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=120)
     parser.add_argument("--calls", type=int, default=440)
     parser.add_argument("--shots", type=int, default=4)
+    parser.add_argument("--arms", default="", help="A,B: compare these ways only")
     args = parser.parse_args()
     source = SETS[args.set]
     rows = source.rows(args.data)
@@ -206,6 +217,7 @@ def main() -> None:
         model=args.model,
         calls=args.calls,
         shots=[args.shots],
+        arms=[name for name in args.arms.split(",") if name],
         out=args.out / args.set,
         settings=[own.format(data=args.data) for own in source.settings],
         say=lambda line: print(line, file=sys.stderr, flush=True),
@@ -216,10 +228,9 @@ def main() -> None:
 
 def row_of(name: str, report: dict[str, Any], seconds: float) -> str:
     """The row of docs/results.md."""
-    arms = report["arms"]
     shown = []
-    for arm in ("zero_shot", "nearest_text", "learned"):
-        figures = arms.get(arm) or {}
+    for arm in SHOWN:
+        figures = report["arms"].get(arm) or {}
         test = figures.get("test")
         shown.append("-" if test is None else f"{100 * test:.0f}")
     calls = sum(own or 0 for own in report["calls"].values())

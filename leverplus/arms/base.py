@@ -180,6 +180,7 @@ class Arm:
             (outlook.pictures or not needs.pictures)
             and (outlook.pilot or not needs.pilot)
             and (outlook.trains or not needs.policy)
+            and (outlook.trains or outlook.pilot or not needs.training)
         )
 
     def draws(self, count: int) -> list[Arm]:  # noqa: ARG002 only chance has several

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -361,6 +361,7 @@ class EffectsArm(LabelRank):
     says = (
         "similarity, labels and measured effects of examples; score: their weighted sum"
     )
+    suits: ClassVar[tuple[str, ...]] = ("label", "short", "long")
     unasked_for = ""
     needs = Needs(vectors=("text", "image"), training=True)
 

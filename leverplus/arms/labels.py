@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,6 +186,7 @@ class LabelRank(ScoredArm):
     name, title = "label_rank", "ranked by labels"
     says = "similarity and how likely labels find the answer that an example shows; score: their weighted sum"
     needs = Needs(vectors=("text", "image"))
+    suits: ClassVar[tuple[str, ...]] = ("label", "short")
     unasked_for = "label"
     label_weight = 1.0
     labels: Labels | None = None

@@ -41,6 +41,12 @@ from leverplus.run.recipe import LISTS, Recipe, load_recipe
 SHOTS = (1, 4, 8, 16)
 """Numbers of demonstrations that are tried where nobody says."""
 
+ENOUGH = 50
+"""So many dev items come before many numbers of demonstrations, where nobody says which are tried."""
+
+LEFT_OUT = (1, 4, 16)
+"""Numbers of demonstrations that are given up for it, the first first."""
+
 SELF_TEST = 32
 """Most calls of the test that every new model has to pass, where nothing looks wrong in it."""
 
@@ -58,6 +64,9 @@ PILOT_QUERIES = (8, 60)
 """Fewest and most training queries of the pilot; where a tenth of the calls pays for fewer there is none."""
 
 DEV_SHARE, TEST_SHARE = 0.25, 0.3
+UNTRAINED_SHARES = 0.45, 0.55
+"""The shares of dev and test where no selector is trained."""
+
 MOST_DEV, MOST_TEST = 200, 500
 FEWEST_QUERIES, MOST_QUERIES = 4, 16
 """Fewest and most dev queries on which training is judged."""
@@ -101,6 +110,8 @@ class SeenData:
 
     def training(self, pilot: int = 0) -> int:
         """Fewest calls of training, with a pilot of so many."""
+        if not self.trains:
+            return pilot
         searched = 4 * (self.base.pool.size + 1)
         return pilot + FEWEST_QUERIES * self.epochs + searched
 
@@ -121,6 +132,7 @@ class CallShares:
     dev_queries: int
     pilot: int = 0
     pilot_demos: int = PILOT_DEMOS
+    trains: bool = True
 
     def lines(self, calls: int) -> list[str]:
         """The rule in words."""
@@ -130,9 +142,14 @@ class CallShares:
                 f"a pilot first: {self.pilot} training queries with each of {self.pilot_demos} demonstrations drawn by "
                 "chance say what can be gained, and give one list for everybody"
             )
+        training = f"{self.training:,} for training with its pilot"
+        if not self.trains:
+            training = "none for training"
+            if self.pilot:
+                training = f"{self.training:,} for a pilot"
         return [
-            f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {self.training:,} for training with its "
-            f"pilot, the choice on {self.dev_items} dev items, and one look at {self.test_items} test items",
+            f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {training}, the choice on "
+            f"{self.dev_items} dev items, and one look at {self.test_items} test items",
             pilot,
         ]
 
@@ -153,12 +170,68 @@ def divide(calls: int, seen: SeenData) -> CallShares:
         return replace(shares, pilot=pilot, pilot_demos=demos)
     least = seen.smallest()
     if calls < least:
+        dev, test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
+        fewer = "fewer --arms"
+        if len(seen.shots) > 1:
+            fewer += " or --shots"
         raise LeverError(
             f"{calls:,} calls are too few: the smallest plan for these data takes {least:,} ({SELF_TEST} self-test, "
-            f"{seen.training()} training, the rest for {FEWEST} dev and {FEWEST} test items with {len(seen.shots)} "
-            f"numbers of shots); give --calls {least} or more, or fewer --shots"
+            f"{seen.training()} training, the rest for {dev} dev and {test} test items, {_prompts(seen)}); give "
+            f"--calls {least} or more, or {fewer}"
         )
     return _divide(calls, seen, 0)
+
+
+def _prompts(seen: SeenData) -> str:
+    """How many prompts an item takes, in words."""
+    _, prompts = seen.calls(pilot=False)
+    numbers = f"{len(seen.shots)} numbers of shots"
+    if len(seen.shots) == 1:
+        numbers = "one number of shots"
+    return f"up to {prompts} prompts for each over all ways of choosing and {numbers}"
+
+
+def affordable_shots(calls: int, seen: SeenData) -> tuple[int, ...]:
+    """Fewer numbers of demonstrations where all of them would leave too few dev items to choose by.
+
+    >>> affordable_shots(1000, SeenData(600, 200, 200, pictures=False))
+    (8,)
+    """
+    shots = seen.shots
+    for count in LEFT_OUT:
+        per_dev, _ = replace(seen, shots=shots).calls(pilot=False)
+        items = int(DEV_SHARE * (calls - SELF_TEST)) // per_dev
+        if len(shots) == 1 or items >= min(ENOUGH, seen.dev):
+            break
+        shots = tuple(own for own in shots if own != count)
+    return shots
+
+
+def _affordable(calls: int, seen: SeenData, say: Say, *, named: bool) -> SeenData:
+    """What so many calls pay for: fewer numbers of demonstrations where none were named, then no training."""
+    if not named:
+        shots = affordable_shots(calls, seen)
+        if shots != seen.shots:
+            tried = ", ".join(map(str, shots))
+            say(
+                f"rule: demonstrations: {tried}; with other numbers of them too, {calls:,} calls would leave fewer dev "
+                "items to choose by (--shots names them)"
+            )
+            seen = replace(seen, shots=shots)
+    if seen.trains and calls < seen.smallest():
+        without = replace(seen, trains=False)
+        if calls >= without.smallest():
+            say(
+                f"rule: no selector is trained, because that takes --calls {seen.smallest():,} or more; the other ways "
+                "of choosing are compared"
+            )
+            return without
+    return seen
+
+
+def _calls_of_model(task: Task, calls: int) -> int:
+    """Of all calls those for the model: a judge takes as many."""
+    return calls // 2 if task.answers.metric == "judge" else calls
 
 
 def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
@@ -166,15 +239,22 @@ def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
     per_dev, per_test = seen.calls(pilot=pilot > 0)
     least_dev, least_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
     left = calls - SELF_TEST
-    dev = max(least_dev, min(seen.dev, MOST_DEV, int(DEV_SHARE * left) // per_dev))
+    dev_share, test_share = DEV_SHARE, TEST_SHARE
+    if not seen.trains:
+        dev_share, test_share = UNTRAINED_SHARES
+    dev = max(least_dev, min(seen.dev, MOST_DEV, int(dev_share * left) // per_dev))
     test = max(
-        least_test, min(seen.test, MOST_TEST, int(TEST_SHARE * left) // per_test)
+        least_test, min(seen.test, MOST_TEST, int(test_share * left) // per_test)
     )
     rest = left - dev * per_dev - test * per_test
     # the minima leave room; shares were rounded in favour of dev and test
     while rest < seen.training(pilot):
         dev, test = max(least_dev, dev - 1), max(least_test, test - 1)
         rest = left - dev * per_dev - test * per_test
+    if not seen.trains:
+        return CallShares(
+            max(1, pilot), dev, test, FEWEST_QUERIES, trains=False
+        )
     queries = min(MOST_QUERIES, seen.dev, (rest - pilot) // (6 * seen.epochs))
     return CallShares(rest, dev, test, max(FEWEST_QUERIES, queries))
 
@@ -249,6 +329,10 @@ def decide(
     arms = tuple(evaluation.get("arms", ()))
     trains = is_installed("torch") and not no_model
     seen = SeenData(train, dev, test, sees, task.answers.kind, arms, shots, trains)
+    if backend != "table" and not no_model:
+        allowed = _calls_of_model(task, calls or CALLS)
+        seen = _affordable(allowed, seen, say, named=bool(named))
+        shots = seen.shots
     shares, smallest = _share_calls(backend, seen, task, calls, say, no_model=no_model)
     recipe: dict[str, Any] = {
         "purpose": "Made by `lever fit`; edit it and type the same command, or `lever run` this file.",
@@ -357,15 +441,15 @@ def _share_calls(
             "because longer lists are recorded for few choices (--shots)"
         )
         return CallShares(TABLE_CALLS, 200, 0, min(64, seen.dev)), 0
-    calls = given or CALLS
+    whole = given or CALLS
+    calls = _calls_of_model(task, whole)
     smallest = seen.smallest()
     if task.answers.metric == "judge":
-        if calls < 2 * smallest:
+        if calls < smallest:
             raise LeverError(
-                f"{calls:,} calls are too few: the smallest plan for these data takes {2 * smallest:,}, half of them "
+                f"{whole:,} calls are too few: the smallest plan for these data takes {2 * smallest:,}, half of them "
                 f"for the judge; give --calls {2 * smallest} or more, or fewer --shots"
             )
-        calls //= 2
         say(
             f"rule: every answer may take a call of the judge too, so {calls:,} calls are for the model and as many "
             "for the judge"

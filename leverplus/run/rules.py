@@ -150,6 +150,8 @@ def _search_contradictions(recipe: Recipe) -> Iterator[str]:
 def _budget_contradictions(recipe: Recipe) -> Iterator[str]:
     score, reserve = recipe.score, recipe.reserve()
     cost = score.cost(recipe.pool.size)
+    if not recipe.stages:
+        cost = 0  # nothing is asked for training but the pilot
     if score.budget < cost:
         yield (
             f"score.budget = {score.budget}: one training query costs {cost} calls; raise the budget, or lower "
