@@ -180,6 +180,18 @@ def schema_of(database: Path) -> str:
     return "Tables of the SQLite database: " + "; ".join(lines)
 
 
+def letters(row: Row) -> int:
+    """How long the answer of a row is, in letters of its JSON where it is no text."""
+    if "messages" in row:
+        turn = row["messages"][-1]
+        answer = turn.get("content") or turn["tool_calls"]
+    else:
+        answer = row.get("answer", row.get("label", ""))
+    if not isinstance(answer, str):
+        answer = json.dumps(answer, ensure_ascii=False)
+    return len(answer)
+
+
 def write_rows(path: Path, rows: list[Row]) -> None:
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -200,10 +212,13 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=120)
     parser.add_argument("--calls", type=int, default=440)
     parser.add_argument("--shots", type=int, default=4)
+    parser.add_argument("--letters", type=int, default=0, help="longest answer taken; 0: any")
     parser.add_argument("--arms", default="", help="A,B: compare these ways only")
     args = parser.parse_args()
     source = SETS[args.set]
     rows = source.rows(args.data)
+    if args.letters:
+        rows = [row for row in rows if letters(row) <= args.letters]
     random.Random(0).shuffle(rows)
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / f"{args.set}{source.ending}"
