@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--letters", type=int, default=0, help="longest answer taken; 0: any")
     parser.add_argument("--arms", default="", help="A,B: compare these ways only")
+    parser.add_argument("--set", action="append", default=[], dest="settings")
     args = parser.parse_args()
     source = SETS[args.set]
     rows = source.rows(args.data)
@@ -234,7 +235,10 @@ def main() -> None:
         shots=[args.shots],
         arms=[name for name in args.arms.split(",") if name],
         out=args.out / args.set,
-        settings=[own.format(data=args.data) for own in source.settings],
+        settings=[
+            *[own.format(data=args.data) for own in source.settings],
+            *args.settings,
+        ],
         say=lambda line: print(line, file=sys.stderr, flush=True),
         **options,
     )

@@ -134,6 +134,12 @@ def _plan_shown(made: Fit) -> Iterator[str]:
 def _tries_shown(made: Fit) -> Iterator[str]:
     for example in made.tried:
         yield "\n".join([*example.lines(), ""])
+    if made.tried and not any(example.score for example in made.tried):
+        yield (
+            "none of these answers is right; if the answer in it is not all of what the model meant, give --cut or "
+            "--max-tokens; if it may be written in other ways, --metric; if the model does not see what is wanted, "
+            "--instruction"
+        )
     yield (
         f"{len(made.tried)} prompts were asked and are kept; the plan is in {made.recipe}, and the same command "
         "without --try carries it out"

@@ -267,6 +267,9 @@ def _compare_published(path: Path, baseline: str | None) -> Outcome:
     return Outcome(found.as_json(), lines)
 
 
+NOTHING_ASKED = "forecast: nothing is asked"
+
+
 def plan(data: str, *, embed: str | None = None, columns: str | None = None) -> Outcome:
     """How often each way of choosing shows an example whose answer has the right answer's shape; nothing is asked.
 
@@ -287,13 +290,18 @@ def plan(data: str, *, embed: str | None = None, columns: str | None = None) -> 
             out=Path(folder) / "plan",
             say=said.append,
         )
-    told = [line for line in said if not line.startswith("recipe: ")]
+    told = []
+    for line in said:
+        if not line.startswith(("recipe: ", "prompt: ", NOTHING_ASKED)):
+            told.append(line)
     shown = list(told)
     if not any(line.startswith("forecast: ") for line in told):
         shown.append(
-            "forecast: answers are labels or short phrases, whose shape says nothing; `lever fit DATA --model NAME "
-            "--dry-run` says what measuring would take"
+            "forecast: answers are labels or short phrases, whose shape says nothing"
         )
+    shown.append(
+        f"next: lever fit {data} --model NAME --dry-run says what measuring would take"
+    )
     return Outcome({"plan": told}, shown)
 
 

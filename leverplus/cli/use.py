@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from leverplus.bundle.selector import Selector
     from leverplus.data.types import Item
 
-LEGEND = (
-    "label: what labels add to the score; effect: what it adds to any question, as measured; interaction: what the "
-    "trained selector sees in it beyond the average; -: not known"
-)
+LEGEND = {
+    "label": "what labels add to the score",
+    "effect": "what it adds to any question, as measured",
+    "interaction": "what the trained selector sees in it beyond the average",
+}
 TERMS = ("score", "label", "effect", "similarity", "interaction")
 LONGEST = 48
 """Characters shown of a candidate's question."""
@@ -112,16 +113,22 @@ def picks_lines(picks: Picks) -> list[str]:
 
 def explanation_lines(found: Mapping[str, Any]) -> list[str]:
     """Who chose, the best candidates with their terms, and what nearest neighbours would have shown."""
-    rows = [["place", "id", *TERMS, "answer", "question"]]
-    for own in found["candidates"][:EXPLAINED]:
+    listed = found["candidates"][:EXPLAINED]
+    terms = []
+    for term in TERMS:
+        if any(own[term] is not None for own in listed):
+            terms.append(term)
+    rows = [["place", "id", *terms, "answer", "question"]]
+    for own in listed:
         row = [str(own["place"] or ""), own["id"]]
-        for term in TERMS:
+        for term in terms:
             row.append("-" if own[term] is None else f"{own[term]:.3f}")
-        question = shorten(own["question"], LONGEST, placeholder="...")
-        rows.append([*row, own["answer"], question])
+        for text in (own["answer"], own["question"]):
+            row.append(shorten(text, LONGEST, placeholder="..."))
+        rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     goes_by = found["goes_by"] or "a way of choosing of your own"
-    lines = [f"chosen by {arm_name(found['arm'])}: {goes_by}"]
+    lines = [f"chosen: {arm_name(found['arm'])} ({goes_by})"]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
@@ -129,7 +136,10 @@ def explanation_lines(found: Mapping[str, Any]) -> list[str]:
     if more > 0:
         lines.append(f"... and {more} more candidates; --json lists all")
     similar = ", ".join(found["nearest_would_show"]) or "none"
-    return [*lines, LEGEND, f"the most similar examples would be: {similar}"]
+    legend = [f"{term}: {LEGEND[term]}" for term in terms if term in LEGEND]
+    if legend:
+        lines.append("; ".join(legend))
+    return [*lines, f"the most similar examples would be: {similar}"]
 
 
 def read_ids(path: Path) -> list[str]:

@@ -48,7 +48,7 @@ from leverplus.run.forecast import (
     line,
     rough_price,
 )
-from leverplus.run.look import Say, describe_task, find_data, read_task
+from leverplus.run.look import GRADED, Say, describe_task, find_data, read_task
 from leverplus.run.pack import advised_arm, pack_run
 from leverplus.run.plan import CALLS, SELF_TEST, decide
 from leverplus.run.prompt import (
@@ -363,12 +363,19 @@ def _done_before(run: Run, folder: Path) -> dict[str, Any] | None:
     if not (folder / FIT).is_file():
         return None
     found = read_json(folder / FIT)
+    if _is_free(found) and found.get("recipe_hash") != run.recipe.hash:
+        return None  # nothing was paid for it, so it is made anew
     same = found.get("recipe_hash"), found.get("data_version")
     if same != (run.recipe.hash, run.task.version):
         raise LeverError(
             f"{folder} is the fit of other data or settings; choose another folder with --out DIR, or delete it"
         )
     return found
+
+
+def _is_free(report: Mapping[str, Any]) -> bool:
+    """Whether nothing was asked for a bundle."""
+    return not any((report.get("calls") or {"training": 1}).values())
 
 
 def _carry_out(run: Run) -> dict[str, Any]:
@@ -394,7 +401,9 @@ def _pack(run: Run, folder: Path, report: dict[str, Any]) -> None:
         if page.is_file():  # one that failed was noted, and costs nothing else
             shutil.copyfile(page, part / REPORT)
         write_json(part / FIT, report)
-        if folder.is_dir():
+        if (folder / FIT).is_file():  # `_done_before` found that nothing is lost
+            shutil.rmtree(folder)
+        elif folder.is_dir():
             folder.rmdir()
         part.replace(folder)
 
@@ -446,7 +455,7 @@ def fit_report(run: Run, found: EvaluationRecord, arm: str) -> dict[str, Any]:
         "pilot": found.pilot,
         "calls": calls,
         "n": {"dev": advice.n, "test": found.n},
-        "warnings": [*found.notes, *_warnings(run, advice.n)],
+        "warnings": [*found.notes, *_warnings(run, advice)],
         **_identity(run),
     }
 
@@ -459,9 +468,20 @@ def _identity(run: Run) -> dict[str, Any]:
     }
 
 
-def _warnings(run: Run, dev: int) -> list[str]:
-    """What the figures are to be taken with: few items, other candidates than in use, findings of the doctor."""
+def _warnings(run: Run, advice: Advice) -> list[str]:
+    """What the figures are to be taken with: nothing right, few items, other candidates than in use, the doctor's."""
     found = []
+    dev, metric = advice.n, run.task.answers.metric
+    if dev and not any(any(own.values()) for own in advice.dev_accuracy.values()):
+        said = (
+            f"no way of choosing led to one right answer on dev, judged by {metric}; the same command with --try 5 "
+            "shows what the model writes"
+        )
+        if metric not in GRADED:
+            said += (
+                ", and with --metric edit_similarity --out DIR near answers count too"
+            )
+        found.append(said)
     there = len(run.task.items("dev"))
     if 0 < dev < 50:
         # how far two ways, right half the time, differ by luck

@@ -118,7 +118,8 @@ def find_data(
     elif labels:
         line = f"{len(items):,} questions, each with one of {answers.distinct} answers: they are labels"
     else:
-        line = f"{len(items):,} questions with free answers, {shown:,} with a picture; {answers.line()}"
+        pictures = f", {shown:,} with a picture" if shown else ""
+        line = f"{len(items):,} questions with free answers{pictures}; {answers.line()}"
     said = [line, *examples.said]
     return FoundData(values, said, source, labels and texts, answers, items)
 
@@ -237,9 +238,10 @@ def describe_task(task: Task) -> list[str]:
             )
     else:
         common, times = answers.most_common(1)[0]
-        lines.append(
-            f"answers: {len(answers):,} different ones, the most common is {common!r} ({times:,} times)"
-        )
+        often = f"the most common is {common!r} ({times:,} times)"
+        if times == 1:
+            often = "none of them twice"
+        lines.append(f"answers: {len(answers):,} different ones, {often}")
     pictures = len({item.image for item in every} - {None})
     lines.append(f"pictures: {pictures:,}" if pictures else "pictures: none")
     judged = [f"judged by {task.answers.metric}", *getattr(task, "notes", ())]

@@ -306,7 +306,7 @@ def decide(
     if shown and backend in ("hf", "openai", "callable"):
         values["prompt"] = "chat"
     require_model_values(backend, values)
-    probe = probe_model(backend, values, task, say)
+    probe = probe_model(backend, values, task, _quiet if no_model else say)
     values = probe.values
     if backend not in ("table", "world"):
         kind = data.answers or kind_of_answers(items)
@@ -362,6 +362,10 @@ def decide(
     if backend == "table" or not recipe["train"]["stages"]:
         recipe["score"]["rounds"] = 0
     return Decided(recipe, smallest)
+
+
+def _quiet(_: str) -> None:
+    """Say nothing: a fit without a model has nothing to say of one."""
 
 
 def require_model_values(backend: str, values: Mapping[str, Any]) -> None:

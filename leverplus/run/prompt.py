@@ -490,10 +490,10 @@ def _example(run: Run, score: Score) -> SeenExample:
     query = run.task.item(score.query)
     demos = tuple(run.task.item(demo) for demo in score.demos)
     backend: Any = run.backend
-    if hasattr(backend, "prompt_text"):
-        prompt = backend.prompt_text(Request(query, demos, ()))
-    elif run.recipe.score.backend == "callable":
+    if run.recipe.score.backend in ("openai", "callable"):
         prompt = prompt_text(run, query, demos)
+    elif hasattr(backend, "prompt_text"):
+        prompt = backend.prompt_text(Request(query, demos, ()))
     else:
         lines = [f"{item.question} -> {item.answer}" for item in demos]
         prompt = "\n".join([*lines, query.question])

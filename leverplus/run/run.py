@@ -480,6 +480,11 @@ def load_run(
     """The run in a folder that was made before."""
     path = folder / rundir.RESOLVED
     if not path.is_file():
+        beside = folder.with_name(f"{folder.name}.run")
+        if (beside / rundir.RESOLVED).is_file():
+            raise MissingFile(
+                f"{folder} is the bundle of a fit; the run behind it is {beside}: name that"
+            )
         raise MissingFile(
             f"{folder} is not a run folder (no resolved.toml); type `lever run RECIPE --out {folder}`"
         )

@@ -32,7 +32,7 @@ from leverplus.models.base import Backend, LocalEngine, Reply, Request
 from leverplus.scores.scorer import Progress, Scorer
 
 FILE = "selftests.jsonl"
-TEST_VERSION = 6
+TEST_VERSION = 7
 """Raised when the self-test asks or judges differently: what an older one found does not count then."""
 
 MOST_PROMPTS = 32
@@ -301,7 +301,7 @@ class _Test:
         notes = []
         severe = False
         for fault in faults:
-            if fault.share >= MOSTLY:
+            if fault.share >= MOSTLY and fault.refuses:
                 severe = True
                 self.problems.append(fault.sentence)
             elif fault.share >= NOTED:
@@ -494,6 +494,16 @@ FAULTS: dict[str, tuple[str, str]] = {
         "the model goes on after the answer ({raw}): its end is not found; look at the end of model.template, or take "
         "the first line with --cut line",
     ),
+    "lines": (
+        "cut",
+        "the model writes further lines after the answer ({raw}); ask for the answer alone (--instruction), or, where "
+        "answers have one line, take that with --cut line",
+    ),
+    "adds": (
+        "model",
+        "it adds to the answer that was shown ({raw}), as small models do; that costs accuracy, and nothing is wired "
+        "wrong",
+    ),
     "around": (
         "cut",
         "the model writes words around the answer ({raw}), and task.cut = {cut} leaves them there; ask for the answer "
@@ -503,11 +513,17 @@ FAULTS: dict[str, tuple[str, str]] = {
 """How a reply differs from the answer that was shown: the part that is wrong, and what to do about it."""
 
 
+HARMLESS = ("adds",)
+"""What is told, and is no reason to refuse a model."""
+
+
 class Fault(NamedTuple):
     """One fault: in how many of the replies, and the sentence for the user, which begins with the part that is wrong."""
 
     share: float
     sentence: str
+    refuses: bool = True
+    """Whether a model is refused where most replies have it."""
 
 
 def diagnose(
@@ -536,7 +552,8 @@ def diagnose(
             made=_short(rules.cut_answer(raws[place])),
             mark=ending.strip() or "a line end",
         )
-        faults.append(Fault(count / len(kinds), f"{part}: {said}"))
+        refuses = kind not in HARMLESS
+        faults.append(Fault(count / len(kinds), f"{part}: {said}", refuses))
     return faults
 
 
@@ -563,9 +580,11 @@ def _kind(shown: str, raw: str, rules: AnswerRules, ending: str) -> str:
     if shown.startswith(whole):
         rest = shown[len(whole) :].lstrip(" ")
         return "ended" if rest.startswith((ending.strip() or "\n", "\n")) else "short"
-    if shown in whole:
-        return "goes_on" if whole.startswith(shown) else "around"
-    return "other"
+    if whole.startswith(shown):
+        if ending:
+            return "goes_on"
+        return "lines" if whole[len(shown) :].lstrip(" ")[0] == "\n" else "adds"
+    return "around" if shown in whole else "other"
 
 
 def _plain(text: str) -> str:

@@ -409,5 +409,5 @@ def test_an_explanation_says_what_a_way_of_choosing_goes_by() -> None:
         "nearest_would_show": ["b"],
     }
     lines = explanation_lines(found)
-    assert lines[0] == "chosen by random: chance"
+    assert lines[0] == "chosen: random (chance)"
     assert lines[-1] == "the most similar examples would be: b"
