@@ -93,6 +93,8 @@ def select(
             "question": query["question"],
             "demos": [demo.as_json() for demo in picks],
         }
+        if picks.answer is not None:
+            row["answer"] = picks.answer
         if picks.explanation is not None:
             row["explanation"] = picks.explanation
         rows.append(row)
@@ -106,6 +108,8 @@ def select(
 def picks_lines(picks: Picks) -> list[str]:
     """Chosen demonstrations, and where it was asked for, why they were."""
     lines = [f"{demo.id}  {demo.question}  ->  {demo.answer}" for demo in picks]
+    if picks.answer is not None:
+        lines.append(f"the answer, without a model: {picks.answer}")
     if picks.explanation is not None:
         lines += explanation_lines(picks.explanation)
     return lines or ["(no demonstration is shown)"]

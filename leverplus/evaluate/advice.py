@@ -74,7 +74,8 @@ class DevArm:
     def name(self) -> str:
         """Its name in a sentence: "nearest by text with 4 shots"."""
         if not self.facts.asks_model:
-            return f"the {self.facts.title}, which does not ask the model"
+            title = self.facts.title.removesuffix(" (no model)").removeprefix("the ")
+            return f"the {title}, which does not ask the model"
         if not self.shots:
             return self.facts.title
         return f"{self.facts.title} with {shots_name(self.shots)}"

@@ -202,7 +202,7 @@ def measured_scores(run: Run) -> list[Score]:
 def _one_shot_prompts(run: Run) -> list[Prompt]:
     """Every prompt with one demonstration that training can have asked for."""
     section = run.recipe.score
-    queries = run.training_queries()
+    queries = run.training_queries() if run.recipe.stages else []
     if section.rounds:
         queries = run.shuffled_queries()[: asking_plan(run).most_pools]
     pools, _ = run.pools(queries)

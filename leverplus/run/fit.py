@@ -429,7 +429,10 @@ def fit_report(run: Run, found: EvaluationRecord, arm: str) -> dict[str, Any]:
     named = advice.arm or arm
     why = advice.why or "There are no dev items, so nothing could be compared."
     if named != arm:
-        why += f" The bundle holds {arm}, the best way on dev that asks the model."
+        why += (
+            f" The bundle holds {arm}, the best way on dev that asks the model; `lever pack {run.folder} --arm "
+            f'"{named}" --out DIR` makes one of the other.'
+        )
     against = None
     if advice.rival is not None:
         figures = advice.test or advice.rival
@@ -471,8 +474,10 @@ def _identity(run: Run) -> dict[str, Any]:
 def _warnings(run: Run, advice: Advice) -> list[str]:
     """What the figures are to be taken with: nothing right, few items, other candidates than in use, the doctor's."""
     found = []
-    dev, metric = advice.n, run.task.answers.metric
-    if dev and not any(any(own.values()) for own in advice.dev_accuracy.values()):
+    dev = advice.n
+    right = any(any(own.values()) for own in advice.dev_accuracy.values())
+    if dev and not right:
+        metric = run.task.answers.metric
         said = (
             f"no way of choosing led to one right answer on dev, judged by {metric}; the same command with --try 5 "
             "shows what the model writes"

@@ -47,7 +47,8 @@ def pilot_of(run: Run) -> dict[str, Any]:
 
 
 def _make_pilot(run: Run) -> dict[str, Any]:
-    run.training_queries()  # a budget that pays for no training is refused before the pilot is paid for
+    if run.recipe.stages:
+        run.training_queries()  # a budget that pays for no training is refused before the pilot is paid for
     queries, demos = pilot_items(run)
     calls = 0
 

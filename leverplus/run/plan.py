@@ -199,7 +199,7 @@ def affordable_shots(calls: int, seen: SeenData) -> tuple[int, ...]:
     """
     shots = seen.shots
     for count in LEFT_OUT:
-        per_dev, _ = replace(seen, shots=shots).calls(pilot=False)
+        per_dev, _ = replace(seen, shots=shots).calls(pilot=True)
         items = int(DEV_SHARE * (calls - SELF_TEST)) // per_dev
         if len(shots) == 1 or items >= min(ENOUGH, seen.dev):
             break
@@ -327,7 +327,8 @@ def decide(
     shots = fitting_shots(probe, section, task, shots, say, named=bool(named))
     train, dev, test = (len(task.items(split)) for split in SPLITS)
     arms = tuple(evaluation.get("arms", ()))
-    trains = is_installed("torch") and not no_model
+    stages = own.get("train", {}).get("stages")
+    trains = is_installed("torch") and not no_model and stages != []
     seen = SeenData(train, dev, test, sees, task.answers.kind, arms, shots, trains)
     if backend != "table" and not no_model:
         allowed = _calls_of_model(task, calls or CALLS)

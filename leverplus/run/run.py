@@ -421,7 +421,8 @@ def _refuse_occupied(folder: Path, stored: Mapping[str, Any]) -> None:
             f"{stored.get('seed')})"
         )
     raise LeverError(
-        f"{folder} holds {whose}; choose a new folder with --out DIR, or delete {folder}"
+        f"{folder} holds {whose}; choose a new folder with --out DIR, or delete {folder}: prompts that were asked before "
+        "are stored, and are not asked again"
     )
 
 

@@ -341,15 +341,21 @@ def test_check_names_known_mistakes(capsys: Capture) -> None:
 
 
 def test_an_explanation_shows_questions_and_says_what_its_terms_are() -> None:
+    """Terms that nobody knows have no column; long answers are cut like long questions."""
     terms = dict.fromkeys(("score", "label", "effect", "similarity", "interaction"))
     question = f"what is {'very ' * 20}small"
     candidate = {"place": 1, "id": "d7", "answer": "cat", "question": question, **terms}
     found = {"candidates": [candidate], "nearest_would_show": ["d7"]}
     told = {"arm": "nearest_text", "goes_by": "likeness", **found}
-    _, head, row, legend, _ = explanation_lines(told)
-    assert head.split()[-2:] == ["answer", "question"]
+    _, head, row, last = explanation_lines(told)
+    assert head.split() == ["place", "id", "answer", "question"]
     assert row.endswith("cat     what is very very very very very very very...")
-    assert legend.startswith("label: what labels add")
+    assert last == "the most similar examples would be: d7"
+    candidate |= {"label": 0.5, "answer": f"SELECT {'very, ' * 20}small"}
+    _, head, row, legend, _ = explanation_lines(told)
+    assert head.split() == ["place", "id", "label", "answer", "question"]
+    assert "SELECT very, very, very, very, very, very,... " in row
+    assert legend == "label: what labels add to the score"
 
 
 @pytest.mark.parametrize("name", catalog.COMMANDS)

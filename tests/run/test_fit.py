@@ -23,7 +23,14 @@ from leverplus.models.open import model_values
 from leverplus.run.fit import fit, fit_report
 from leverplus.run.forecast import DataSizes, forecast
 from leverplus.run.look import find_data
-from leverplus.run.plan import SELF_TEST, SHOTS, SeenData, divide
+from leverplus.run.plan import (
+    ENOUGH,
+    SELF_TEST,
+    SHOTS,
+    SeenData,
+    affordable_shots,
+    divide,
+)
 from leverplus.run.recipe import load_recipe
 from leverplus_lab.world import task as world
 
@@ -88,6 +95,63 @@ def test_a_budget_below_the_smallest_plan_is_refused_with_the_smallest() -> None
     assert divide(least, TEXTS).dev_items == 20
     with pytest.raises(LeverError, match=f"--calls {least} or more"):
         divide(least - 1, TEXTS)
+
+
+@pytest.mark.parametrize("kind", ["label", "short", "long"])
+def test_few_calls_go_to_items_before_numbers_of_demonstrations(kind: str) -> None:
+    seen = SeenData(600, 200, 200, pictures=False, kind=kind)
+    shots = affordable_shots(6000, seen)
+    assert divide(6000, replace(seen, shots=shots)).dev_items >= ENOUGH
+    assert affordable_shots(200_000, seen) == SHOTS
+    assert affordable_shots(300, seen) == (8,)
+    assert affordable_shots(300, replace(seen, shots=(1, 4))) == (4,)
+    few = replace(seen, dev=20)
+    assert affordable_shots(6000, few) == SHOTS, "no more dev items are there"
+
+
+def test_without_training_all_calls_are_for_dev_and_test() -> None:
+    trained = SeenData(600, 200, 200, pictures=False, kind="long", shots=(4,))
+    plain = replace(trained, trains=False)
+    assert plain.smallest() < trained.smallest()
+    shares = divide(plain.smallest(), plain)
+    assert (shares.dev_items, shares.test_items) == (20, 20)
+    assert "none for training" in shares.lines(plain.smallest())[0]
+    more, less = divide(3000, plain), divide(3000, trained)
+    assert more.dev_items > less.dev_items
+    assert more.test_items > less.test_items
+
+
+def test_calls_that_pay_for_no_training_still_compare_the_other_ways(
+    tmp_path: Path,
+) -> None:
+    """What was refused as too few; the recipe has no stage then, and its forecast keeps within the calls."""
+    weights = str(write(tmp_path / "some.gguf", ["not read"]))
+    data = write(tmp_path / "d.jsonl", labelled(120))
+    said: list[str] = []
+    made = fit(
+        data,
+        model=weights,
+        calls=330,
+        embed="tfidf",
+        out=tmp_path / "o",
+        dry_run=True,
+        say=said.append,
+    )
+    assert load_recipe(str(made.recipe)).stages == {}
+    assert made.forecast["calls"] <= 330
+    (told,) = [line for line in said if "no selector is trained" in line]
+    enough = int(told.split("--calls ")[1].split(" ")[0].replace(",", ""))
+    assert any(line.startswith("rule: demonstrations: 8;") for line in said)
+    again = fit(
+        data,
+        model=weights,
+        calls=enough,
+        shots=[8],
+        embed="tfidf",
+        out=tmp_path / "p",
+        dry_run=True,
+    )
+    assert load_recipe(str(again.recipe)).stages
 
 
 def test_calls_pay_for_a_pilot_by_a_tenth_and_small_plans_have_none() -> None:
@@ -157,7 +221,7 @@ def test_a_model_is_named_in_one_word(
         (
             [{"question": f"q {n}", "answers": [f"a{n}"]} for n in range(60)],
             "jsonl",
-            "free answers, 0 with a picture",
+            "60 questions with free answers; answers are words",
         ),
         (
             [

@@ -55,6 +55,11 @@ def copies(prompt: str) -> str:
     return parts[1].split("\nQuestion: ")[0] if len(parts) == 2 else "?"
 
 
+def copies_labels(prompt: str) -> str:
+    """The same for texts and labels."""
+    return copies(prompt.replace("Label: ", "Answer: ").replace("Text: ", "Question: "))
+
+
 def knows_nothing(prompt: str) -> str:
     return "something else"
 
@@ -249,6 +254,83 @@ def test_a_bundle_without_a_model_asks_nothing(
     }
     assert read_json(tmp_path / "b" / "fit.json")["packed"]["arm"] == "label_rank"
     assert main(["fit", str(data), "--no-model", "--model", "m", "--out", out]) == 2
+    # the same command with a model measures it, in the same folder, since nothing was paid for what lies there
+    capsys.readouterr()
+    name = f"{copies.__module__}:copies_labels"
+    store = str(tmp_path / "s.db")
+    same = ["fit", str(data), "--embed", "tfidf", "--out", out, "--store", store]
+    same += ["--shots", "1", "--calls", "600", "--set", "train.stages=[]"]
+    assert main([*same, "--model", name]) == 0, capsys.readouterr().err
+    measured = read_json(tmp_path / "b" / "fit.json")
+    assert measured["arms"]["label_rank"]["dev"] > 0.9
+    # what was paid for is not thrown away
+    assert main(["fit", str(data), "--no-model", "--embed", "tfidf", "--out", out]) == 1
+    assert "choose a new folder with --out DIR" in capsys.readouterr().err
+    assert read_json(tmp_path / "b" / "fit.json") == measured
+
+
+def test_a_way_without_a_model_gives_its_answer_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = written(tmp_path / "d.jsonl", sql_row)
+    out, copied = str(tmp_path / "b"), str(tmp_path / "copied")
+    assert main(["fit", str(data), "--no-model", "--embed", "tfidf", "--out", out]) == 0
+    assert read_json(tmp_path / "b" / "fit.json")["packed"]["arm"] == "by_answer"
+    run = f"{out}.run"
+    assert main(["pack", run, "--arm", "copy_nearest", "--out", copied]) == 0
+    capsys.readouterr()
+    asked = ["select", copied, "--question", "How many live in Ulm? (7)"]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.startswith(
+        "the answer, without a model: SELECT people\nFROM city\nWHERE name = 'Ulm'"
+    )
+    assert main([*asked, "--json"]) == 0
+    assert "name = 'Ulm'" in json.loads(capsys.readouterr().out)["answer"]
+    assert main(["report", out]) == 1
+    assert f"the run behind it is {run}" in capsys.readouterr().err
+
+
+def test_a_model_that_is_never_right_is_said_with_what_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def row(number: int) -> dict[str, Any]:
+        own = sql_row(number)
+        return {**own, "answer": own["answer"].replace("people", f"column_{number}")}
+
+    data = written(tmp_path / "d.jsonl", row)
+    name = f"{copies.__module__}:copies"
+    words = ["fit", str(data), "--model", name, "--embed", "tfidf", "--shots", "1"]
+    words += ["--out", str(tmp_path / "b"), "--store", str(tmp_path / "s.db")]
+    words += ["--set", "train.stages=[]", "--metric", "exact"]
+    assert main([*words, "--try", "3"]) == 0
+    assert "none of these answers is right; if the answer" in capsys.readouterr().out
+    assert main([*words, "--cut", "plain"]) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert "no way of choosing led to one right answer on dev, judged by exact" in shown
+    assert "--metric edit_similarity" in shown
+
+
+@pytest.mark.parametrize("make", [sql_row, None], ids=["sql", "labels"])
+def test_a_plan_says_what_choosing_could_gain_and_nothing_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Any
+) -> None:
+    def label(number: int) -> dict[str, Any]:
+        return {"text": f"text {number}", "label": ("warm", "cold")[number % 2]}
+
+    data = written(tmp_path / "d.jsonl", make or label)
+    assert main(["plan", str(data), "--embed", "tfidf"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = {line.partition(":")[0] for line in lines}
+    assert starts == {"data", "rule", "forecast", "next"}
+    told = [line for line in lines if line.startswith("forecast: ")]
+    if make is None:
+        assert told == [
+            "forecast: answers are labels or short phrases, whose shape says nothing"
+        ]
+    else:
+        assert told[0].startswith("forecast: without a call, for 18 dev questions")
+        assert any("by_answer shows one for" in line for line in told)
+        assert not any("label_rank" in line for line in told)
 
 
 def test_a_judge_says_what_is_right_and_is_counted_and_kept(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from leverplus.scores.selftest import (
     FILE,
     MOST_PROMPTS,
     at_most,
+    diagnose,
     require_trust,
     self_test,
 )
@@ -352,6 +353,22 @@ def test_a_sound_model_of_any_answer_is_believed_and_few_short_ones_are_noted() 
     said = asked_of(lambda prompt: shown_answer(prompt, task)[:10], task, PLAIN)
     assert said.startswith("note: in ")
     assert "length: answers break off" in said
+
+
+def test_a_chat_model_that_rambles_is_told_and_one_that_adds_lines_is_refused() -> None:
+    """In a chat nothing ends an answer but the model: more words in the line are its own, further lines a setting."""
+    shown = list(PLACES)
+    rules = AnswerRules("exact", "plain")
+    (adds,) = diagnose(shown, [f"{own} and more" for own in shown], rules)
+    assert adds.sentence.startswith("model: it adds to the answer")
+    assert not adds.refuses
+    (lines,) = diagnose(shown, [f"{own}\nBecause." for own in shown], rules)
+    assert lines.sentence.startswith("cut: the model writes further lines")
+    assert "--cut line" in lines.sentence
+    assert lines.refuses
+    (plain,) = diagnose(shown, [f"{own} and more" for own in shown], rules, "\n")
+    assert plain.sentence.startswith("template: the model goes on after the answer")
+    assert plain.refuses
 
 
 # -- what was passed is kept

@@ -214,7 +214,7 @@ def without_unreachable(
         place = (places or {}).get(first, f"item {first}")
         raise DataError(
             f"{len(faults):,} of {len(items):,} records could never be answered right with task.metric = "
-            f"{rules.metric} and task.cut = {rules.cut}, such as {place}: {fault}; set others (--set task.cut=plain "
+            f"{rules.metric} and task.cut = {rules.cut}, such as {place}: {fault}; set others (--set task.cut=plain --set "
             f"task.metric={'sql' if rules.metric == 'sql_execution' else 'exact'}), or look at these records"
         )
     named = [f"{item} ({fault})" for item, fault in list(faults.items())[:5]]
