@@ -212,7 +212,9 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=120)
     parser.add_argument("--calls", type=int, default=440)
     parser.add_argument("--shots", type=int, default=4)
-    parser.add_argument("--letters", type=int, default=0, help="longest answer taken; 0: any")
+    parser.add_argument(
+        "--letters", type=int, default=0, help="longest answer taken; 0: any"
+    )
     parser.add_argument("--arms", default="", help="A,B: compare these ways only")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     args = parser.parse_args()

@@ -252,9 +252,7 @@ def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
         dev, test = max(least_dev, dev - 1), max(least_test, test - 1)
         rest = left - dev * per_dev - test * per_test
     if not seen.trains:
-        return CallShares(
-            max(1, pilot), dev, test, FEWEST_QUERIES, trains=False
-        )
+        return CallShares(max(1, pilot), dev, test, FEWEST_QUERIES, trains=False)
     queries = min(MOST_QUERIES, seen.dev, (rest - pilot) // (6 * seen.epochs))
     return CallShares(rest, dev, test, max(FEWEST_QUERIES, queries))
 
