@@ -36,6 +36,10 @@ REWARDS: Table = {
     "hybrid": "leverplus.learn.maths.rewards:hybrid",
     "rank": "leverplus.learn.maths.rewards:rank",
 }
+ESTIMATES: Table = {
+    "expected_accuracy": "leverplus_lab.expected_accuracy:ExpectedAccuracy",
+}
+"""What a reward of that name asks for the accuracy of an answer."""
 ADVANTAGES: Table = {
     "zscore": "leverplus.learn.maths.advantages:zscore",
     "zscore_sample": "leverplus.learn.maths.advantages:zscore_sample",
@@ -97,17 +101,17 @@ SAMPLERS: Table = {
 POLICIES: Table = {
     "bi_encoder_gate": "leverplus.learn.policies.presets:BI_ENCODER_GATE",
     "cross_attention": "leverplus.learn.policies.presets:CROSS_ATTENTION",
-    "vector_gate": "leverplus.learn.policies.presets:VECTOR_GATE",
-    "recurrent": "leverplus.learn.policies.presets:RECURRENT",
-    "diverse": "leverplus.learn.policies.presets:DIVERSE",
-    "pool_aware": "leverplus.learn.policies.presets:POOL_AWARE",
-    "additive_head": "leverplus.learn.policies.presets:ADDITIVE_HEAD",
-    "bilinear_head": "leverplus.learn.policies.presets:BILINEAR_HEAD",
-    "topic_coverage": "leverplus.learn.policies.presets:TOPIC_COVERAGE",
-    "volume": "leverplus.learn.policies.presets:VOLUME",
-    "parallel_slots": "leverplus.learn.policies.presets:PARALLEL_SLOTS",
-    "two_stage": "leverplus.learn.policies.presets:TWO_STAGE",
-    "stopping": "leverplus.learn.policies.presets:STOPPING",
+    "vector_gate": "leverplus_lab.selectors.presets:VECTOR_GATE",
+    "recurrent": "leverplus_lab.selectors.presets:RECURRENT",
+    "diverse": "leverplus_lab.selectors.presets:DIVERSE",
+    "pool_aware": "leverplus_lab.selectors.presets:POOL_AWARE",
+    "additive_head": "leverplus_lab.selectors.presets:ADDITIVE_HEAD",
+    "bilinear_head": "leverplus_lab.selectors.presets:BILINEAR_HEAD",
+    "topic_coverage": "leverplus_lab.selectors.presets:TOPIC_COVERAGE",
+    "volume": "leverplus_lab.selectors.presets:VOLUME",
+    "parallel_slots": "leverplus_lab.selectors.presets:PARALLEL_SLOTS",
+    "two_stage": "leverplus_lab.selectors.presets:TWO_STAGE",
+    "stopping": "leverplus_lab.selectors.presets:STOPPING",
     "id_gpt2_faithful": "leverplus_lab.legacy.presets:ID_GPT2_FAITHFUL",
     "id_lstm_faithful": "leverplus_lab.legacy.presets:ID_LSTM_FAITHFUL",
     "bi_encoder_gate_faithful": "leverplus_lab.legacy.presets:BI_ENCODER_GATE_FAITHFUL",
@@ -132,9 +136,27 @@ MODELS: Table = {
 """The classes of selectors, by `select.model`."""
 HEADS: Table = {
     "cosine": "leverplus.learn.policies.heads:Cosine",
-    "additive": "leverplus.learn.policies.heads:Additive",
-    "bilinear": "leverplus.learn.policies.heads:Bilinear",
+    "additive": "leverplus_lab.selectors.heads:Additive",
+    "bilinear": "leverplus_lab.selectors.heads:Bilinear",
 }
+STATES: Table = {
+    "vector_gate": "leverplus_lab.selectors.states:VectorGate",
+    "gru": "leverplus_lab.selectors.states:Recurrent",
+}
+SET_TERMS: Table = {
+    "mmr": "leverplus.learn.policies.setterms:Redundancy",
+    "coverage": "leverplus_lab.selectors.setterms:Coverage",
+    "dpp": "leverplus_lab.selectors.setterms:Volume",
+}
+DECODERS: Table = {
+    "slots": "leverplus_lab.selectors.decoders:Slots",
+    "refine": "leverplus_lab.selectors.decoders:Refine",
+}
+ADAPTERS: Table = {
+    "lora": "leverplus_lab.selectors.adapters:Adapters",
+    "live": "leverplus_lab.selectors.live:LiveEmbedder",
+}
+"""Parts of a selector that only the forms of the earlier code have; recipes name them by settings of `[select]`."""
 METRICS: Table = {
     "exact": "leverplus.data.metrics.text:exact",
     "exact_match": "leverplus.data.metrics.text:exact_match",
@@ -177,6 +199,10 @@ BACKENDS: Table = {
     "vllm": "leverplus.models.vllm:VllmBackend",
     "callable": "leverplus.models.callable:CallableBackend",
 }
+WRITING: Table = {
+    "beams": "leverplus_lab.beams:beam_search",
+}
+"""How a model of transformers writes where `model.beams` asks for more than the likeliest token."""
 TINY_MODELS: Table = {
     "qwen2_5_vl": "leverplus_lab.tiny_models:qwen2_5_vl",
 }
@@ -192,6 +218,11 @@ TASKS: Table = {
     "sst2": "leverplus_lab.tasks:sst2",
     "labels": "leverplus.data.tasks.jsonl:labels",
 }
+SEARCHES: Table = {
+    "mixed": "leverplus_lab.search.mixed:mixed_groups",
+    "mine": "leverplus_lab.search.mining:mine_flat",
+}
+"""Ways to find groups that only some recipes ask for (`score.search`, `score.mine`)."""
 STAGES: Table = {
     "label_pretraining": "leverplus.learn.stages:Listwise",
     "contrastive": "leverplus.learn.stages:Contrastive",
@@ -199,7 +230,7 @@ STAGES: Table = {
     "rce": "leverplus.learn.stages:Rce",
     "grpo": "leverplus.learn.grpo:Grpo",
     "listwise": "leverplus.learn.stages:Listwise",
-    "pairwise": "leverplus.learn.stages:Pairwise",
+    "pairwise": "leverplus_lab.pairwise:Pairwise",
 }
 CHECKS: Table = {
     "ratio_not_one": "leverplus_doctor.checks.preflight:ratio_not_one",

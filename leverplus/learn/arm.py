@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from leverplus.data.types import Item
-    from leverplus.learn.policies.adapters import LiveEncoding
-    from leverplus.learn.policies.base import Encoded, Policy
+    from leverplus.learn.policies.base import Encoded, LiveEncoding, Policy
 
 NETWORK = "selector"
 """The folder inside an arm's folder that holds the network."""

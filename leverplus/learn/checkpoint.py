@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from leverplus.catalog import ADAPTERS, load
 from leverplus.data.parsing import parse_json
 from leverplus.data.rundir import CONFIG, WEIGHTS, staged_folder
 from leverplus.data.settings import read_section
 from leverplus.errors import CheckpointError
-from leverplus.learn.policies.adapters import Adapters
 from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.policies.settings import PolicyConfig
@@ -130,7 +130,8 @@ def empty_policy(
     try:
         with torch.device("meta"):
             policy = build_policy(config, dims, items=items)
-            policy.adapters = None if adapters is None else Adapters(**adapters)
+            if adapters is not None:
+                policy.adapters = load(ADAPTERS, "lora", "adapters")(**adapters)
     except _IMPOSSIBLE as error:
         raise CheckpointError(
             f"{source} describes a selector that cannot be built ({first_line(error)})"

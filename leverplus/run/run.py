@@ -24,7 +24,7 @@ from leverplus.arms.corpus import (
 from leverplus.arms.pools import build_pools, recorded_pools
 from leverplus.arms.settings import RECORDED
 from leverplus.arms.similarity import rows
-from leverplus.catalog import KINDS, LEGACY, load
+from leverplus.catalog import ADAPTERS, KINDS, LEGACY, load
 from leverplus.data import rundir
 from leverplus.data.rundir import (
     Heartbeat,
@@ -41,7 +41,7 @@ from leverplus.data.tasks.base import Task
 from leverplus.data.tasks.settings import TaskSection
 from leverplus.data.types import Group, Item, Pool
 from leverplus.encode.base import Embedder, Vectors
-from leverplus.encode.cached import CachedEmbedder, open_embedder
+from leverplus.encode.cached import open_embedder
 from leverplus.encode.pretrained import require_installed
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.learn.arm import Learned
@@ -57,7 +57,6 @@ from leverplus.scores.scorer import Scorer
 from leverplus.scores.store import default_store_path
 
 if TYPE_CHECKING:
-    from leverplus.learn.live import LiveEmbedder
     from leverplus.learn.policies.base import Policy
 
 Say = Callable[[str], None]
@@ -186,14 +185,11 @@ class Run:
         return self.backend
 
     @cached_property
-    def live(self) -> LiveEmbedder | None:
+    def live(self) -> Any:
         """Embeds items anew while adapters are trained; None where the recipe asks for none."""
         if not getattr(self.recipe.stages.get("sft"), "lora_rank", 0):
             return None
-        from leverplus.learn.live import LiveEmbedder
-
-        assert isinstance(self.embedder, CachedEmbedder), "the recipe was checked"
-        return LiveEmbedder(self.embedder, self.task)
+        return load(ADAPTERS, "live", "adapters")(self.embedder, self.task)
 
     @cached_property
     def scorer(self) -> Scorer:

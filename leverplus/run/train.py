@@ -17,11 +17,9 @@ import numpy as np
 from leverplus import catalog
 from leverplus.arms.similarity import rows
 from leverplus.data import rundir
-from leverplus.data.metrics import MATCHING
 from leverplus.data.types import Group
 from leverplus.errors import LeverError, MissingFile, TrainingError, needs_extra
-from leverplus.learn.data.mining import keep_groups
-from leverplus.learn.data.plan import find_groups
+from leverplus.learn.data.plan import find_groups, keep_groups
 from leverplus.learn.data.search import best_of_each_length
 from leverplus.learn.given import fill_from, read_given, require_widths
 from leverplus.learn.policies.table import ItemTable
@@ -39,8 +37,7 @@ from leverplus.scores.scorer import TRAINING
 
 if TYPE_CHECKING:
     from leverplus.learn.data.active import ActiveRows, AskingPlan
-    from leverplus.learn.data.expected_accuracy import ExpectedAccuracy
-    from leverplus.learn.data.from_search import RowMaker
+    from leverplus.learn.data.from_search import Expect, RowMaker
     from leverplus.learn.data.rows import Row, RowSource
     from leverplus.learn.loop import Judge
     from leverplus.learn.policies.base import Policy
@@ -305,10 +302,9 @@ def first_policy(run: Run, table: ItemTable, start: Policy | None) -> Policy:
     seed = derive_seed(run.seed, "init")
     policy = build_policy(run.recipe.select, table.dims, items=len(table), seed=seed)
     if run.live is not None:
-        from leverplus.learn.policies.adapters import Adapters
-
+        adapters = catalog.load(catalog.ADAPTERS, "lora", "adapters")
         sft: Any = run.recipe.stages["sft"]
-        policy.adapters = Adapters.around(
+        policy.adapters = adapters.around(
             run.live.network,
             run.live.revision,
             rank=sft.lora_rank,
@@ -356,40 +352,33 @@ def _wants_expected_accuracy(run: Run) -> bool:
     """Whether the reward asks for the expected accuracy of answers; refused where the metric does not allow it."""
     if "expected_accuracy" not in run.recipe.reward.modes:
         return False
-    from leverplus.learn.data.expected_accuracy import INSTEAD
-
-    if run.task.answers.metric not in MATCHING:
-        raise TrainingError(
-            f'reward "expected_accuracy" needs a metric by which an answer that nobody gave scores nothing '
-            f"({', '.join(MATCHING)}), and the task has {run.task.answers.metric}; {INSTEAD}"
-        )
+    estimate = catalog.load(catalog.ESTIMATES, "expected_accuracy", "estimate")
+    estimate.require(run.task.answers.metric)
     return True
 
 
-def learn_expected_accuracy(run: Run) -> ExpectedAccuracy | None:
+def learn_expected_accuracy(run: Run) -> Expect | None:
     """Predicts the accuracy of answers, learnt from the labels of all training questions; None where nobody asks."""
     if not _wants_expected_accuracy(run):
         return None
-    from leverplus.learn.data.expected_accuracy import ExpectedAccuracy
-
     asked = {item.id for item in run.shuffled_queries()}
     items, places = [], []
     for place, item in enumerate(run.demonstrations):
         if item.id in asked:
             items.append(item)
             places.append(place)
-    return ExpectedAccuracy(
+    estimate = catalog.load(catalog.ESTIMATES, "expected_accuracy", "estimate")
+    made: Expect = estimate(
         items,
         rows(run.demonstration_vectors, places),
         run.task.answers,
         seed=run.seed,
         tell=partial(run.show_progress, "learning what labels predict"),
     )
+    return made
 
 
-def row_maker(
-    run: Run, table: ItemTable, expected: ExpectedAccuracy | None
-) -> RowMaker:
+def row_maker(run: Run, table: ItemTable, expected: Expect | None) -> RowMaker:
     """Makes rows of scored groups by the reward of the recipe."""
     from leverplus.learn.data.from_search import RowMaker
 

@@ -29,10 +29,10 @@ from leverplus.learn.checkpoint import (
     first_line,
     tensors_of,
 )
-from leverplus.learn.policies.adapters import UNKNOWN_REVISION, Adapters
 from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus_lab.legacy import ids, presets
+from leverplus_lab.selectors.adapters import UNKNOWN_REVISION, Adapters
 
 PREFIX = "lever_lm.pointer_selector."
 PREFIXES = (PREFIX, "pointer_selector.", "")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leverplus.learn.policies.presets import (
-    BI_ENCODER_PARTS,
+from leverplus.learn.policies.presets import BI_ENCODER_GATE
+from leverplus.learn.policies.settings import PolicyConfig
+from leverplus_lab.selectors.presets import (
     GRU_PARTS,
     MMR_PARTS,
     REFINE_PARTS,
     SLOT_PARTS,
 )
-from leverplus.learn.policies.settings import PolicyConfig
 
 _OLD = PolicyConfig(
     query_fields=("image", "text"),
@@ -33,7 +33,13 @@ def _faithful(**parts: object) -> PolicyConfig:
 
 ID_GPT2_FAITHFUL = _faithful(**_GPT2)
 ID_LSTM_FAITHFUL = _faithful(**_LSTM)
-BI_ENCODER_GATE_FAITHFUL = _faithful(**BI_ENCODER_PARTS)
+BI_ENCODER_GATE_FAITHFUL = replace(
+    BI_ENCODER_GATE,
+    query_fields=_OLD.query_fields,
+    demo_fields=_OLD.demo_fields,
+    fuse="mean",
+    learn_temperature=False,
+)
 CROSS_ATTENTION_FAITHFUL = _faithful()
 VECTOR_GATE_FAITHFUL = _faithful(state="vector_gate")
 RECURRENT_FAITHFUL = _faithful(**GRU_PARTS)

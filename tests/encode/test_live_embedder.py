@@ -17,15 +17,15 @@ from leverplus.encode.settings import EmbedSection
 from leverplus.errors import CheckpointError, RecipeError, TrainingError
 from leverplus.learn.checkpoint import load_checkpoint, save_checkpoint
 from leverplus.learn.data.rows import FixedRows, Row
-from leverplus.learn.live import LiveEmbedder
 from leverplus.learn.loop import StageInputs, frozen_parts, run_stage
-from leverplus.learn.policies.adapters import Adapters
 from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus.learn.policies.table import ItemTable
 from leverplus.learn.settings import SftConfig
 from leverplus.run.recipe import build_recipe
+from leverplus_lab.selectors.adapters import Adapters
+from leverplus_lab.selectors.live import LiveEmbedder
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 from tiny_networks import save_dual_model

@@ -14,13 +14,13 @@ from tiny_world import copy_store
 
 from leverplus.data.types import Pool
 from leverplus.learn.checkpoint import load_checkpoint
-from leverplus.learn.data import expected_accuracy
 from leverplus.learn.data.active import propose
 from leverplus.learn.policies.items import choose_demos
 from leverplus.run.recipe import find_recipe, load_recipe
 from leverplus.run.run import Run, load_run, open_run
 from leverplus.run.train import search_groups, train_run
 from leverplus_doctor.read import read_run
+from leverplus_lab import expected_accuracy
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,6 @@ from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item, ItemId, Score
 from leverplus.encode.base import Vectors
 from leverplus.errors import TrainingError
-from leverplus.learn.data import expected_accuracy
-from leverplus.learn.data.expected_accuracy import ExpectedAccuracy
 from leverplus.run.recipe import find_recipe, load_recipe
 from leverplus.run.run import load_run, open_run
 from leverplus.run.train import (
@@ -27,6 +25,8 @@ from leverplus.run.train import (
     search_groups,
     train_run,
 )
+from leverplus_lab import expected_accuracy
+from leverplus_lab.expected_accuracy import ExpectedAccuracy
 
 EXACT, VQA = AnswerRules("exact_match", "vqa"), AnswerRules("vqa_accuracy", "vqa")
 KINDS, WORDS = 4, ("lift", "elevator")
@@ -93,8 +93,6 @@ def test_the_chance_behind_the_labels_is_found() -> None:
     for number in range(KINDS):
         assert found[kind == number].mean() == pytest.approx(CHANCE[number], abs=0.08)
     assert np.mean((found - truth) ** 2) < 0.15 * np.mean((measured - truth) ** 2)
-    assert judge.likeliest(items[int(np.flatnonzero(kind == 0)[0])].id) == WORDS[0]
-    assert judge.likeliest(items[int(np.flatnonzero(kind == 3)[0])].id) == WORDS[1]
 
 
 @pytest.mark.slow
@@ -160,7 +158,7 @@ import numpy as np
 from leverplus.encode.base import Vectors
 from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.tasks.answers import AnswerRules
-from leverplus.learn.data import expected_accuracy
+from leverplus_lab import expected_accuracy
 from leverplus.data.types import Item, ItemId
 expected_accuracy.FEWEST_STEPS = expected_accuracy.EPOCHS = 4
 words = ("lift", "elevator", "hoist", "crane")

@@ -13,13 +13,13 @@ from torch import nn
 from leverplus import catalog
 from leverplus.learn.policies.base import Encoded, Features, Policy
 from leverplus.learn.policies.build import build_policy
-from leverplus.learn.policies.decoders import LOST, Refine, Slots
 from leverplus.learn.policies.heads import Head
 from leverplus.learn.policies.pointer import fuse_blocks, fused_size
 from leverplus.learn.policies.setterms import build_terms, chosen_rows
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus.learn.policies.states import build_state
 from leverplus.learn.policies.trunks import SHARED, CrossAttention, build_trunk
+from leverplus_lab.selectors.decoders import LOST, Refine, Slots
 
 HIDDEN, SIZE = 4, 5
 DIMS = {"image": 6, "text": 6, "answer": 3}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leverplus.data.types import Group, ItemId, Member, Pool, Score
-from leverplus.learn.data.mining import tier_of
+from leverplus.learn.data.plan import tier_of
 from leverplus.learn.maths import signal
 from leverplus_doctor import quality
 

@@ -37,7 +37,6 @@ from leverplus.learn.settings import (
 )
 from leverplus.learn.stages import (
     Listwise,
-    Pairwise,
     Progress,
     Rce,
     Sft,
@@ -46,6 +45,7 @@ from leverplus.learn.stages import (
     prefix_tables,
     sequence_nll,
 )
+from leverplus_lab.pairwise import Pairwise
 
 START = Progress(0, 0, 10)
 REWARDS = ([0.9, 0.1, 0.4, 0.4], [0.5, 0.5], [0.2, 0.8, 0.3])

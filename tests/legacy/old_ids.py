@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from leverplus.learn.policies.adapters import TARGETS
+from leverplus_lab.selectors.adapters import TARGETS
 
 
 class OldIds(nn.Module):

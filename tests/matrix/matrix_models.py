@@ -80,8 +80,8 @@ class Asked:
 def loaded_once() -> Iterator[Asked]:
     """Models are loaded once, the world and what labels teach are small while this holds, and prompts are counted."""
     from leverplus.encode.networks import SentenceEncoder
-    from leverplus.learn.data import expected_accuracy
     from leverplus.models.hf import backend as hf
+    from leverplus_lab import expected_accuracy
     from leverplus_lab.world import task as world
     from leverplus_lab.world.backend import WorldBackend
 

@@ -18,7 +18,6 @@ from leverplus.cli.main import main
 from leverplus.data.types import Item
 from leverplus.errors import LeverError, MissingFile, WrongUsage
 from leverplus.evaluate.record import record_of
-from leverplus.learn.data import expected_accuracy
 from leverplus.models.open import model_values
 from leverplus.run.fit import fit, fit_report
 from leverplus.run.forecast import DataSizes, forecast
@@ -32,6 +31,7 @@ from leverplus.run.plan import (
     divide,
 )
 from leverplus.run.recipe import load_recipe
+from leverplus_lab import expected_accuracy
 from leverplus_lab.world import task as world
 
 sys.path += [str(Path(__file__).parents[1] / "models")]

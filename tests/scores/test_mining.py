@@ -7,20 +7,17 @@ from itertools import permutations
 import pytest
 
 from leverplus.data.types import Group, Member, Pool, Reference, Score
-from leverplus.learn.data.mining import (
-    BALANCES,
-    Balance,
+from leverplus.learn.data.plan import BALANCES, Balance, keep_groups, tier_of
+from leverplus.scores.scorer import TRAINING
+from leverplus_lab.search.mining import (
     Lack,
     _ranked,
     flat_value,
-    keep_groups,
     lack_of,
     mine_flat,
     sequences_best_first,
     tie_breaker,
-    tier_of,
 )
-from leverplus.scores.scorer import TRAINING
 
 
 def group_of(*accuracies: float) -> Group:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from leverplus.errors import ScoringError
-from leverplus.learn.data.mining import flat_value
 from leverplus.learn.data.plan import find_groups
 from leverplus.scores.scorer import TRAINING
 from leverplus.scores.settings import ScoreSection
+from leverplus_lab.search.mining import flat_value
 
 MIXED = ScoreSection(search="mixed", random=3, retrieved=2, samples=2, selector_beams=2)
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from leverplus.data.types import Pool
-from leverplus.learn.data.drawn import from_policy, from_selector_beam
-from leverplus.learn.data.sources import (
+from leverplus.learn.policies.base import sequence_logprobs
+from leverplus_lab.search.drawn import from_policy, from_selector_beam
+from leverplus_lab.search.mixed import (
     MemberSource,
     from_chance,
     from_retrieval,
     mixed_members,
     similarity,
 )
-from leverplus.learn.policies.base import sequence_logprobs
 
 
 def all_pairs(pools) -> list[list[tuple[str, ...]]]:

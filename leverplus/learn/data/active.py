@@ -16,13 +16,13 @@ import torch
 
 from leverplus.data.rundir import read_json, write_json
 from leverplus.data.types import Demos, Group, Member, Pool
-from leverplus.learn.data.mining import keep_groups
+from leverplus.learn.data.plan import keep_groups
 from leverplus.learn.data.rows import Row
 from leverplus.learn.data.search import scored_groups
-from leverplus.learn.data.sources import source_seed
 from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.items import read_pools
 from leverplus.learn.policies.table import ItemTable
+from leverplus.learn.seeds import source_seed
 from leverplus.scores.scorer import Scorer
 from leverplus.scores.settings import ScoreSection
 

@@ -7,8 +7,9 @@ A sequence holds positions of the pool in prompt order, then optionally STOP, th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from torch.nn import functional as F
 
 from leverplus.errors import TrainingError
 from leverplus.learn.maths.divergences import masked_log_softmax
-from leverplus.learn.policies.adapters import Adapters, LiveEncoding
 from leverplus.learn.policies.settings import PolicyConfig
 
 # both negative, so that neither can be taken for a position of a pool
@@ -27,6 +27,18 @@ STOP = -2
 
 Memory = dict[str, Tensor]
 """What a policy remembers of earlier picks, by name; every tensor begins with the axes (B, G)."""
+
+
+class LiveEncoding(Protocol):
+    """An embedder that can be called during training: embeds items of a table with a selector's adapters."""
+
+    def encode(
+        self,
+        rows: Tensor,
+        fields: Sequence[str],
+        adapters: Any,
+    ) -> dict[str, Tensor]:
+        """One block (N, D) per field for the table's rows (N,)."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,8 @@ class Policy(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.dims = dict(dims)
-        self.adapters: Adapters | None = None
+        # what `catalog.ADAPTERS` names, for a selector that is trained with its embedder
+        self.adapters: Any = None
 
     @property
     def stops(self) -> bool:

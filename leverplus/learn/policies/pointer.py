@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leverplus.catalog import HEADS, load
+from leverplus.catalog import DECODERS, HEADS, load
 from leverplus.learn.policies.base import Encoded, Features, Memory, Policy, State
-from leverplus.learn.policies.decoders import Refine, Slots
 from leverplus.learn.policies.heads import Head
 from leverplus.learn.policies.setterms import SetTerm, build_terms, chosen_rows
 from leverplus.learn.policies.settings import PolicyConfig
@@ -72,8 +71,11 @@ class PointerPolicy(Policy):
         self.state = build_state(config.state, config.hidden)
         self.head: Head = load(HEADS, config.head, "head")(config, dims)
         self.terms = build_terms(config)
-        self.slots = Slots(config) if config.decoder == "slots" else None
-        self.refine = Refine(config) if config.decoder == "refine" else None
+        self.slots: Any = None
+        self.refine: Any = None
+        if config.decoder != "step":
+            made = load(DECODERS, config.decoder, "decoder")(config)
+            setattr(self, config.decoder, made)
         self.step_vectors: nn.Parameter | None = None
         if config.step_embedding:
             rows = config.max_shots + int(self.stops)  # STOP is a step too

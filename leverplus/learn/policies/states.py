@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leverplus.catalog import STATES, load
+
 
 class Forgetful(nn.Module):
     """No memory: the same query vector at every step; only used candidates are excluded."""
@@ -29,40 +31,11 @@ class ScalarGate(nn.Module):
         return F.normalize(gate * h + (1.0 - gate) * chosen, dim=-1)
 
 
-class VectorGate(nn.Module):
-    """h' = n(g h + (1 - g) v), g = sigmoid(W [h; v] + b), one gate for each feature."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(2 * hidden, hidden)
-        nn.init.xavier_uniform_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
-
-    def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(torch.cat([h, chosen], dim=-1)))  # (B, G, H)
-        return F.normalize(gate * h + (1.0 - gate) * chosen, dim=-1)
-
-
-class Recurrent(nn.Module):
-    """h' = n(GRU(v, h))."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(hidden, hidden)
-
-    def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        flat = self.cell(
-            chosen.flatten(0, 1), h.flatten(0, 1)
-        )  # (B G, H): a GRU cell knows one batch axis
-        return F.normalize(flat.reshape(h.shape), dim=-1)
-
-
 def build_state(name: str, hidden: int) -> nn.Module:
     """The state a config names."""
+    if name == "none":
+        return Forgetful()
     if name == "scalar_gate":
         return ScalarGate()
-    if name == "vector_gate":
-        return VectorGate(hidden)
-    if name == "gru":
-        return Recurrent(hidden)
-    return Forgetful()
+    made: nn.Module = load(STATES, name, "state")(hidden)
+    return made

@@ -15,8 +15,7 @@ from leverplus.errors import DataError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from leverplus.learn.policies.adapters import LiveEncoding
-    from leverplus.learn.policies.base import Features
+    from leverplus.learn.policies.base import Features, LiveEncoding
 
 Array = NDArray[np.float32]
 

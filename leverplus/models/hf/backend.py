@@ -15,11 +15,10 @@ from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
 from leverplus.errors import ScoringError
 from leverplus.models.base import Reply, Request
-from leverplus.models.hf.beams import Beams
 from leverplus.models.hf.language import Language
 from leverplus.models.hf.load import find_model, load_model
 from leverplus.models.hf.prompts import ModelPrompts
-from leverplus.models.hf.reader import PromptReading, Reader, tokens_that_fit
+from leverplus.models.hf.reader import Beams, PromptReading, Reader, tokens_that_fit
 from leverplus.models.hf.sight import Sight
 from leverplus.models.hf.tree import Codes, Prompt
 from leverplus.models.room import Room, too_long

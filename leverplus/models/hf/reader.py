@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leverplus import catalog
 from leverplus.errors import ScoringError
 from leverplus.models.hf.batch import (
     BatchRow,
@@ -24,7 +25,6 @@ from leverplus.models.hf.batch import (
     distances,
     visible,
 )
-from leverplus.models.hf.beams import Beams, beam_search
 from leverplus.models.hf.language import Language
 from leverplus.models.hf.pictures import out_of_memory
 from leverplus.models.hf.tree import Node, Prompt, grow
@@ -37,6 +37,14 @@ MOST_TOKENS = 1 << 17
 
 FEWEST_TOKENS = 1024
 """The smallest batch that is tried when the memory of the device is too small for more."""
+
+
+@dataclass(frozen=True)
+class Beams:
+    """How many beginnings are kept, and the exponent by which the length of an ending counts."""
+
+    count: int = 1
+    penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -297,7 +305,8 @@ class Reader:
             )
             return found.float().log_softmax(-1)
 
-        found = beam_search(
+        search = catalog.load(catalog.WRITING, "beams", "way of writing")
+        found = search(
             logits.float().log_softmax(-1),
             advance,
             job.beams,

@@ -10,10 +10,9 @@ import pytest
 import torch
 from tiny_hf import llama
 
-from leverplus.models.hf.beams import Beams
 from leverplus.models.hf.language import Language
 from leverplus.models.hf.load import load_model
-from leverplus.models.hf.reader import Reader
+from leverplus.models.hf.reader import Beams, Reader
 from leverplus.models.hf.tree import Prompt
 from leverplus.models.settings import ModelSection
 

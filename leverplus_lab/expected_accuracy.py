@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from leverplus.arms.corpus import picture_name
+from leverplus.data.metrics import MATCHING
 from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item, ItemId, Score
 from leverplus.encode.base import Vectors
@@ -89,6 +90,15 @@ class ExpectedAccuracy:
             self.predictors.append(_fit(self.inputs[seen], labels, own_seed, told))
         self._last: tuple[ItemId | None, Tensor] = (None, torch.empty(0))
 
+    @staticmethod
+    def require(metric: str) -> None:
+        """Refuse a task whose metric does not allow an estimate, before anything is asked."""
+        if metric not in MATCHING:
+            raise TrainingError(
+                f'reward "expected_accuracy" needs a metric by which an answer that nobody gave scores nothing '
+                f"({', '.join(MATCHING)}), and the task has {metric}; {INSTEAD}"
+            )
+
     def __call__(self, score: Score) -> float:
         """The expected accuracy of a score's answer; what was measured where no other question was answered so."""
         if score.query not in self.places:
@@ -97,12 +107,6 @@ class ExpectedAccuracy:
         if column is None:
             return score.accuracy
         return float(self._expected(score.query)[column])
-
-    def likeliest(self, query: ItemId) -> str:
-        """The answer with the highest expected accuracy for a training question."""
-        return tuple(self._predictor(query).columns)[
-            int(self._expected(query).argmax())
-        ]
 
     def _predictor(self, query: ItemId) -> Predictor:
         return self.predictors[int(self.folds[self.places[query]])]

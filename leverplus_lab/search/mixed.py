@@ -8,18 +8,23 @@ by how many sequences each was asked for: an importance weight against it is bou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leverplus.data.types import Demos, ItemId, Member, Pool
+from leverplus.data.types import Demos, Group, Member, Pool
+from leverplus.errors import ScoringError
+from leverplus.learn.data.search import scored_groups
+from leverplus.learn.seeds import source_seed
+from leverplus.scores.scorer import Prompt, Scorer
+from leverplus.scores.settings import ScoreSection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from leverplus.learn.policies.base import Policy
     from leverplus.learn.policies.table import ItemTable
 
 Lists = Sequence[Sequence[Demos]]
@@ -37,12 +42,6 @@ class MemberSource:
     lists: Lists
     count: int
     density: Density | None = None
-
-
-def source_seed(seed: int, source: str, query: ItemId) -> int:
-    """A seed for one query of one source; the batch a query sits in does not change its draws."""
-    digest = blake2b(f"{seed}/{source}/{query}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1  # below 2^63, which every generator takes
 
 
 def from_chance(
@@ -137,4 +136,101 @@ def _mixture(
             terms = [weight + table[row][column] for weight, table in tables]
             densities[demos] = float(np.logaddexp.reduce(terms))
         found.append(densities)
+    return found
+
+
+def mixed_groups(
+    scorer: Scorer,
+    pools: Sequence[Pool],
+    section: ScoreSection,
+    *,
+    seed: int,
+    table: ItemTable | None,
+    policy: Policy | None,
+) -> list[Group]:
+    """Groups of sequences from several sources, the bare query and, if asked, every prefix of a sequence."""
+    members = mixed_members(
+        pools, list_sources(pools, section, seed=seed, table=table, policy=policy)
+    )
+    whole = []
+    for pool, own in zip(pools, members, strict=True):
+        prompts: list[Prompt] = [(pool.query, member.demos) for member in own]
+        known = {member.demos for member in own}
+        wanted = prefixes_of(prompts) if section.prefixes else [(pool.query, ())]
+        whole.append(
+            (
+                *(Member(demos, "prefix") for _, demos in wanted if demos not in known),
+                *own,
+            )
+        )
+    return scored_groups(scorer, pools, whole, "mixed sources")
+
+
+def prefixes_of(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Every leading run of every prompt's demonstrations, the bare query and the prompt itself included, each once."""
+    runs = (
+        (query, demos[:length])
+        for query, demos in prompts
+        for length in range(len(demos) + 1)
+    )
+    return list(dict.fromkeys(runs))
+
+
+def list_sources(
+    pools: Sequence[Pool],
+    section: ScoreSection,
+    *,
+    seed: int,
+    table: ItemTable | None,
+    policy: Policy | None,
+) -> list[MemberSource]:
+    """The sources of a section in order of precedence: retrieval, the selector, chance."""
+    shots, found = section.shots, []
+    if section.retrieved:
+        if table is None:
+            raise ScoringError(
+                "score.retrieved needs vectors of the items; embed them first, or set it to 0"
+            )
+        found.append(from_retrieval(pools, table, shots, section.retrieved))
+    if section.draws_from_selector:
+        if policy is None or table is None:
+            raise ScoringError(
+                "score.samples and score.selector_beams draw from a selector, and none is trained yet; set them to 0, "
+                "or search with beam first"
+            )
+        found += _selector_sources(policy, table, pools, section, seed)
+    if section.random:
+        found.append(from_chance(pools, shots, section.random, seed))
+    if not found:
+        raise ScoringError(
+            "score.search = 'mixed' without any source; set score.random or score.retrieved above 0"
+        )
+    return found
+
+
+def _selector_sources(
+    policy: Policy,
+    table: ItemTable,
+    pools: Sequence[Pool],
+    section: ScoreSection,
+    seed: int,
+) -> list[MemberSource]:
+    from leverplus_lab.search.drawn import from_policy, from_selector_beam
+
+    shots, found = section.shots, []
+    if section.selector_beams:
+        count = section.selector_beams
+        found.append(from_selector_beam(policy, table, pools, shots, count))
+    if section.samples:
+        for heat in section.temperatures:
+            drawn = from_policy(
+                policy,
+                table,
+                pools,
+                shots,
+                section.samples,
+                temperature=heat,
+                seed=seed,
+            )
+            found.append(drawn)
     return found

@@ -15,7 +15,7 @@ from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
 from leverplus.encode.base import content_key
 from leverplus.encode.cached import CachedEmbedder, pictures_of
-from leverplus.learn.policies.adapters import Adapters
+from leverplus_lab.selectors.adapters import Adapters
 
 Pieces = dict[bytes, Tensor]
 """Unit vectors (D,) of texts or pictures by their content key."""

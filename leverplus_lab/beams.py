@@ -14,16 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leverplus.models.hf.reader import Beams
+
 Advance = Callable[[Sequence[int], Sequence[int], Sequence[int], int], Tensor]
 """(rows of the step before, a token after each, the prompt of each, tokens written before) -> log-probabilities."""
-
-
-@dataclass(frozen=True)
-class Beams:
-    """How many beginnings are kept, and the exponent by which the length of an ending counts."""
-
-    count: int = 1
-    penalty: float = 1.0
 
 
 @dataclass

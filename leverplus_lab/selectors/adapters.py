@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -165,18 +165,6 @@ class Adapters(nn.Module):
         low = F.linear(x, self.down[key].to(x.device, x.dtype))  # (..., rank)
         change = F.linear(low, self.up[key].to(x.device, x.dtype))  # (..., out)
         return output + self.alpha / self.rank * change
-
-
-class LiveEncoding(Protocol):
-    """An embedder that can be called during training: embeds items of a table with the adapters as they are now."""
-
-    def encode(
-        self,
-        rows: Tensor,
-        fields: Sequence[str],
-        adapters: Adapters,
-    ) -> dict[str, Tensor]:
-        """One block (N, D) per field for the table's rows (N,)."""
 
 
 def _shape(part: nn.Module | None) -> tuple[int, int] | None:

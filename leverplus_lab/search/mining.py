@@ -1,4 +1,4 @@
-"""Groups a stage can learn from: flat groups get more measurements, lopsided ones are left out, easy ones come first.
+"""More measurements for flat groups.
 
 A group is flat when all its sequences score the same. Mining tries sequences that its own measurements make likely
 to differ, and measures them on that query: no label is ever taken over from another query or made up.
@@ -6,7 +6,7 @@ to differ, and measures them on that query: no label is ever taken over from ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 
@@ -151,46 +151,3 @@ def sequences_best_first(ranked: Sequence[ItemId], shots: int) -> Iterator[Demos
         for demos in permutations(reversed(ranked[:size]), shots):
             if newest in demos:
                 yield demos
-
-
-@dataclass(frozen=True)
-class Balance:
-    """How mixed a group must be: positives (accuracy above 0) and negatives, their share, distinct accuracies."""
-
-    positives: int = 0
-    negatives: int = 0
-    largest_share: float = 1.0
-    distinct: int = 1
-
-    def holds(self, group: Group) -> bool:
-        values = [score.accuracy for score in group.scores if score.demos]
-        right = sum(map(signal.is_right, values))
-        return (
-            right >= self.positives
-            and len(values) - right >= self.negatives
-            and right <= self.largest_share * len(values)
-            and len(set(values)) >= self.distinct
-        )
-
-
-BALANCES: Mapping[str, Balance] = {
-    "all": Balance(distinct=0),
-    "mixed": Balance(positives=1, negatives=1),
-    "strict": Balance(positives=2, negatives=3, largest_share=0.6),
-    "few_positives": Balance(positives=1, negatives=3, largest_share=0.45),
-    "diverse": Balance(distinct=2),
-}
-"""The filters a recipe may name in `score.keep`."""
-
-
-def tier_of(group: Group) -> str:
-    """The tier of a group; sequences without demonstrations do not count."""
-    return signal.tier([score.accuracy for score in group.scores if score.demos])
-
-
-def keep_groups(
-    groups: Sequence[Group], balance: str, tiers: Sequence[str]
-) -> list[Group]:
-    """The groups that are balanced as asked and lie in one of the tiers, in their order."""
-    rule = BALANCES[balance]
-    return [group for group in groups if rule.holds(group) and tier_of(group) in tiers]

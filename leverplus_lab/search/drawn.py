@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from leverplus.data.types import Demos, Pool
-from leverplus.learn.data.sources import Density, Lists, MemberSource, source_seed
 from leverplus.learn.policies.base import PAD, Policy, sequence_logprobs
 from leverplus.learn.policies.decode import beam, sample
 from leverplus.learn.policies.items import demos_at, read_pools
 from leverplus.learn.policies.table import ItemTable
+from leverplus.learn.seeds import source_seed
+from leverplus_lab.search.mixed import Density, Lists, MemberSource
 
 
 def from_policy(

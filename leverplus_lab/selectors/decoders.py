@@ -1,4 +1,4 @@
-"""Decoders other than step by step: parallel slots, and re-scoring of the best few."""
+"""Decoders of the earlier code's v4-8 and v4-9: parallel slots, and re-scoring of the best few."""
 
 from __future__ import annotations
 

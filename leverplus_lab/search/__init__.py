@@ -1,0 +1,1 @@
+"""Ways of the earlier code to find groups to learn from: lists from several sources, and more lists for flat groups."""
