@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leverplus.run.recipe import gallery_names
+from leverplus.run.recipe import recipe_names
 from leverplus.run.sweep import Workshop
 from leverplus_lab.gallery import QUICK, SMALL, case, run_case
 
@@ -48,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     names = [f"gallery/{name}" for name in args.names] or [
         *HEALTHY,
-        *(n for n in gallery_names() if n not in HEALTHY),
+        *(n for n in recipe_names("gallery") if n not in HEALTHY),
     ]
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.out or Path(temporary)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leverplus import catalog
 from leverplus.errors import LeverError
-from leverplus.run.recipe import Recipe, find_recipe, gallery_names, load_recipe
+from leverplus.run.recipe import Recipe, find_recipe, load_recipe, recipe_names
 from leverplus.run.sweep import Workshop
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CaseOutcome:
 
 def cases(overrides: Sequence[str] = ()) -> list[GalleryCase]:
     """Every recipe of the gallery."""
-    return [case(name, overrides) for name in gallery_names()]
+    return [case(name, overrides) for name in recipe_names("gallery")]
 
 
 def case(

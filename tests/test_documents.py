@@ -14,16 +14,16 @@ from leverplus import catalog
 from leverplus.cli.main import parse
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus.learn.settings import SECTIONS
-from leverplus.run.recipe import PLAIN, documents_names, load_recipe
+from leverplus.run.recipe import PLAIN, load_recipe, recipe_names
 
 ROOT = Path(__file__).parent.parent
 PAGES = load_benchmark("write_documents")
 ROWS = PAGES.read_rows()
 RUN = {
-    *documents_names(),
+    *recipe_names("documents"),
     *(
         name.removeprefix("documents/").removesuffix("_documents")
-        for name in documents_names()
+        for name in recipe_names("documents")
     ),
 }
 TABLES = {
@@ -91,7 +91,7 @@ def test_every_link_of_a_row_leads_somewhere(row: Any) -> None:
         assert (ROOT / row.tried).is_file(), row.tried
 
 
-@pytest.mark.parametrize("name", documents_names())
+@pytest.mark.parametrize("name", recipe_names("documents"))
 def test_a_plan_in_the_form_of_the_documents_keeps_its_last_epoch(name: str) -> None:
     recipe = load_recipe(name)
     mended = load_recipe(name.removeprefix("documents/").removesuffix("_documents"))
@@ -112,4 +112,6 @@ def test_a_plan_in_the_form_of_the_documents_keeps_its_last_epoch(name: str) -> 
 def test_every_plan_has_both_forms() -> None:
     from leverplus_lab.plans import PLANS
 
-    assert {f"documents/{name}_documents" for name in PLANS} == set(documents_names())
+    assert {f"documents/{name}_documents" for name in PLANS} == set(
+        recipe_names("documents")
+    )

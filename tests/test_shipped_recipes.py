@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from leverplus.cli.main import main
-from leverplus.run.recipe import documents_names, gallery_names, recipe_names
+from leverplus.run.recipe import recipe_names
 
 sys.path.append(str(Path(__file__).parent / "models"))
 sys.path.append(str(Path(__file__).parent / "encode"))
@@ -69,14 +69,14 @@ def run(name: str, folder: Path, *settings: str) -> dict[str, Any]:
 def test_every_recipe_has_a_test() -> None:
     plans = {
         name.removeprefix("documents/").removesuffix("_documents")
-        for name in documents_names()
+        for name in recipe_names("documents")
     }
     here = {*BEST, "own_pictures", "okvqa_table", "mtop_table"}
     here.add("fit")  # every fit of tests/run/test_fit.py extends it
     assert set(recipe_names()) == plans | here | set(ELSEWHERE)
     for name, file in ELSEWHERE.items():
         assert f'"{name}"' in (TESTS / file).read_text(), f"{file} does not run {name}"
-    assert gallery_names()
+    assert recipe_names("gallery")
 
 
 @pytest.mark.slow

@@ -16,14 +16,7 @@ from leverplus.data.settings import show_value
 from leverplus.errors import RecipeError, WrongUsage
 from leverplus.evaluate.record import EvaluationRecord
 from leverplus.run.forecast import as_json, forecast, forecast_line, line
-from leverplus.run.recipe import (
-    Recipe,
-    documents_names,
-    find_recipe,
-    gallery_names,
-    load_recipe,
-    recipe_names,
-)
+from leverplus.run.recipe import Recipe, every_recipe, find_recipe, load_recipe
 from leverplus.run.rules import idle_given, missing_here
 from leverplus.run.run import open_run
 from leverplus.scores.store import default_store_path
@@ -128,9 +121,8 @@ def recipes(name: str = "", *, all_: bool = False) -> Outcome:
     if name:
         text = find_recipe(name).read_text(encoding="utf-8")
         return Outcome(tomllib.loads(text), [text.rstrip("\n")])
-    known = recipe_names()
-    every = [*known, *documents_names(), *gallery_names()]
-    names = every if all_ else [name for name in USUAL if name in known]
+    every = every_recipe()
+    names = every if all_ else [name for name in USUAL if name in every]
     texts = {}
     width = max(map(len, names))
     lines = []

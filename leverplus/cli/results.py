@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -381,49 +380,39 @@ def diff(first: str, second: str) -> Outcome:
     B: what to compare it with, of the same kind
     """
     value: dict[str, Any] = {}
-    lines: list[str] = []
+    shown: list[str | Table] = []
     mine, other = _recipe_of(first), _recipe_of(second)
     if mine is not None and other is not None:
         rows = differing_settings(mine, other)
         value["settings"] = rows
-        differ = "setting differs" if len(rows) == 1 else "settings differ"
-        end = ":" if rows else "."
-        lines.append(f"{len(rows)} {differ} between {first} and {second}{end}")
+        shown.append(f"{len(rows)} settings differ between {first} and {second}.")
         for row in rows:
-            texts = [
-                "-" if side is None else json.dumps(side)
-                for side in (row["first"], row["second"])
-            ]
-            lines.append(f"  {row['key']:<32} {texts[0]}  ->  {texts[1]}")
+            shown.append(f"  {row['key']:<32} {row['first']}  ->  {row['second']}")
     weights, others = _policy_of(Path(first)), _policy_of(Path(second))
     if weights is not None and others is not None:
         from leverplus.learn.distance import weight_distances
 
+        found = {}
         try:
             found = weight_distances(weights, others)
-        except CheckpointError:
+        except CheckpointError as error:
             if not value:
                 raise
-            value["weights"] = None
-            lines.append(
-                "The selectors have other shapes, so their weights cannot be subtracted."
-            )
-        else:
-            value["weights"] = {part: own.as_json() for part, own in found.items()}
-            lines.append(f"Weights of {second} less those of {first}:")
-            lines.append(
-                f"  {'part':<14} {'weights':>10}  {'|b - a| / |a|':>14}  {'mean |change|':>14}  {'largest':>10}"
-            )
-            for part, own in found.items():
-                lines.append(
-                    f"  {part:<14} {own.weights:>10,}  {own.relative:>14.5g}  {own.mean:>14.5g}  {own.largest:>10.4g}"
-                )
+            shown.append(str(error))
+        value["weights"] = {part: own.as_json() for part, own in found.items()}
+        cells = []
+        for part, own in found.items():
+            numbers = (own.relative, own.mean, own.largest)
+            row_texts = [f"{number:.5g}" for number in numbers]
+            cells.append([part, f"{own.weights:,}", *row_texts])
+        header = ("part", "weights", "|b - a| / |a|", "mean |change|", "largest")
+        shown.append(Table(f"{second} less {first}", header, cells))
     if not value:
         raise WrongUsage(
             f"{first} and {second}: name two runs or recipes, or two checkpoints, such as "
             "`lever diff runs/a/checkpoints/rce runs/a/checkpoints/grpo`"
         )
-    return Outcome(value, lines)
+    return Outcome(value, shown)
 
 
 def differing_settings(first: Recipe, second: Recipe) -> list[dict[str, Any]]:
@@ -460,10 +449,11 @@ def _policy_of(path: Path) -> Policy | None:
     from leverplus.learn.checkpoint import load_checkpoint
 
     if path.is_file() and path.suffix in (".pt", ".ckpt"):
-        policy: Policy = catalog.load(catalog.LEGACY, "checkpoint", "reader")(
-            path
-        ).policy
+        read = catalog.load(catalog.LEGACY, "checkpoint", "reader")
+        policy: Policy = read(path).policy
         return policy
     if (path / rundir.RESOLVED).is_file():
         path = path / rundir.CHECKPOINTS / list(load_run(path).recipe.stages)[-1]
-    return load_checkpoint(path)[0] if (path / rundir.WEIGHTS).is_file() else None
+    if not (path / rundir.WEIGHTS).is_file():
+        return None
+    return load_checkpoint(path)[0]

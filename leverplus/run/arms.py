@@ -17,7 +17,7 @@ from leverplus.arms.corpus import Queries, picture_groups
 from leverplus.arms.effects import MeasuredTable, Ranking, fit_ranking
 from leverplus.arms.labels import Labels, learn_labels
 from leverplus.arms.settings import RECORDED
-from leverplus.arms.similarity import Floats, rows
+from leverplus.arms.similarity import rows
 from leverplus.arms.spec import arms_of, open_arm
 from leverplus.arms.training import Training
 from leverplus.data import rundir
@@ -25,7 +25,7 @@ from leverplus.data.rundir import read_json, staged_folder
 from leverplus.data.types import Demos, ItemId, Score
 from leverplus.errors import DataError, LeverError
 from leverplus.evaluate.names import remember_arm
-from leverplus.run.pilot import fixed_lists, pilot_items
+from leverplus.run.pilot import pilot_items, pilot_of
 from leverplus.run.run import POOL_SEED, Run
 from leverplus.run.train import asking_plan, trained_policy
 from leverplus.scores.scorer import TRAINING, Prompt
@@ -64,18 +64,75 @@ class RunTraining(Training):
         return self._policy
 
     @cached_property
-    def labels(self) -> Labels | None:
-        return label_model(self.run)
+    def measured(self) -> list[Score]:
+        return measured_scores(self.run)
 
     @cached_property
-    def _effects(self) -> Ranking:
-        return measured_ranking(self.run, self.labels, self.text_share)
+    def labels(self) -> Labels | None:
+        first = dict.fromkeys(score.query for score in self.measured)
+        return learn_labels(self.corpus, list(first))
 
     def effects(self) -> Ranking:
         return self._effects
 
+    @cached_property
+    def _effects(self) -> Ranking:
+        try:
+            return fit_ranking(self._table())
+        except DataError as error:
+            raise ArmUnavailable(str(error)) from error
+
     def fixed_lists(self) -> Mapping[int, Demos]:
-        return fixed_lists(self.run)
+        found = {}
+        if self.run.recipe.score.pilot:
+            for shots, own in pilot_of(self.run)["fixed"].items():
+                found[int(shots)] = tuple(map(ItemId, own["demos"]))
+        return found
+
+    def _table(self) -> MeasuredTable:
+        """What was measured as a table, a row for each query."""
+        places = {item.id: place for place, item in enumerate(self.items)}
+        by_query: dict[int, list[Score]] = {}
+        for score in self.measured:
+            # a planted mistake may have asked for questions of another split
+            if score.query in places:
+                by_query.setdefault(places[score.query], []).append(score)
+        width = max(map(len, by_query.values()), default=0)
+        candidates = np.zeros((len(by_query), width), np.int64)
+        used = np.zeros(candidates.shape, np.bool_)
+        accuracy, probability = np.zeros(candidates.shape), np.zeros(candidates.shape)
+        weighed = all(score.weighed for score in self.measured)
+        for row, own in enumerate(by_query.values()):
+            for column, score in enumerate(own):
+                candidates[row, column] = places[score.demos[0]]
+                used[row, column] = True
+                accuracy[row, column] = score.accuracy
+                if weighed:
+                    probability[row, column] = score.gt_prob
+        corpus, asked_rows = self.corpus, list(by_query)
+        items = [self.items[row] for row in asked_rows]
+        asked = Queries(items, rows(self.vectors, asked_rows))
+        expected = None
+        if self.labels is not None:
+            found = self.labels.expected(asked, corpus)
+            expected = self.labels.of_rows(found, corpus, candidates)
+        near = {}
+        for name in corpus.compared_fields:
+            lines = []
+            for row, shown in enumerate(candidates):
+                lines.append(corpus.near(asked[row : row + 1], name, shown)[0])
+            near[name] = np.array(lines)
+        return MeasuredTable(
+            candidates,
+            used,
+            accuracy,
+            probability if weighed else None,
+            near,
+            fields={"text": self.text_share, "image": 1.0 - self.text_share},
+            expected=expected,
+            groups=picture_groups(items),
+            demonstrations=len(self.items),
+        )
 
 
 def fitted_arms(
@@ -165,20 +222,6 @@ def kept_arm(run: Run, spec: str) -> tuple[Arm, bool]:
 # -- what training measured
 
 
-def label_model(run: Run) -> Labels | None:
-    """What labels predict; None where answers that nobody gave are scored too, of which labels say nothing."""
-    first = list(dict.fromkeys(score.query for score in measured_scores(run)))
-    return learn_labels(run.corpus, first)
-
-
-def measured_ranking(run: Run, labels: Labels | None, text_share: float) -> Ranking:
-    """The ranking by labels, similarity and measured effects; ArmUnavailable where too little was measured."""
-    try:
-        return fit_ranking(_table(run, measured_scores(run), labels, text_share))
-    except DataError as error:
-        raise ArmUnavailable(str(error)) from error
-
-
 def measured_scores(run: Run) -> list[Score]:
     """Every answer with one demonstration that training asked for, from the store."""
     if run.recipe.score.groups:
@@ -211,50 +254,3 @@ def _one_shot_prompts(run: Run) -> list[Prompt]:
         asked, demos = pilot_items(run)
         found += [(query.id, (demo.id,)) for query in asked for demo in demos]
     return list(dict.fromkeys(found))
-
-
-def _table(
-    run: Run, scores: Sequence[Score], labels: Labels | None, text_share: float
-) -> MeasuredTable:
-    """The answers as a table, a row for each query."""
-    places = {item.id: place for place, item in enumerate(run.demonstrations)}
-    by_query: dict[ItemId, list[Score]] = {}
-    for score in scores:
-        if (
-            score.query in places
-        ):  # a planted mistake may have asked for questions of another split
-            by_query.setdefault(score.query, []).append(score)
-    width = max((len(own) for own in by_query.values()), default=0)
-    candidates = np.zeros((len(by_query), width), np.int64)
-    used = np.zeros(candidates.shape, np.bool_)
-    accuracy, probability = np.zeros(candidates.shape), np.zeros(candidates.shape)
-    weighed = all(score.weighed for score in scores)
-    for row, own in enumerate(by_query.values()):
-        candidates[row, : len(own)] = [places[score.demos[0]] for score in own]
-        used[row, : len(own)] = True
-        accuracy[row, : len(own)] = [score.accuracy for score in own]
-        if weighed:
-            probability[row, : len(own)] = [score.gt_prob for score in own]
-    items = [run.task.item(query) for query in by_query]
-    vectors = rows(run.demonstration_vectors, [places[query] for query in by_query])
-    asked = Queries(items, vectors)
-    expected = None
-    if labels is not None:
-        found = labels.expected(asked, run.corpus)
-        expected = labels.of_rows(found, run.corpus, candidates)
-    near: dict[str, list[Floats]] = {}
-    for name in run.corpus.compared_fields:
-        near[name] = []
-        for row, shown in enumerate(candidates):
-            near[name].append(run.corpus.near(asked[row : row + 1], name, shown)[0])
-    return MeasuredTable(
-        candidates=candidates,
-        used=used,
-        accuracy=accuracy,
-        probability=probability if weighed else None,
-        near={name: np.array(own) for name, own in near.items()},
-        fields={"text": text_share, "image": 1.0 - text_share},
-        expected=expected,
-        groups=picture_groups(items),
-        demonstrations=len(run.demonstrations),
-    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from leverplus.data import rundir
 from leverplus.data.rundir import read_json, write_json
-from leverplus.data.types import Demos, Item, ItemId
+from leverplus.data.types import Demos, Item
 from leverplus.errors import DataError
 from leverplus.evaluate.stats.bootstrap import mean_interval
 from leverplus.run.run import Run
@@ -23,15 +23,6 @@ from leverplus.scores.scorer import TRAINING
 Floats = NDArray[np.float64]
 SMALLEST_GAIN = 0.005
 """Gains that cannot exceed half a point are not worth training for."""
-
-
-def fixed_lists(run: Run) -> dict[int, Demos]:
-    """The list that everybody is shown, by its length; empty where the recipe asks for no pilot."""
-    found = {}
-    if run.recipe.score.pilot:
-        for shots, own in pilot_of(run)["fixed"].items():
-            found[int(shots)] = tuple(map(ItemId, own["demos"]))
-    return found
 
 
 def pilot_of(run: Run) -> dict[str, Any]:
@@ -47,8 +38,6 @@ def pilot_of(run: Run) -> dict[str, Any]:
 
 
 def _make_pilot(run: Run) -> dict[str, Any]:
-    if run.recipe.stages:
-        run.training_queries()  # a budget that pays for no training is refused before the pilot is paid for
     queries, demos = pilot_items(run)
     calls = 0
 

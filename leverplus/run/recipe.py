@@ -16,6 +16,7 @@ from leverplus.data.parsing import parse_toml
 from leverplus.data.settings import (
     hashed_settings,
     known_mistakes_in,
+    nearest,
     outside_parts,
     plain_settings,
     read_section,
@@ -126,22 +127,18 @@ class Recipe:
 
 
 def recipe_names(family: str = "") -> list[str]:
-    """The recipes that ship; of the lab's families "gallery" and "documents" with that name in front."""
+    """The recipes that ship; of the lab's families `gallery` (known mistakes) and `documents` as `gallery/NAME`."""
     names = []
     for folder in FOLDERS:
         for path in (folder / family).glob("*.toml"):
-            names.append(f"{family}/{path.stem}" if family else path.stem)
+            names.append(str(Path(family, path.stem)))
     return sorted(names)
 
 
-def gallery_names() -> list[str]:
-    """The recipes of the gallery of known mistakes, as `gallery/NAME`."""
-    return recipe_names("gallery")
-
-
-def documents_names() -> list[str]:
-    """The plans in the form of the documents that they come from, as `documents/NAME`."""
-    return recipe_names("documents")
+def every_recipe() -> list[str]:
+    """All recipes that ship, those of the lab's families last."""
+    families = "", "documents", "gallery"
+    return [name for family in families for name in recipe_names(family)]
 
 
 def find_recipe(name: str) -> Path:
@@ -161,8 +158,7 @@ def find_recipe(name: str) -> Path:
             f"{name} is no recipe, whose name ends in .toml; if these are your data, type "
             f"`lever fit {name} --model MODEL`, or `lever run own_labels --set task.file={name}`"
         )
-    known = [*recipe_names(), *gallery_names(), *documents_names()]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, every_recipe(), n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     raise UnknownName(
         f"there is no recipe called '{name}'; {hint}`lever recipes` lists those that ship, and a file of your own is "
@@ -252,10 +248,7 @@ def build_recipe(
     known = [*SECTIONS, *TEXTS]
     for key, value in values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"known: {', '.join(known)}"
-            if near:
-                hint = f"did you mean [{near[0]}]?"
+            hint = nearest(key, dict.fromkeys(known))
             problems.append(f"{key}: there is no such section; {hint}")
         elif key in TEXTS and not isinstance(value, str):
             problems.append(f"{key}: must be a text")

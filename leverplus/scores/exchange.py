@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from leverplus.errors import DataError, StoreError
 from leverplus.scores.keys import KEY_SIZE, Context
-from leverplus.scores.parquet import ProvenReader, ProvenWriter
+from leverplus.scores.parquet import ProvenReader, write_proven
 from leverplus.scores.records import (
     StoredRow,
     decode,
@@ -248,12 +248,14 @@ def export_parquet(
     Row groups are written as they are read, so memory stays small. The file appears under its name when it is whole.
     """
     chosen = store.contexts() if contexts is None else contexts
-    with ProvenWriter(Path(path), _columns(), _CARD) as writer:
+    card = {context.digest.hex(): context.canonical for context in chosen}
+
+    def groups() -> Iterator[list[Any]]:
         for context in chosen:
             for batch in _batches(store.rows(context), GROUP_ROWS):
-                writer.write([_export_row(context, row) for row in batch])
-        writer.seal({context.digest.hex(): context.canonical for context in chosen})
-    return writer.rows
+                yield [_export_row(context, row) for row in batch]
+
+    return write_proven(Path(path), _columns(), groups(), _CARD, lambda _: card)
 
 
 def _export_row(context: Context, row: StoredRow) -> tuple[Any, ...]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,70 +30,38 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 """Odd: its odd multiples modulo 2^64 are all different, and lose nothing."""
 
 
-class ProvenWriter:
-    """Writes a Parquet file row by row; it is there whole when the `with` block ends well, and not at all otherwise."""
+def write_proven(
+    path: Path,
+    columns: Mapping[str, pa.DataType],
+    groups: Iterable[Sequence[Sequence[Any]]],
+    card_key: bytes,
+    make_card: Callable[[int], Mapping[str, Any]],
+    **options: Any,
+) -> int:
+    """Write groups of rows, each row in the order of the columns, and the card of so many; returns how many.
 
-    def __init__(
-        self,
-        path: Path,
-        columns: Mapping[str, pa.DataType],
-        card_key: bytes,
-        **options: Any,
-    ) -> None:
-        require_packages(f"writing {path}", "pyarrow")
-        import pyarrow as pa
+    The file is there whole, or not at all.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-        self.path, self.card_key, self.options = Path(path), card_key, options
-        self.schema = pa.schema(list(columns.items()))
-        self.rows = 0
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        with ExitStack() as opening:
-            part = opening.enter_context(write_atomically(self.path))
-            part.parent.mkdir(parents=True, exist_ok=True)
-            writer = pq.ParquetWriter(
-                part,
-                self.schema.append(pa.field(CHECKSUM, pa.uint16())),
-                compression="zstd",
-                write_page_checksum=True,
-                **self.options,
-            )
-            self._writer = opening.enter_context(writer)
-            self._open = opening.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._open.__exit__(kind, error, at)
-
-    def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Write rows as one row group; each has its values in the order of the columns."""
-        import pyarrow as pa
-
-        if not rows:
-            return
-        columns = zip(self.schema, zip(*rows, strict=True), strict=True)
-        arrays = [pa.array(values, field.type) for field, values in columns]
-        batch = pa.record_batch(arrays, schema=self.schema)
-        self._writer.write_batch(
-            batch.append_column(CHECKSUM, pa.array(row_checksums(batch)))
-        )
-        self.rows += len(rows)
-
-    def seal(self, card: Mapping[str, Any]) -> None:
-        """Add the card and its seal; without them a reader refuses the file."""
-        text = json.dumps(card, sort_keys=True).encode()
-        self._writer.add_key_value_metadata(
-            {self.card_key: text, _SEAL: _seal(text, self.rows)}
-        )
+    schema, count = pa.schema(list(columns.items())), 0
+    proven = schema.append(pa.field(CHECKSUM, pa.uint16()))
+    options |= {"compression": "zstd", "write_page_checksum": True}
+    with write_atomically(path) as part:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(part, proven, **options) as writer:
+            for rows in groups:
+                arrays = []
+                for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+                    arrays.append(pa.array(values, field.type))
+                batch = pa.record_batch(arrays, schema=schema)
+                checksums = pa.array(row_checksums(batch))
+                writer.write_batch(batch.append_column(CHECKSUM, checksums))
+                count += len(rows)
+            card = json.dumps(make_card(count), sort_keys=True).encode()
+            writer.add_key_value_metadata({card_key: card, _SEAL: _seal(card, count)})
+    return count
 
 
 class ProvenReader:

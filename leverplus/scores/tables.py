@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from leverplus.errors import DataError, ScoringError, require_packages
 from leverplus.models.base import Reply, Request
 from leverplus.models.settings import ModelSection
 from leverplus.scores.keys import item_digest
-from leverplus.scores.parquet import ProvenReader, ProvenWriter
+from leverplus.scores.parquet import ProvenReader, write_proven
 from leverplus.scores.scorer import TRAINING, Scorer
 
 CARD = b"leverplus.card"  # key of the card in the metadata of the Parquet file
@@ -75,53 +76,55 @@ def _columns(*, full: bool, labels: bool) -> dict[str, Any]:
     return columns | ({"label_logprobs": pa.list_(number)} if labels else {})
 
 
-class TableWriter(ProvenWriter):
-    """Writes a table row by row; it is there whole when the `with` block ends well, and not at all otherwise."""
+def write_table(
+    path: Path,
+    rows: Iterable[TableRow],
+    task: Task,
+    facts: Mapping[str, Any],
+    *,
+    labels: tuple[str, ...] = (),
+    full: bool = False,
+) -> dict[str, Any]:
+    """Write a table and its card, which is returned; the file is there whole, or not at all."""
+    require_packages(f"writing {path}", "pyarrow")
+    columns = _columns(full=full, labels=bool(labels))
+    queries: set[ItemId] = set()
+    items: set[ItemId] = set()
+    card: dict[str, Any] = {}
 
-    def __init__(
-        self, path: Path, *, labels: tuple[str, ...] = (), full: bool = False
-    ) -> None:
-        require_packages(f"writing {path}", "pyarrow")
-        super().__init__(
-            path,
-            _columns(full=full, labels=bool(labels)),
-            CARD,
-            # the slowest of zstd's usual levels: a table is written once and shipped
-            compression_level=19,
-            use_dictionary=["query", "demos.list.element", "accuracy", "answer"],
-        )
-        self.labels = labels
-        self.waiting: list[TableRow] = []
-        self.items: set[ItemId] = set()
-        self.queries: set[ItemId] = set()
+    def groups() -> Iterator[list[Any]]:
+        coming = iter(rows)
+        while own := list(islice(coming, ROWS_AT_ONCE)):
+            for row in own:
+                queries.add(row.query)
+                items.update((row.query, *row.demos))
+            yield [row[: len(columns)] for row in own]
 
-    def add(self, row: TableRow) -> None:
-        self.waiting.append(row)
-        self.queries.add(row.query)
-        self.items.update((row.query, *row.demos))
-        if len(self.waiting) >= ROWS_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        self.write([row[: len(self.schema)] for row in self.waiting])
-        self.waiting = []
-
-    def finish(self, task: Task, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the last rows and the card; returns the card."""
-        self._flush()
-        proofs = base64.b64encode(_item_proofs(task, sorted(self.items)))
-        card = {
-            "format": FORMAT,
+    def make_card(count: int) -> dict[str, Any]:
+        proofs = base64.b64encode(_item_proofs(task, sorted(items)))
+        card.update(
+            format=FORMAT,
             **facts,
-            "labels": list(self.labels),
-            "metric": task.answers.metric,
-            "rows": self.rows,
-            "queries": len(self.queries),
-            "items": len(self.items),
-            "item_proofs": proofs.decode(),
-        }
-        self.seal(card)
+            labels=list(labels),
+            metric=task.answers.metric,
+            rows=count,
+            queries=len(queries),
+            items=len(items),
+            item_proofs=proofs.decode(),
+        )
         return card
+
+    write_proven(
+        path,
+        columns,
+        groups(),
+        CARD,
+        make_card,
+        # the slowest of zstd's usual levels: a table is written once and shipped
+        compression_level=19,
+        use_dictionary=["query", "demos.list.element", "accuracy", "answer"],
+    )
+    return card
 
 
 def _item_proofs(task: Task, ids: Iterable[ItemId]) -> bytes:
@@ -147,37 +150,37 @@ def record_table(
     context = scorer.context.values
     backend = context["backend"]
     about = {key: context[key] for key in ("task", "task_version", "cut")}
-    with TableWriter(path, labels=scorer.labels) as writer:
-        for start in range(0, len(pools), QUERIES_AT_ONCE):
-            for score in _scores(scorer, pools[start : start + QUERIES_AT_ONCE]):
-                row = TableRow(
-                    score.query,
-                    score.demos,
-                    score.accuracy,
-                    score.gt_prob if score.weighed else None,
-                    score.answer or None,
-                    tuple(score.choices.values()) or None,
-                )
-                writer.add(row)
-        model = backend.get("model", "")
-        return writer.finish(
-            scorer.task, {"model": model, "backend": backend, **about, **facts}
-        )
+    about |= {"model": backend.get("model", ""), "backend": backend, **facts}
+    rows = map(_row_of, _scores(scorer, pools))
+    return write_table(path, rows, scorer.task, about, labels=scorer.labels)
+
+
+def _row_of(score: Score) -> TableRow:
+    return TableRow(
+        score.query,
+        score.demos,
+        score.accuracy,
+        score.gt_prob if score.weighed else None,
+        score.answer or None,
+        tuple(score.choices.values()) or None,
+    )
 
 
 def _scores(scorer: Scorer, pools: Sequence[Pool]) -> Iterator[Score]:
-    asked: dict[ItemId, list[Demos]] = {}
-    for pool in pools:
-        asked[pool.query] = [(), *((candidate,) for candidate in pool.candidates)]
-    prompts = [(query, demos) for query, lists in asked.items() for demos in lists]
-    scores = iter(scorer.score(prompts, TRAINING, "recording"))
-    for query, lists in asked.items():
-        for _ in lists:
-            yield next(scores)
-        digest = scorer.digest(query, "query")
-        for _, score in scorer.store.scan(scorer.context, digest):
-            if score.query == query and score.demos not in lists:
-                yield score
+    for start in range(0, len(pools), QUERIES_AT_ONCE):
+        asked: dict[ItemId, list[Demos]] = {}
+        prompts = []
+        for pool in pools[start : start + QUERIES_AT_ONCE]:
+            lists: list[Demos] = [(), *((demo,) for demo in pool.candidates)]
+            asked[pool.query] = lists
+            prompts += [(pool.query, demos) for demos in lists]
+        scores = iter(scorer.score(prompts, TRAINING, "recording"))
+        for query, lists in asked.items():
+            yield from islice(scores, len(lists))
+            digest = scorer.digest(query, "query")
+            for _, score in scorer.store.scan(scorer.context, digest):
+                if score.query == query and score.demos not in lists:
+                    yield score
 
 
 @dataclass(frozen=True)
@@ -370,10 +373,6 @@ class TableBackend:
             "revision": f"table-{self.table.digest}",
             "decoding": "recorded",
         }
-
-    def holds(self, query: ItemId) -> bool:
-        """Whether the table has anything about a query."""
-        return bool(self.table.prompts(query))
 
     def candidates(self, query: ItemId) -> Demos:
         """What a query was recorded with alone and may be shown as a demonstration, in table order."""

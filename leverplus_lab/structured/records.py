@@ -20,7 +20,7 @@ from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.tasks.base import FileTask
 from leverplus.data.types import Item, ItemId
 from leverplus.errors import DataError
-from leverplus.scores.tables import TableRow, TableWriter
+from leverplus.scores.tables import TableRow, write_table
 from leverplus_lab.structured.ask import Answers, Job, Prompt, read_answers, read_job
 from leverplus_lab.structured.plan import SCORES, ListRow
 
@@ -132,12 +132,13 @@ def write_recording(
 
     Probabilities of long answers are tiny: only in `full` can their logarithms be told apart.
     """
-    with TableWriter(path, full=full) as writer:
-        for (query, demos), scored in sorted(recording.scores.items()):
-            text = (scored.answer or None) if answers else None
-            probability = exp(scored.logprob)
-            writer.add(TableRow(query, demos, scored.accuracy, probability, text))
-        return writer.finish(recording.task, {**recording.facts, "licence": licence})
+    rows = []
+    for (query, demos), scored in sorted(recording.scores.items()):
+        text = (scored.answer or None) if answers else None
+        probability = exp(scored.logprob)
+        rows.append(TableRow(query, demos, scored.accuracy, probability, text))
+    facts = {**recording.facts, "licence": licence}
+    return write_table(path, rows, recording.task, facts, full=full)
 
 
 @dataclass(frozen=True)

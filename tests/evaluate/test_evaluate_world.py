@@ -57,7 +57,7 @@ def policy(world_run: Run) -> Policy:
 
 @pytest.fixture(scope="module")
 def training(world_run: Run, policy: Policy) -> RunTraining:
-    return RunTraining(world_run, policy, lambda: 0.5)
+    return RunTraining(world_run, policy, lambda _run: 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_the_arms_of_a_run_are_kept_as_they_were_evaluated(
 def test_rankings_ask_nothing_and_learn_from_training_alone(world_run: Run) -> None:
     fresh = world_run.scorer.meter.fresh
     scores = measured_scores(world_run)
-    RunTraining(world_run, None, lambda: 0.5).effects()
+    RunTraining(world_run, None, lambda _run: 0.5).effects()
     assert world_run.scorer.meter.fresh == fresh
     train = {item.id for item in world_run.task.items("train")}
     assert scores

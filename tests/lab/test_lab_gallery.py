@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leverplus import catalog
-from leverplus.run.recipe import gallery_names
+from leverplus.run.recipe import recipe_names
 from leverplus.run.sweep import Workshop
 from leverplus_lab.gallery import QUICK, SMALL, case, cases, run_case
 
@@ -19,7 +19,7 @@ SICKLY = (*QUICK, "score.queries=48", "score.dev_queries=12")
 """Most mistakes show at fewer queries than QUICK has; not a weight that needs steps to reach its limit."""
 NEEDS_STEPS = {"gallery/beta_on_rails"}
 HEALTHY = ("gallery/healthy", "gallery/healthy_listwise", "world")
-SICK = [name for name in gallery_names() if name not in HEALTHY]
+SICK = [name for name in recipe_names("gallery") if name not in HEALTHY]
 """Their recipes are read by the tests: read here, every process that collects tests would read all of them."""
 PRINTED = "speaks about printed tables and texts"
 LOGS = "a training log of another library, see tests/doctor/corpus, or hand-made in tests/doctor"

@@ -9,7 +9,7 @@ import pytest
 from matrix_models import Asked
 
 from leverplus.cli.main import main
-from leverplus.run.recipe import documents_names, load_recipe, recipe_names
+from leverplus.run.recipe import load_recipe, recipe_names
 
 PLANS = [
     name
@@ -80,7 +80,7 @@ def two_epochs(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", documents_names())
+@pytest.mark.parametrize("name", recipe_names("documents"))
 def test_a_plan_in_the_form_of_the_documents_runs_to_its_end(
     name: str, tmp_path: Path, store: Path, asked: Asked
 ) -> None:

@@ -29,7 +29,7 @@ from leverplus.models.base import (
 from leverplus.models.callable import name_function
 from leverplus.models.open import BackendFactory, build_backend
 from leverplus.models.settings import ModelSection
-from leverplus.scores.tables import TableRow, TableWriter
+from leverplus.scores.tables import TableRow, write_table
 from leverplus_lab.world.task import WorldTask
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
@@ -132,13 +132,12 @@ def known(capitals, tmp_path_factory) -> Iterator[Callable[[str], Known]]:
 
 
 def record(folder: Path, task: Task, requests: Sequence[Request]) -> Path:
-    with TableWriter(folder / "scores.parquet") as writer:
-        for number, request in enumerate(requests):
-            demos = tuple(demo.id for demo in request.demos)
-            answer = WORDS[number % 3]
-            writer.add(TableRow(request.query.id, demos, 0.5, 0.25, answer))
-        writer.finish(task, {"model": "tiny"})
-    return folder / "scores.parquet"
+    rows, path = [], folder / "scores.parquet"
+    for number, request in enumerate(requests):
+        demos = tuple(demo.id for demo in request.demos)
+        rows.append(TableRow(request.query.id, demos, 0.5, 0.25, WORDS[number % 3]))
+    write_table(path, rows, task, {"model": "tiny"})
+    return path
 
 
 def alike(one: Reply, other: Reply) -> bool:

@@ -98,7 +98,7 @@ def test_every_problem_is_reported_at_once_with_its_key_and_what_is_allowed(
         "sft.lr": "above 0.0",
         "[grpo]": "not in train.stages",
         "eval.shots": "names one twice",
-        "evall": "there is no such section; did you mean [eval]?",
+        "evall": "there is no such section; did you mean 'eval'?",
     }
     for key, said in expected.items():
         line = [problem for problem in problems if problem.startswith(f"{key}")]

@@ -23,7 +23,7 @@ from leverplus.errors import RecipeError
 from leverplus.learn.maths.rewards import Evidence, Weights
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.settings import RewardConfig
-from leverplus.run.recipe import build_recipe, gallery_names, load_recipe, recipe_names
+from leverplus.run.recipe import build_recipe, load_recipe, recipe_names
 from leverplus.run.rules import WORLD_READS, idle_given, idle_settings, missing_here
 
 REFUSED = {
@@ -178,7 +178,7 @@ KEPT = {**dict.fromkeys(WITHOUT_KL, KL), "gallery/heavy_kl": {"grpo.beta_max"}}
 """The documents' plans give a KL weight that clipping alone leaves out; the gallery does so on purpose."""
 
 
-@pytest.mark.parametrize("name", [*recipe_names(), *gallery_names()])
+@pytest.mark.parametrize("name", [*recipe_names(), *recipe_names("gallery")])
 def test_a_shipped_recipe_gives_no_setting_without_effect(name: str) -> None:
     found = {entry["key"] for entry in idle_given(load_recipe(name))}
     assert found <= KEPT.get(name, set())
