@@ -86,6 +86,7 @@ ARMS: Table = {
     "learned": "leverplus.learn.arm:Learned",
     "learned_auto": "leverplus.learn.arm:LearnedAuto",
     "vote": "leverplus.arms.composed:Vote",
+    "fused": "leverplus.arms.fused:Fused",
 }
 """Every way of choosing, in the order of tables."""
 SAMPLERS: Table = {

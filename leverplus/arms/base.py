@@ -126,6 +126,8 @@ class Arm:
     """The kind of answers for which a bundle holds it where no model was asked."""
     shows: ClassVar[bool] = True
     """Whether the model sees what it chooses; else it is asked, or answers, without examples."""
+    combines: ClassVar[bool] = False
+    """`answer` makes its answer of the model's answers, even where there is only one."""
     asks_first: ClassVar[bool] = False
     """Its list follows from a first answer of the model, to what `choose` gives: `choose_given`."""
     advised: ClassVar[bool] = True
@@ -158,6 +160,11 @@ class Arm:
     def calls(self) -> int:
         """Calls of the frozen model for each question."""
         return self.needs.calls
+
+    @property
+    def fit_calls(self) -> int:
+        """Most calls of the frozen model that `fit` takes, for training questions."""
+        return 0
 
     @property
     def vector_fields(self) -> tuple[str, ...]:

@@ -30,12 +30,19 @@ class Composed(Arm):
     suits: ClassVar[tuple[str, ...]] = ()
     default: ClassVar[type[Arm] | None] = None
     """Its only part where its name stands alone."""
+    takes_several: ClassVar[bool] = False
+    """It can be made of arms that make one answer of several."""
 
     def __init__(self, parts: Sequence[Arm] = ()) -> None:
         self.is_plain = not parts
         self.parts = list(parts)
         if self.is_plain and self.default is not None:
             self.parts.append(self.default())
+        for part in self.parts:
+            if (part.calls > 1 or part.combines) and not self.takes_several:
+                raise ValueError(
+                    f"{part.spec} takes {part.calls} calls for one answer; put it outermost"
+                )
         vectors: dict[str, None] = {}
         for part in self.parts:
             vectors |= dict.fromkeys(part.needs.vectors)
@@ -77,6 +84,10 @@ class Composed(Arm):
     @property
     def most_shots(self) -> int:
         return max(part.most_shots for part in self.parts)
+
+    @property
+    def fit_calls(self) -> int:
+        return sum(part.fit_calls for part in self.parts)
 
     @property
     def unsavable(self) -> str:
@@ -172,6 +183,7 @@ class Vote(Composed):
 
     name, title = "vote", "vote of several lists"
     says = "several lists of examples, and the most common of the answers"
+    combines = True
     keeps = (("lists", read_row),)
 
     def __init__(self, arm: Arm, lists: int) -> None:
@@ -179,7 +191,7 @@ class Vote(Composed):
         if not 2 <= lists <= 32:
             raise ValueError(f"a vote is over 2 to 32 lists, not {lists}")
         if arm.calls != 1:
-            raise ValueError(f"{arm.spec} already takes {arm.calls} calls a question")
+            raise ValueError(f"{arm.spec} asks no model, so there is nothing to count")
         self.lists = lists
         self.needs = replace(self.needs, calls=lists)
 
@@ -219,15 +231,15 @@ class Vote(Composed):
 
     def answer(
         self,
-        queries: Queries,  # noqa: ARG002
+        queries: Queries,
         corpus: Corpus,
         lists: Sequence[Sequence[Rows]],  # noqa: ARG002
         answers: Sequence[Sequence[Score]],
     ) -> list[str]:
         found = []
-        for own in answers:
+        for item, own in zip(queries.items, answers, strict=True):
             texts = [score.answer for score in own]
-            found.append(most_common(texts, corpus.rules))
+            found.append(most_common(texts, corpus.rules, item))
         return found
 
     def explain(self, query: Queries, corpus: Corpus, shots: int) -> Explanation:

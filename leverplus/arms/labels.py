@@ -85,6 +85,9 @@ class Labels:
         own = {"answers": list(self.answers), "keys": list(self.columns)}
         return {**self.ridge.settings(), **own}
 
+    def arrays(self) -> Arrays:
+        return self.ridge.arrays()
+
     @classmethod
     def restored(cls, settings: Mapping[str, Any], arrays: Arrays) -> Labels:
         """ValueError where the parts do not fit each other."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from leverplus.arms.base import ArmUnavailable
-from leverplus.arms.corpus import Corpus
+from leverplus.arms.base import ArmUnavailable, Rows
+from leverplus.arms.corpus import Corpus, Queries, forbidden_positions
 from leverplus.arms.settings import PoolSection
+from leverplus.arms.similarity import rows as vector_rows
 from leverplus.data.tasks.answers import AnswerRules
-from leverplus.data.types import Demos, Item
+from leverplus.data.types import Demos, Item, Score
 from leverplus.encode.base import Vectors
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Training:
     pool_seed = 0
     live: Any = None
     """Embeds items anew, for selectors with adapters in the embedder; else None."""
+
+    shots: Sequence[int] = (1,)
+    """The numbers of examples that will be shown."""
 
     def __init__(
         self,
@@ -52,6 +56,26 @@ class Training:
         from leverplus.arms.labels import learn_labels
 
         return learn_labels(self.corpus)
+
+    def asked(self, rows: Sequence[int]) -> Queries:
+        """Some of the examples as questions, which are never shown themselves nor another one on their picture."""
+        items = [self.items[row] for row in rows]
+        return Queries(
+            items,
+            vector_rows(self.vectors, list(rows)),
+            forbidden_positions(items, self.items),
+        )
+
+    def ask(
+        self,
+        queries: Queries,  # noqa: ARG002
+        lists: Sequence[Sequence[Rows]],  # noqa: ARG002
+        what: str,
+    ) -> list[list[Score]]:
+        """What the frozen model answers to questions with each of their lists; these are calls of training."""
+        raise ArmUnavailable(
+            f"{what} takes the model's answers to some training questions, and no model is asked here; use `lever fit`"
+        )
 
     def policy(self) -> Any:
         """The trained selector of a run; None without one."""

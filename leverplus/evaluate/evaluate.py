@@ -94,7 +94,7 @@ def run_arm(
 ) -> None:
     """Asks the model with what an arm chose, and adds the answers to the results."""
     wanted = arm.shots(shots)
-    if arm.calls == 1:
+    if arm.calls == 1 and not arm.combines:
         chosen = arm.choose_each(context.asked, context.corpus, wanted)
         for n, rows in chosen.items():
             lists = [context.demos(own) for own in rows]
@@ -241,12 +241,13 @@ def calibrate(draw: Sequence[Prediction], task: Task) -> list[Prediction]:
 
 
 def add_calibrated(results: Results, task: Task) -> None:
-    """Adds `ARM_calibrated` with calibrated answers for every arm that asked the model, except oracles; no call.
+    """Adds `ARM_calibrated` with calibrated answers for every arm whose answers are the model's; no call.
 
-    An oracle picks by the answers as they were given, so calibrating it afterwards would mean nothing.
+    Answers that were made of several have no log-probabilities of their own. An oracle picks by the answers as they were
+    given, so calibrating it afterwards would mean nothing.
     """
     for arm, shots, draw in list(results):
-        if asks_model(arm) and arm not in YARDSTICKS:
+        if asks_model(arm) and arm not in YARDSTICKS and draw[0].choices:
             results.add(arm + CALIBRATED, shots, calibrate(draw, task))
 
 
@@ -282,7 +283,7 @@ def arm_results(
             shots=by_shots,
             title=facts.title,
             calls_per_question=facts.calls,
-            training_calls=(training_calls or 0) if facts.trained else 0,
+            training_calls=(training_calls or 0) if facts.trained else facts.fit_calls,
             mean=mean,
             ci95=ci95,
         )

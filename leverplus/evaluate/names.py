@@ -32,6 +32,10 @@ class ArmFacts:
     compared_with: tuple[str, ...] = ()
     same_for_all: bool = False
     """Whether everybody is shown the same."""
+    combines: bool = False
+    """Whether its answer is made of the model's answers to its lists."""
+    fit_calls: int = 0
+    """Most calls that it takes to learn, apart from those of a trained selector."""
     is_rival: bool = False
     """Whether a sweep compares what it chose with this."""
 
@@ -90,6 +94,8 @@ def _facts(arm: Arm) -> ArmFacts:
         arm.advised,
         arm.compared_with,
         arm.same_for_all,
+        arm.combines,
+        arm.fit_calls,
         arm.is_rival,
     )
 

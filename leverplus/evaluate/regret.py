@@ -108,7 +108,7 @@ def regret_table(
     places = sample_places(len(context.queries), wanted)
     measured: Measured = defaultdict(dict)
     for arm, _, draw in results:
-        if asks_model(arm):
+        if asks_model(arm) and not facts_of(arm).combines:
             for own in draw:
                 measured[own.item][own.demos] = own.accuracy
     _try_other_orders(context, results, places, measured)

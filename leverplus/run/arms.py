@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leverplus.arms.base import Arm, ArmUnavailable, Limit
+from leverplus.arms.base import Arm, ArmUnavailable, Limit, Rows
 from leverplus.arms.corpus import Queries, picture_groups
 from leverplus.arms.effects import MeasuredTable, Ranking, fit_ranking
 from leverplus.arms.labels import Labels, learn_labels
@@ -23,7 +23,7 @@ from leverplus.arms.training import Training
 from leverplus.data import rundir
 from leverplus.data.rundir import read_json, staged_folder
 from leverplus.data.types import Demos, ItemId, Score
-from leverplus.errors import DataError, LeverError
+from leverplus.errors import DataError, LeverError, ScoringError
 from leverplus.evaluate.names import remember_arm
 from leverplus.run.pilot import pilot_items, pilot_of
 from leverplus.run.run import POOL_SEED, Run
@@ -54,11 +54,31 @@ class RunTraining(Training):
         self.run, self._policy = run, policy
         self._choose_text_share = choose_text_share
         self.pool, self.pool_seed = run.recipe.pool, POOL_SEED
+        self.shots = run.recipe.eval.shots
         self.live = run.embed_live if run.live is not None else None
 
     @cached_property
     def text_share(self) -> float:
         return self._choose_text_share(self.run) if self.corpus.has_images else 1.0
+
+    def asked(self, rows: Sequence[int]) -> Queries:
+        return self.run.asked([self.items[row] for row in rows])
+
+    def ask(
+        self, queries: Queries, lists: Sequence[Sequence[Rows]], what: str
+    ) -> list[list[Score]]:
+        prompts = []
+        for item, own in zip(queries.items, lists, strict=True):
+            for rows in own:
+                demos = tuple(self.items[row].id for row in rows)
+                prompts.append((item.id, demos))
+        scorer = self.run.scorer
+        try:
+            scorer.known(prompts)  # a table that lacks one counts no calls
+        except ScoringError as error:
+            raise ArmUnavailable(f"{what}: {error}") from error
+        scores = iter(scorer.score(prompts, TRAINING, what))
+        return [[next(scores) for _ in own] for own in lists]
 
     def policy(self) -> Policy | None:
         return self._policy

@@ -20,7 +20,7 @@ from leverplus.errors import DataError, LeverError
 
 COMPOSED = (
     "vote(nearest_text, 3)", "fixed(2)+nearest_text(3)", "nearest_text(2)+label_rank", "vote(mmr, 2)", "cover(bm25)",
-    "copy_nearest(masked)",
+    "copy_nearest(masked)", "fused(nearest_text)", "fused(vote(mmr, 2), 1)",
 )  # fmt: skip
 SPECS = [name for name in known_arms() if name != "vote"] + list(COMPOSED)
 
@@ -188,6 +188,9 @@ def test_the_needs_are_true(found: Fitted) -> None:
         vectors = replace(blind, image=None)
         assert found.arm.choose(replace(own, vectors=vectors), corpus, shots) == wanted
     offered = found.arm.choose_lists(own, corpus, shots)
+    assert found.training.questions_asked == min(
+        found.arm.fit_calls, COUNT * found.arm.calls
+    )
     if found.arm.calls and not found.arm.asks_first:
         assert [len(each) for each in offered] == [found.arm.calls] * 3
     if not found.arm.shows:

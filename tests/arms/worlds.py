@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leverplus.arms.base import Arm, ArmUnavailable
+from leverplus.arms.base import Arm, ArmUnavailable, Rows
 from leverplus.arms.corpus import Queries, words_digest
 from leverplus.arms.effects import Ranking
 from leverplus.arms.settings import PoolSection
@@ -19,7 +20,7 @@ from leverplus.arms.training import Training
 from leverplus.bundle.bundle import BundlePlan, write_bundle
 from leverplus.bundle.selector import Selector
 from leverplus.data.tasks.answers import AnswerRules
-from leverplus.data.types import Demos, Item, ItemId
+from leverplus.data.types import Demos, Item, ItemId, Reference, Score
 from leverplus.encode.base import Vectors
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.policies.settings import read_selection
@@ -38,6 +39,16 @@ def word_vector(text: str, salt: str = "") -> NDArray[np.float32]:
         )
         total += np.random.default_rng(seed).standard_normal(WIDTH)
     return (total / np.linalg.norm(total)).astype(np.float32)
+
+
+def said(item: Item, answer: str, choices: Mapping[str, float] | None = None) -> Score:
+    """What a model said to a question, with the log-probabilities of labels where it weighs these."""
+    weighed = [Reference(label, 0, own) for label, own in (choices or {}).items()]
+    right = RULES.score(answer, item) if item.answers else 0.0
+    references = tuple(weighed)
+    return Score(
+        item.id, (), answer, answer, right, right > 0, references, right, right, 1, 0.0
+    )
 
 
 class WordEmbedder:
@@ -84,9 +95,22 @@ def asked_items(count: int = 8) -> list[Item]:
 class Trained(Training):
     """The same examples with a network, measured effects and lists for everybody, as a run would have them."""
 
+    questions_asked = 0
+
     def __init__(self, items: list[Item], vectors: Vectors, kind: str) -> None:
         super().__init__(items, vectors, RULES)
         self.pool = PoolSection(kind, 12, text_weight=self.text_share)
+
+    def ask(
+        self, queries: Queries, lists: Sequence[Sequence[Rows]], what: str
+    ) -> list[list[Score]]:
+        """A model that says the answer of the last example, and is right as often as that is."""
+        self.questions_asked += sum(map(len, lists))
+        found = []
+        for item, own in zip(queries.items, lists, strict=True):
+            texts = [self.items[rows[-1]].answer if rows else "" for rows in own]
+            found.append([said(item, text) for text in texts])
+        return found
 
     def policy(self) -> Any:
         values = {"preset": "stopping", "query_fields": ["text"], "hidden": 16}

@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-from leverplus.data.metrics.base import ConfiguredMetric, require_references
+from leverplus.data.metrics.base import ConfiguredMetric, Example, require_references
 from leverplus.data.metrics.text import same_text
 
 LONGEST_NUMBER = 400
@@ -46,6 +46,10 @@ class Number(ConfiguredMetric):
     def __call__(self, answer: str, example: Sequence[str]) -> float:
         require_references(example, "number")
         return float(any(self._equal(answer, reference) for reference in example))
+
+    def agree(self, first: str, second: str, example: Example) -> bool:  # noqa: ARG002
+        """Numbers agree where one would be right if the other were the reference."""
+        return self._equal(first, second)
 
     def _equal(self, answer: str, reference: str) -> bool:
         if same_text(answer, reference):
