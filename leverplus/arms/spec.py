@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from leverplus import catalog
@@ -92,6 +93,21 @@ def arms_of(named: Sequence[str], *, trains: bool, kind: str = "short") -> list[
         if (trains and own.needs.policy) if named else kind in own.suits:
             wanted.append(name)
     return [open_arm(spec) for spec in dict.fromkeys(wanted)]
+
+
+def fit_calls(named: Sequence[str]) -> int:
+    """Most calls of the frozen model with which the named arms learn, apart from those of a training.
+
+    Nobody's code is imported for it, and a name that is not understood is somebody else's to refuse.
+
+    >>> fit_calls(["vote(nearest_text, 5)", "fused(nearest_text)"])
+    64
+    """
+    total = 0
+    for spec in dict.fromkeys(named):
+        with suppress(LeverError):
+            total += open_arm(spec, trusted=()).fit_calls
+    return total
 
 
 def known_arms() -> list[str]:

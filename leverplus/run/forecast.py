@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from leverplus.arms.base import Outlook
-from leverplus.arms.spec import arms_of
+from leverplus.arms.spec import arms_of, fit_calls
 from leverplus.data.types import ItemId
 from leverplus.evaluate.regret import orders
 from leverplus.evaluate.settings import TEXT_SHARES
@@ -105,8 +105,10 @@ def _training_parts(recipe: Recipe, sizes: DataSizes) -> list[ForecastPart]:
     score, cost = recipe.score, recipe.score.cost(recipe.pool.size)
     longest = max(recipe.eval.shots)
     pilot = ForecastPart("pilot", recipe.pilot_calls(), (1 + longest) / 2)
+    weights = fit_calls(recipe.eval.arms)
+    weighed = ForecastPart("weights of arms", weights, fmean(recipe.eval.shots))
     if not recipe.stages:
-        return [pilot]
+        return [pilot, weighed]
     queries = 0
     if not score.groups:
         share = score.first_share if score.rounds else 1.0
@@ -116,7 +118,7 @@ def _training_parts(recipe: Recipe, sizes: DataSizes) -> list[ForecastPart]:
     exact = sizes.train < MANY and score.search != "mixed" and not score.mine
     demos = 1.0 if score.search == "dense" else float(score.shots)
     searched = queries * cost
-    parts = [pilot, ForecastPart(SEARCH, searched, demos, exact)]
+    parts = [pilot, weighed, ForecastPart(SEARCH, searched, demos, exact)]
     if score.rounds:
         # every other training query has one turn
         turns = (sizes.train - queries) * (score.best + score.chance + 1)

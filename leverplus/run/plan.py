@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from leverplus.arms.base import Outlook
+from leverplus.arms.spec import fit_calls
 from leverplus.data.kinds import kind_of_answers
 from leverplus.data.settings import read_section
 from leverplus.data.tasks.base import Task
@@ -110,10 +111,11 @@ class SeenData:
 
     def training(self, pilot: int = 0) -> int:
         """Fewest calls of training, with a pilot of so many."""
+        own = pilot + fit_calls(self.arms)
         if not self.trains:
-            return pilot
+            return own
         searched = 4 * (self.base.pool.size + 1)
-        return pilot + FEWEST_QUERIES * self.epochs + searched
+        return own + FEWEST_QUERIES * self.epochs + searched
 
     def smallest(self, pilot: int = 0) -> int:
         """The fewest calls that a fit of these data can do with."""

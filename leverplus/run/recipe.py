@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.arms.settings import PoolSection
+from leverplus.arms.spec import fit_calls
 from leverplus.data.parsing import parse_toml
 from leverplus.data.settings import (
     hashed_settings,
@@ -108,8 +109,8 @@ class Recipe:
         return self.score.pilot * (1 + self.score.pilot_demos + LISTS * longer)
 
     def reserve(self) -> int:
-        """Calls of the budget that are not for asking what training learns from: judging on dev, and the pilot."""
-        return self.dev_reserve() + self.pilot_calls()
+        """Calls of the budget that are not for asking what training learns from: judging on dev, pilot, weights of arms."""
+        return self.dev_reserve() + self.pilot_calls() + fit_calls(self.eval.arms)
 
     def known_mistakes(self) -> list[str]:
         """Settings that reproduce a known mistake on purpose."""
