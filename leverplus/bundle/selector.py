@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,9 +15,10 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from leverplus import catalog
-from leverplus.arms.base import Arm, Explanation
+from leverplus.arms.base import Arm, Explanation, Rows
 from leverplus.arms.corpus import Corpus, Queries, words_digest
 from leverplus.arms.similarity import Positions
+from leverplus.bundle.answering import Answered, Ask, heard
 from leverplus.bundle.bundle import Added, Bundle, Source, search_weight
 from leverplus.bundle.demo import (
     Demo,
@@ -28,7 +29,7 @@ from leverplus.bundle.demo import (
 )
 from leverplus.bundle.hub import CARD, MANIFEST, download_bundle, push_bundle
 from leverplus.data.rundir import RESOLVED
-from leverplus.data.types import Item, ItemId
+from leverplus.data.types import Item, ItemId, Score
 from leverplus.encode.base import Vectors
 from leverplus.errors import LeverError, MissingFile
 from leverplus.models.base import Request
@@ -52,6 +53,15 @@ class Asked(TypedDict, total=False):
 
 
 QUERY_KEYS = {*Asked.__annotations__, "explain", "vectors"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is shown for one query, the query as an arm sees it, and the demonstrations at that moment."""
+
+    picks: Picks
+    asked: Queries
+    corpus: Corpus
 
 
 class Selector:
@@ -154,10 +164,60 @@ class Selector:
         beside it, such as `fields={"context": ..., "question": ...}`.
         """
         count = self.check_shots(self.shots if shots is None else shots)
-        query, source, way = Query.of(question, image, fields), self.source, self.way
-        source.refresh()
+        query, way = Query.of(question, image, fields), self.way
+        self.source.refresh()
         if count == 0 and way.calls == 1 and not explain:
             return Picks()
+        return self._chosen(query, count, allowed, vectors, explain=explain).picks
+
+    def answer(self, ask: Ask, **asked: Unpack[Asked]) -> Answered:
+        """The answer of this way of choosing, with as many calls of the model as it takes.
+
+        `ask` gets a chat, as `messages` gives it, and returns the model's words, or the log-probabilities of all labels
+        by their names. It is called once for each list, `.way.calls` times; a way that answers by itself never calls it.
+
+        >>> # answered = selector.answer(lambda chat: client(chat), question="What is the dog doing?")
+        >>> # answered.answer, answered.given, answered.lists
+        """
+        shots = asked.get("shots")
+        count = self.check_shots(self.shots if shots is None else shots)
+        query = Query.of(asked.get("question"), asked.get("image"), asked.get("fields"))
+        self.source.refresh()
+        way, rules = self.way, self.source.corpus.rules
+        found = self._chosen(query, count, asked.get("allowed"), None, explain=False)
+        if found.picks.answer is not None:
+            return Answered(found.picks.answer, [], [])
+        asked_with = found.picks.lists or [found.picks]
+
+        def heard_from(demos: Picks) -> Score:
+            reply = ask(self._messages(query, demos))
+            return heard(query.item.id, demos, reply, rules)
+
+        scores = [heard_from(demos) for demos in asked_with]
+        given = [score.answer for score in scores]
+        if way.asks_first:
+            rows = way.choose_given(found.asked, found.corpus, count, given)[0]
+            demos = self.source.demos(rows)
+            asked_with = [Picks(demos[row] for row in rows if row in demos)]
+            given = [heard_from(asked_with[0]).answer]
+        elif way.combines:
+            lists = way.choose_lists(found.asked, found.corpus, count)
+            answers = way.answer(found.asked, found.corpus, lists, [scores])
+            if answers is not None:
+                return Answered(answers[0], asked_with, given)
+        return Answered(given[-1], asked_with, given)
+
+    def _chosen(
+        self,
+        query: Query,
+        count: int,
+        allowed: Allowed | None,
+        vectors: Mapping[str, Any] | None,
+        *,
+        explain: bool,
+    ) -> Chosen:
+        """What is shown for a query, and what it was chosen for and from."""
+        source, way = self.source, self.way
         if vectors is not None:
             embedded = _given_vectors(source.corpus, vectors)
         elif explain or way.vector_fields or way.limit:
@@ -180,7 +240,7 @@ class Selector:
             if way.limit is not None:
                 asked = replace(asked, only=(way.limit.rows(asked, corpus),))
             picks = self._picks(asked, corpus, count, explain=explain)
-        return picks
+        return Chosen(picks, asked, corpus)
 
     def select_many(
         self,
@@ -212,7 +272,9 @@ class Selector:
         """What the arm shows; None where some of it was deleted meanwhile."""
         way = self.way
         shown = way.choose(asked, corpus, shots)[0]
-        lists = [] if way.calls == 1 else way.choose_lists(asked, corpus, shots)[0]
+        lists: list[Rows] = []
+        if way.combines or way.calls != 1:
+            lists = way.choose_lists(asked, corpus, shots)[0]
         judged, near = None, []
         if explain:
             judged = way.explain(asked, corpus, shots)
@@ -234,6 +296,8 @@ class Selector:
                 **told,
                 "shots": len(near),
                 "nearest_would_show": similar,
+                "calls": way.calls,
+                "lists": [[demo.id for demo in own] for own in picks.lists],
             }
         return picks
 
@@ -274,7 +338,10 @@ class Selector:
         """An OpenAI chat: each demonstration a question and its answer, then the query; pictures as data URLs."""
         query = Query.of(asked.get("question"), asked.get("image"), asked.get("fields"))
         asked["image"] = query.picture
-        demos = tuple(self.select(**asked))
+        return self._messages(query, self.select(**asked))
+
+    def _messages(self, query: Query, picks: Picks) -> list[dict[str, Any]]:
+        demos = tuple(picks)
         writer = self._writer(demos, query.pictures)
         written = writer.turns(Request(query.item, demos, ()))
         self._urls.pop(str(query.item.image), None)  # a query hardly comes again

@@ -93,6 +93,8 @@ def select(
             "question": query["question"],
             "demos": [demo.as_json() for demo in picks],
         }
+        if picks.lists:
+            row["lists"] = [[demo.id for demo in own] for own in picks.lists]
         if picks.answer is not None:
             row["answer"] = picks.answer
         if picks.explanation is not None:
@@ -110,6 +112,11 @@ def picks_lines(picks: Picks) -> list[str]:
     lines = [f"{demo.id}  {demo.question}  ->  {demo.answer}" for demo in picks]
     if picks.answer is not None:
         lines.append(f"the answer, without a model: {picks.answer}")
+    if len(picks.lists) > 1:
+        lines.append(
+            f"the last of {len(picks.lists)} lists, each a call of the model; --json holds all, and in Python "
+            "`selector.answer(ask, question=...)` asks with each and makes one answer of them"
+        )
     if picks.explanation is not None:
         lines += explanation_lines(picks.explanation)
     return lines or ["(no demonstration is shown)"]

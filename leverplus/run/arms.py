@@ -69,8 +69,8 @@ class RunTraining(Training):
     ) -> list[list[Score]]:
         prompts = []
         for item, own in zip(queries.items, lists, strict=True):
-            for rows in own:
-                demos = tuple(self.items[row].id for row in rows)
+            for shown in own:
+                demos = tuple(self.items[row].id for row in shown)
                 prompts.append((item.id, demos))
         scorer = self.run.scorer
         try:

@@ -147,8 +147,9 @@ class CallShares:
         training = f"{self.training:,} for training with its pilot"
         if not self.trains:
             training = "none for training"
-            if self.pilot:
-                training = f"{self.training:,} for a pilot"
+            if self.training > 1:
+                what = "a pilot" if self.pilot else "weights of ways of choosing"
+                training = f"{self.training:,} for {what}"
         return [
             f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {training}, the choice on "
             f"{self.dev_items} dev items, and one look at {self.test_items} test items",
@@ -254,7 +255,8 @@ def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
         dev, test = max(least_dev, dev - 1), max(least_test, test - 1)
         rest = left - dev * per_dev - test * per_test
     if not seen.trains:
-        return CallShares(max(1, pilot), dev, test, FEWEST_QUERIES, trains=False)
+        asked = max(1, seen.training(pilot))
+        return CallShares(asked, dev, test, FEWEST_QUERIES, trains=False)
     queries = min(MOST_QUERIES, seen.dev, (rest - pilot) // (6 * seen.epochs))
     return CallShares(rest, dev, test, max(FEWEST_QUERIES, queries))
 

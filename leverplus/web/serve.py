@@ -171,6 +171,7 @@ class JsonApi(Service):
                 "arm": selector.arm,
                 "shots": selector.shots,
                 "most_shots": selector.way.most_shots,
+                "calls": selector.way.calls,
                 **_size(selector),
                 "pictures": "image" in selector.source.corpus.blocks,
                 "writable": selector.source.writable and not settings.read_only,
@@ -238,9 +239,14 @@ class JsonApi(Service):
             if query.images and demo.image is not None:
                 row["image"] = demo.data_url() or ""
             demos.append(row)
-        if picks.explanation is None:
-            return {"demos": demos}
-        return {"demos": demos, "explanation": picks.explanation}
+        found: dict[str, Any] = {"demos": demos}
+        if picks.lists:
+            found["lists"] = [[demo.id for demo in own] for own in picks.lists]
+        if picks.answer is not None:
+            found["answer"] = picks.answer
+        if picks.explanation is not None:
+            found["explanation"] = picks.explanation
+        return found
 
     async def add(self, body: AddBody) -> Response:
         """Add demonstrations; they are used at once, by every worker."""

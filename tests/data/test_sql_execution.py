@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from leverplus.arms.voting import agreeing, most_common
 from leverplus.data.metrics import metric_named
+from leverplus.data.metrics import sql as sql_module
 from leverplus.data.metrics.base import Example, MetricOptions
 from leverplus.data.metrics.sql import SECONDS, SqlResult, run_sql
 from leverplus.data.tasks.answers import AnswerRules, without_unreachable
@@ -143,6 +145,54 @@ def test_answers_agree_by_their_rows(database: Path) -> None:
     )
     assert not rules.agree("SELECT name FROM city", "SELECT state FROM city", item)
     assert not rules.agree("SELECT x", "SELECT y", item)
+
+
+def test_a_vote_counts_statements_with_the_same_rows_together(database: Path) -> None:
+    """Two ways to write one statement outvote a wrong one that was written the same twice, and each runs once."""
+    rules = AnswerRules("sql_execution", options=MetricOptions(database=str(database)))
+    item = Item(ItemId("1"), "q", (), "test")
+    wrong = "SELECT state FROM city"
+    answers = [wrong, ALL, "SELECT x", f"{ALL} ORDER BY 1", wrong, f"{ALL} WHERE 1"]
+    assert agreeing(answers, rules, item) == [0, 1, 2, 1, 0, 1]
+    assert most_common(answers, rules, item) == f"{ALL} WHERE 1"
+    assert most_common(answers, rules) == wrong
+    assert most_common(["", "", ALL], rules, item) == ALL
+    assert most_common(["", " "], rules, item) == ""
+    asked, run = [], sql_module._WORKER.ask
+    sql_module._WORKER.ask = lambda request: asked.append(request) or run(request)  # type: ignore[method-assign]
+    try:
+        many = [f"SELECT {number}, name FROM city" for number in range(8)]
+        assert agreeing(many * 4, rules, item) == [*range(8)] * 4
+    finally:
+        del sql_module._WORKER.ask
+    assert len(asked) == 8
+
+
+def test_where_no_database_lies_normal_forms_are_counted() -> None:
+    rules, item = AnswerRules("sql_execution"), Item(ItemId("1"), "q", (), "test")
+    answers = ["SELECT a FROM t", "select a from t;", "SELECT b FROM t"]
+    assert agreeing(answers, rules, item) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rules", "answers", "groups"),
+    [
+        (AnswerRules("number"), ["1,000", "1e3", "1000.5"], [0, 0, 1]),
+        (
+            AnswerRules("number", options=MetricOptions(tolerance=0.5)),
+            ["7.2", "7", "8", "7.4"],
+            [0, 0, 1, 0],
+        ),
+        (AnswerRules("json"), ['{"a": 1, "b": 2}', '{"b": 2.0, "a": 1}', "[]"], [0, 0, 1]),
+        (AnswerRules("sql"), ["select 'x'", 'SELECT "x";', "SELECT 'X'"], [0, 0, 1]),
+        (AnswerRules("label_accuracy"), ["Spam", "spam", "ham"], [0, 0, 1]),
+    ],
+)  # fmt: skip
+def test_answers_that_a_metric_takes_for_the_same_count_together(
+    rules: AnswerRules, answers: list[str], groups: list[int]
+) -> None:
+    item = Item(ItemId("1"), "q", (), "test")
+    assert agreeing(answers, rules, item) == groups
 
 
 def test_references_that_do_not_run_are_left_out_or_refused(database: Path) -> None:

@@ -235,6 +235,43 @@ def test_settings_and_arms_reach_the_recipe(tmp_path: Path) -> None:
         fit(data, out=tmp_path / "b")
 
 
+def label_row(number: int) -> dict[str, Any]:
+    word, label = (("sun", "warm"), ("ice", "cold"), ("rain", "wet"))[number % 3]
+    return {"text": f"{word} number {number} of {number % 7}", "label": label}
+
+
+def copies_label(prompt: str) -> str:
+    """Writes the label of the last example; without one it guesses."""
+    found = re.findall(r"(warm|cold|wet)\n", prompt)
+    return found[-1] if found else "warm"
+
+
+def test_several_answers_become_one_and_their_calls_are_counted(tmp_path: Path) -> None:
+    data = written(tmp_path / "d.jsonl", label_row, 200)
+    arms = [
+        "nearest_text",
+        "vote(nearest_text, 2)",
+        "fused(nearest_text)",
+        "fused(random, 3)",
+    ]
+    made = fit(
+        data, model=copies_label, out=tmp_path / "b", store=tmp_path / "s.db", arms=arms,
+        **{**FAST, "calls": 1500, "settings": [*FAST["settings"], "score.pilot=0"]},
+    )  # fmt: skip
+    found = read_json(tmp_path / "b.run" / "eval.json")
+    assert set(arms) <= set(found["arms"])
+    spent = {arm: (own["calls_per_question"], own["training_calls"]) for arm, own in found["arms"].items()}  # fmt: skip
+    assert spent["fused(nearest_text)"] == (1, 64)
+    assert spent["fused(random, 3)"] == (1, 0)
+    assert spent["vote(nearest_text, 2)"] == (2, 0)
+    assert made.report["calls"]["training"] == found["model_calls"] == 64
+    test = {arm: own["shots"].get("1", 0) for arm, own in found["arms"].items()}
+    assert (
+        test["fused(random, 3)"] > test["random" if "random" in test else "zero_shot"]
+    )
+    assert test["fused(nearest_text)"] >= test["nearest_text"]
+
+
 def test_a_bundle_without_a_model_asks_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
