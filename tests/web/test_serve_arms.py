@@ -44,7 +44,12 @@ def behind() -> Iterator[Noted]:
 
 
 @pytest.mark.parametrize(
-    "spec", [*[n for n in known_arms() if n != "vote"], "vote(nearest_text, 2)"]
+    "spec",
+    [
+        *[n for n in known_arms() if n != "vote"],
+        "vote(nearest_text, 2)",
+        "fused(mmr, 2)",
+    ],
 )
 def test_http_and_proxy_show_what_python_shows(
     spec: str, tmp_path: Path, behind: Noted
