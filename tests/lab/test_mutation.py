@@ -75,7 +75,7 @@ def test_every_mistake_in_the_core_can_be_read_has_its_own_key_and_is_a_change()
     every = mutation.all_mutants()
     assert len({mutant.key for mutant in every}) == len(every) > 3000
     sources = {
-        file: (mutation.ROOT / "leverplus" / file).read_text(encoding="utf-8")
+        file: mutation.path_of(file).read_text(encoding="utf-8")
         for file in mutation.TESTS
     }
     trees = {file: ast.dump(ast.parse(source)) for file, source in sources.items()}

@@ -132,6 +132,7 @@ def test_beams_are_imitated_without_asking_for_their_accuracy(
         "train.imitate=3",
         f"sft.labels={labels}",
         "sft.keep=last",
+        "sft.epochs=8",
     ]
     recipe = load_recipe("world", given)
     run = open_run(
