@@ -20,6 +20,11 @@ def plain(text: str) -> str:
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, in one line, without the advice that follows; else its kind."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
 class LeverError(Exception):
     """A problem the user can mend: one clear sentence, shown without a stack trace, exit code 1."""
 

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from leverplus.encode.base import BlindEncoder
 from leverplus.encode.pretrained import HUB, PACKAGE, locate, reading_of
 from leverplus.encode.settings import EmbedSection
-from leverplus.errors import LeverError, MissingFile
+from leverplus.errors import LeverError, MissingFile, first_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -145,7 +145,7 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(source, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).split("\n", 1)[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         carried = ""
         if source == HUB:
             package = PACKAGE.replace("_", "-")

@@ -18,7 +18,7 @@ import numpy as np
 from leverplus.data.parsing import parse_json
 from leverplus.encode.base import Array, BlindEncoder, unit_rows
 from leverplus.encode.settings import EmbedSection
-from leverplus.errors import LeverError, MissingFile, require_packages
+from leverplus.errors import LeverError, MissingFile, first_line, require_packages
 
 NETWORKS = ("sentence", "clip", "siglip")
 """Embedders that load networks with transformers."""
@@ -167,9 +167,8 @@ class OnnxEncoder(BlindEncoder):
             )
             self.tokenizer: Any = tokenizers.Tokenizer.from_file(str(words))
         except Exception as error:  # each of the two raises errors of its own kind
-            reason = str(error).partition("\n")[0]
             raise MissingFile(
-                f"the encoder {network.parent} cannot be loaded ({reason}); download it again"
+                f"the encoder {network.parent} cannot be loaded ({first_line(error)}); download it again"
             ) from error
         self.tokenizer.enable_truncation(self.reading.longest)
         self.tokenizer.no_padding()

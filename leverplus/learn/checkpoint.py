@@ -21,31 +21,13 @@ from leverplus.catalog import ADAPTERS, load
 from leverplus.data.parsing import parse_json
 from leverplus.data.rundir import CONFIG, WEIGHTS, staged_folder
 from leverplus.data.settings import read_section
-from leverplus.errors import CheckpointError
+from leverplus.errors import CheckpointError, first_line
 from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.build import build_policy
 from leverplus.learn.policies.settings import PolicyConfig
 
 FORMAT = 1
 """Of `config.json`; another number is another program's, or a later version's."""
-
-
-def describe_policy(
-    policy: Policy,
-    recipe_hash: str,
-    extra: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What `config.json` says of a policy."""
-    return {
-        "format": FORMAT,
-        "class": type(policy).__name__,
-        "config": dataclasses.asdict(policy.config),
-        "dims": policy.dims,
-        "items": getattr(policy, "items", None),
-        "adapters": None if policy.adapters is None else policy.adapters.spec(),
-        "recipe_hash": recipe_hash,
-        "extra": dict(extra),
-    }
 
 
 def save_checkpoint(
@@ -55,11 +37,19 @@ def save_checkpoint(
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a policy to a folder, replacing what was there at once."""
+    description = {
+        "format": FORMAT,
+        "class": type(policy).__name__,
+        "config": dataclasses.asdict(policy.config),
+        "dims": policy.dims,
+        "items": getattr(policy, "items", None),
+        "adapters": None if policy.adapters is None else policy.adapters.spec(),
+        "recipe_hash": recipe_hash,
+        "extra": dict(extra or {}),
+    }
     with staged_folder(folder) as place:
         (place / WEIGHTS).write_bytes(save(tensors_of(policy)))
-        write_checkpoint_json(
-            place / CONFIG, describe_policy(policy, recipe_hash, extra or {})
-        )
+        write_checkpoint_json(place / CONFIG, description)
     return folder
 
 
@@ -74,17 +64,14 @@ def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
         raise CheckpointError(
             f"{folder}: config.json is not understood ({'; '.join(problems) or 'other format'}); train it again"
         )
-    dims, items = _widths(folder, description)
-    tensors = read_tensors(folder / WEIGHTS)
-    adapters = description.get("adapters")
     empty = empty_policy(
         config,
-        dims,
+        description.get("dims") or {},
         str(folder),
-        items=items,
-        adapters=adapters,
+        items=description.get("items"),
+        adapters=description.get("adapters"),
     )
-    policy = fill_policy(empty, tensors, str(folder))
+    policy = fill_policy(empty, read_tensors(folder / WEIGHTS), str(folder))
     if type(policy).__name__ != description.get("class"):
         raise CheckpointError(
             f"{folder}: holds a {description.get('class')}, but its config builds {type(policy).__name__}"
@@ -92,30 +79,8 @@ def load_checkpoint(folder: Path) -> tuple[Policy, dict[str, Any]]:
     return policy.eval(), description
 
 
-def _widths(
-    folder: Path,
-    description: Mapping[str, Any],
-) -> tuple[dict[str, int], int | None]:
-    """The widths of the feature blocks and the size of the index, as `config.json` gives them."""
-    dims, items = description.get("dims"), description.get("items")
-    sizes = list(dims.values()) if isinstance(dims, dict) else [0]
-    counted = items is None or _is_size(items, 0)
-    if not counted or not all(_is_size(width, 1) for width in sizes):
-        raise CheckpointError(
-            f"{folder}: config.json gives widths {dims} and {items} items; train it again"
-        )
-    return dims or {}, items
-
-
-def _is_size(
-    value: object,
-    least: int,
-) -> bool:
-    return type(value) is int and value >= least
-
-
-_IMPOSSIBLE = (RuntimeError, OverflowError, ValueError, TypeError)
-"""What torch raises over sizes that no tensor can have."""
+_IMPOSSIBLE = (RuntimeError, OverflowError, ValueError, TypeError, AttributeError)
+"""What torch raises over sizes that no tensor can have, and Python over what is no size."""
 
 
 def empty_policy(
@@ -140,32 +105,11 @@ def empty_policy(
 
 
 def fill_policy(
-    empty: Policy,
+    policy: Policy,
     tensors: Mapping[str, Tensor],
     source: str,
 ) -> Policy:
-    """Give an empty policy memory and these weights; every missing, unexpected or misshapen tensor is named."""
-    _check_fit(empty, tensors, source)
-    policy = empty.to_empty(device="cpu")
-    policy.load_state_dict(dict(tensors), strict=True)
-    return policy
-
-
-def load_weights(
-    policy: Policy,
-    tensors: Mapping[str, Tensor],
-    source: str,
-) -> None:
-    """Put tensors into a policy; every missing, unexpected or misshapen tensor is named."""
-    _check_fit(policy, tensors, source)
-    policy.load_state_dict(dict(tensors), strict=True)
-
-
-def _check_fit(
-    policy: Policy,
-    tensors: Mapping[str, Tensor],
-    source: str,
-) -> None:
+    """Put tensors into a policy, which gets memory if it has none; what is missing, unexpected or misshapen is named."""
     own = policy.state_dict()
     found: dict[str, list[str]] = {
         "missing": sorted(own.keys() - tensors.keys()),
@@ -180,12 +124,10 @@ def _check_fit(
     if parts:
         said = "; ".join(parts)
         raise CheckpointError(f"{source} does not fit this selector; {said}")
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    if next(policy.parameters()).is_meta:
+        policy = policy.to_empty(device="cpu")
+    policy.load_state_dict(dict(tensors))
+    return policy
 
 
 def tensors_of(policy: Policy) -> dict[str, Tensor]:

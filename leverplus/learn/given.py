@@ -131,7 +131,7 @@ def fill_from(
     source: str,
 ) -> None:
     """Put the weights of a given selector into a fresh one of the same form; settings that differ are named."""
-    from leverplus.learn.checkpoint import load_weights, tensors_of
+    from leverplus.learn.checkpoint import fill_policy, tensors_of
 
     own, theirs = dataclasses.asdict(policy.config), dataclasses.asdict(given.config)
     odd = []
@@ -148,7 +148,7 @@ def fill_from(
         raise CheckpointError(
             f"{source} holds a selector of another form than [select] describes; add --set {said}"
         )
-    load_weights(policy, tensors_of(given), source)
+    fill_policy(policy, tensors_of(given), source)
 
 
 def _value(value: Any) -> str:

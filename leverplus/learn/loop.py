@@ -212,7 +212,7 @@ class _Trainer:
 
     def _begin_anew(self) -> None:
         """Go on from the best easy epoch as from another training's checkpoint: fresh optimiser, fresh references."""
-        checkpoint.load_weights(self.policy, self.easy_weights, "the best easy epoch")
+        checkpoint.fill_policy(self.policy, self.easy_weights, "the best easy epoch")
         self._refer_to_easy(self.easy_weights)
         taken = self.steps.taken
         self.steps = self._make_steps()
@@ -221,7 +221,7 @@ class _Trainer:
     def _refer_to_easy(self, weights: Mapping[str, Tensor]) -> None:
         """Make the stage again, as if it had been given these weights and they came from imitation."""
         anchor = frozen_copy(self.policy)
-        checkpoint.load_weights(anchor, weights, "the best easy epoch")
+        checkpoint.fill_policy(anchor, weights, "the best easy epoch")
         self.stage = self._make_stage(anchor, {**self.inputs.anchors, "sft": anchor})
 
     def _picks(self, probe: GroupBatch) -> Tensor:
@@ -352,7 +352,7 @@ class _Trainer:
             )
         source = str(folder)
         own = tensors_under(tensors, "model.")
-        checkpoint.load_weights(self.policy, own, source)
+        checkpoint.fill_policy(self.policy, own, source)
         self.best_weights = tensors_under(tensors, "best.")
         self.easy_weights = tensors_under(tensors, "easy.")
         if self.easy_weights:
@@ -362,7 +362,7 @@ class _Trainer:
                 self.steps.stage = self.stage
         for role, copy in self.stage.copies.items():
             own = tensors_under(tensors, f"copy.{role}.")
-            checkpoint.load_weights(copy, own, source)
+            checkpoint.fill_policy(copy, own, source)
         moments = tensors_under(tensors, "optimizer.")
         checkpoint.restore_optimizer(self.steps.optimizer, moments)
         self.epoch, self.steps.taken = int(numbers["epoch"]), int(numbers["step"])
@@ -374,7 +374,7 @@ class _Trainer:
 
     def restore_best(self) -> None:
         if self.best_weights:
-            checkpoint.load_weights(self.policy, self.best_weights, "the best epoch")
+            checkpoint.fill_policy(self.policy, self.best_weights, "the best epoch")
         self.policy.eval()
         for parameter in self.policy.parameters():
             parameter.requires_grad_(True)

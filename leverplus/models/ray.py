@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leverplus.errors import LeverError, ScoringError, install_command
+from leverplus.errors import LeverError, ScoringError, first_line, install_command
 from leverplus.models.base import Answered, Backend, LocalEngine, Request
 
 PATIENCE = 300.0  # seconds without any live worker after which the engine gives up; what was committed stays
@@ -308,10 +308,9 @@ def _connect(ray: Any) -> None:
             if address
             else "a Ray cluster on this machine"
         )
-        reason = str(error).strip().partition("\n")[0]
         raise ScoringError(
-            f"cannot connect to {where} ({reason}); type `ray status` to see whether it runs and `ray start --head` to "
-            "start one, then run the same command again"
+            f"cannot connect to {where} ({first_line(error)}); type `ray status` to see whether it runs and `ray start "
+            "--head` to start one, then run the same command again"
         ) from error
 
 

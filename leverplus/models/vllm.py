@@ -14,10 +14,10 @@ from typing import Any
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
-from leverplus.errors import DataError, LeverError, ScoringError
+from leverplus.errors import DataError, LeverError, ScoringError, first_line
 from leverplus.models.base import Reply, Request
 from leverplus.models.hf.backend import ROUNDING, OwnModel
-from leverplus.models.hf.load import first_line, load_words, pick_device
+from leverplus.models.hf.load import load_words, pick_device
 from leverplus.models.hf.prompts import ModelPrompts
 from leverplus.models.prompts import shrink
 from leverplus.models.settings import ModelSection

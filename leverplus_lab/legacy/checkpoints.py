@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from leverplus.data.rundir import disk_sentence, write_atomically
-from leverplus.errors import CheckpointError, MissingFile
+from leverplus.errors import CheckpointError, MissingFile, first_line
 from leverplus.learn.checkpoint import (
     empty_policy,
     fill_policy,
-    first_line,
     tensors_of,
 )
 from leverplus.learn.policies.base import Policy

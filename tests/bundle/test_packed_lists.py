@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from leverplus.run.opening import load_run
 from tiny_world import TinyRun, run_tiny
 
 from leverplus.arms.spec import known_arms
 from leverplus.bundle.selector import Selector
 from leverplus.evaluate.predictions import read_predictions
 from leverplus.run.pack import pack_run
+from leverplus.run.run import load_run
 
 pytestmark = pytest.mark.slow
 

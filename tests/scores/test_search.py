@@ -204,13 +204,6 @@ def test_objectives_by_hand() -> None:
     )
 
 
-def test_a_dense_table_may_leave_the_bare_query_out(scorer, pools) -> None:
-    (group,) = dense_groups(scorer, pools[:1], zero_shot=False)
-    assert [member.demos for member in group.members] == [
-        (item,) for item in pools[0].candidates
-    ]
-
-
 class Flat:
     """A scorer for which every prompt is worth the same; it keeps what it was asked."""
 

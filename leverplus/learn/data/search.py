@@ -7,6 +7,7 @@ extension changes all that follows, so that nothing is shared.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from leverplus.data.types import Demos, Group, Member, Pool, Score
@@ -33,15 +34,14 @@ def oracle_objective(score: Score) -> float:
     return score.accuracy + 1e-3 * (score.gt_prob if score.weighed else score.relevance)
 
 
-def dense_groups(
-    scorer: Scorer, pools: Sequence[Pool], zero_shot: bool = True
-) -> list[Group]:
+def dense_groups(scorer: Scorer, pools: Sequence[Pool]) -> list[Group]:
     """One-shot tables: every candidate of every pool alone, and the query without demonstrations."""
-    bare = (Member((), "dense"),) if zero_shot else ()
-    members = [
-        (*bare, *(Member((candidate,), "dense") for candidate in pool.candidates))
-        for pool in pools
-    ]
+    members = []
+    for pool in pools:
+        own = [Member((), "dense")]
+        for candidate in pool.candidates:
+            own.append(Member((candidate,), "dense"))
+        members.append(own)
     return scored_groups(scorer, pools, members, "one-shot tables")
 
 
@@ -58,9 +58,8 @@ def scored_groups(
     scores = iter(scorer.score(prompts, TRAINING, what))  # in the order of the prompts
     groups = []
     for pool, own in zip(pools, members, strict=True):
-        groups.append(
-            Group(pool.query, pool, tuple(own), tuple(next(scores) for _ in own))
-        )
+        found = [next(scores) for _ in own]
+        groups.append(Group(pool.query, pool, tuple(own), tuple(found)))
     return groups
 
 
@@ -71,15 +70,12 @@ def join_groups(first: Group, second: Group) -> Group:
             f"groups of queries {first.query} and {second.query} cannot be joined: their pools differ"
         )
     known = {member.demos for member in first.members}
-    pairs = zip(second.members, second.scores, strict=True)
-    extra = [(member, score) for member, score in pairs if member.demos not in known]
-    members = first.members + tuple(member for member, _ in extra)
-    return Group(
-        first.query,
-        first.pool,
-        members,
-        first.scores + tuple(score for _, score in extra),
-    )
+    members, scores = list(first.members), list(first.scores)
+    for member, score in zip(second.members, second.scores, strict=True):
+        if member.demos not in known:
+            members.append(member)
+            scores.append(score)
+    return Group(first.query, first.pool, tuple(members), tuple(scores))
 
 
 def beam_groups(
@@ -102,40 +98,39 @@ def beam_groups(
         raise ScoringError(
             f"side = '{side}': new demonstrations go to one of {', '.join(SIDES)}"
         )
-    beams: list[list[Demos]] = [
-        [()] for _ in pools
-    ]  # every pool begins with the empty list
+    # every pool begins with the empty list
+    beams: list[list[Demos]] = [[()] for _ in pools]
     measured: list[dict[Demos, Score]] = [{} for _ in pools]
     for step in range(1, shots + 1):
-        prompts: list[Prompt] = []
+        tried = []
         for pool, own in zip(pools, beams, strict=True):
-            prompts.extend(
-                (
-                    pool.query,
-                    (*beam, candidate) if side == "right" else (candidate, *beam),
-                )
-                for beam in own
-                for candidate in pool.candidates
-                if candidate not in beam
-            )
+            tried.append(_longer(pool, own, side))
+        prompts: list[Prompt] = []
+        for pool, lists in zip(pools, tried, strict=True):
+            prompts += [(pool.query, demos) for demos in lists]
         scores = iter(scorer.score(prompts, purpose, f"{what}, step {step} of {shots}"))
-        for place, (pool, own) in enumerate(zip(pools, beams, strict=True)):
-            count = sum(len(pool.candidates) - len(beam) for beam in own)
-            tried = [next(scores) for _ in range(count)]
-            measured[place].update({score.demos: score for score in tried})
-            best = sorted(tried, key=lambda score: (-objective(score), score.demos))[
-                :width
-            ]
-            beams[place] = [score.demos for score in best]
-    return [
-        Group(
-            pool.query,
-            pool,
-            tuple(Member(demos, "beam", front=side == "left") for demos in found),
-            tuple(found.values()),
-        )
-        for pool, found in zip(pools, measured, strict=True)
-    ]
+        for place, lists in enumerate(tried):
+            found = [next(scores) for _ in lists]
+            measured[place].update({score.demos: score for score in found})
+            found.sort(key=lambda score: (-objective(score), score.demos))
+            beams[place] = [score.demos for score in found[:width]]
+    groups = []
+    for pool, known in zip(pools, measured, strict=True):
+        members = [Member(demos, "beam", front=side == "left") for demos in known]
+        groups.append(Group(pool.query, pool, tuple(members), tuple(known.values())))
+    return groups
+
+
+def _longer(pool: Pool, beams: Sequence[Demos], side: str) -> list[Demos]:
+    """Every list of a beam with one more candidate on one side."""
+    longer: list[Demos] = []
+    for beam in beams:
+        for candidate in pool.candidates:
+            if candidate in beam:
+                continue
+            new = (candidate,)
+            longer.append(beam + new if side == "right" else new + beam)
+    return longer
 
 
 def best_of_each_length(
@@ -144,25 +139,20 @@ def best_of_each_length(
     """The `width` best sequences of every length of every group: what supervised training imitates."""
     kept = []
     for group in groups:
-        by_length: dict[int, list[int]] = {}
-        for place, member in enumerate(group.members):
-            by_length.setdefault(len(member.demos), []).append(place)
-        places = [
-            place
-            for length, own in sorted(by_length.items())
-            if length > 0
-            for place in sorted(
-                own, key=lambda p: (-objective(group.scores[p]), group.members[p].demos)
-            )[:width]
-        ]
-        kept.append(
-            Group(
-                group.query,
-                group.pool,
-                tuple(group.members[place] for place in places),
-                tuple(group.scores[place] for place in places),
-            )
-        )
+        ranked = []
+        for member, score in zip(group.members, group.scores, strict=True):
+            if member.demos:
+                key = (len(member.demos), -objective(score), member.demos)
+                ranked.append((key, member, score))
+        ranked.sort(key=lambda own: own[0])
+        taken: Counter[int] = Counter()
+        members, scores = [], []
+        for (length, *_), member, score in ranked:
+            taken[length] += 1
+            if taken[length] <= width:
+                members.append(member)
+                scores.append(score)
+        kept.append(Group(group.query, group.pool, tuple(members), tuple(scores)))
     return kept
 
 
@@ -179,16 +169,5 @@ def greedy_oracle(
         purpose=EVALUATION,
         what="greedy oracle",
     )
-    out = []
-    for group in groups:
-        best: dict[int, Score] = {}
-        for score in group.scores:
-            length = len(score.demos)
-            rival = best.get(length)
-            if rival is None or (-oracle_objective(score), score.demos) < (
-                -oracle_objective(rival),
-                rival.demos,
-            ):
-                best[length] = score
-        out.append([best[length] for length in range(1, shots + 1)])
-    return out
+    best = best_of_each_length(groups, 1, oracle_objective)
+    return [list(group.scores) for group in best]

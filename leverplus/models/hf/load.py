@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.catalog import TINY_MODELS, load
-from leverplus.errors import LeverError, MissingFile, needs_extra, require_packages
+from leverplus.errors import (
+    LeverError,
+    MissingFile,
+    first_line,
+    needs_extra,
+    require_packages,
+)
 from leverplus.models.hf.prompts import ModelPrompts
 from leverplus.models.settings import FOUND, ModelSection
 
@@ -221,9 +227,8 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
                 f"it lacks {len(missing)} of the model's weights, such as {missing[0]}"
             )
     except Exception as error:  # a damaged file makes its reader fail in as many ways as there are bytes
-        reason = first_line(error) or type(error).__name__
         raise MissingFile(
-            f"{packed} cannot be unpacked ({reason}); download it again, or give the model as a folder in the hub's "
+            f"{packed} cannot be unpacked ({first_line(error)}); download it again, or give the model as a folder in the hub's "
             "layout"
         ) from error
     # the weights that are written are float32
@@ -231,11 +236,6 @@ def unpack_gguf(packed: Path, folder: Path) -> None:
     model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error of another library; its advice follows on further lines."""
-    return str(error).strip().partition("\n")[0]
 
 
 @dataclass(frozen=True)
