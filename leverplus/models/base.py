@@ -4,7 +4,7 @@ engines that ask it: requests in, replies out, in any order, as they come."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -61,6 +61,15 @@ class Answered(NamedTuple):
     place: int
     reply: Reply
     seconds: float
+
+
+def in_order(parts: Iterable[Sequence[Answered]]) -> list[Reply]:
+    """The replies of a stream, in the order of their requests."""
+    found: list[Answered] = []
+    for part in parts:
+        found += part
+    found.sort(key=lambda answered: answered.place)
+    return [answered.reply for answered in found]
 
 
 @runtime_checkable

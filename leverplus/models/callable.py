@@ -21,7 +21,7 @@ from typing import Any
 from leverplus import catalog
 from leverplus.data.tasks.base import Task
 from leverplus.errors import LeverError, ScoringError
-from leverplus.models.base import Answered, Reply, Request
+from leverplus.models.base import Answered, Reply, Request, in_order
 from leverplus.models.prompts import ServerPrompts
 from leverplus.models.settings import ModelSection
 
@@ -87,10 +87,7 @@ class CallableBackend:
         }
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
-        answered: list[Answered] = []
-        for part in self.stream(requests):
-            answered += part
-        return [one.reply for one in sorted(answered, key=lambda one: one.place)]
+        return in_order(self.stream(requests))
 
     def stream(
         self, requests: Sequence[Request]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
-from leverplus.errors import LeverError, ScoringError
+from leverplus.errors import DataError, LeverError, ScoringError
 from leverplus.models.base import Request
 from leverplus.models.settings import ANSWER, QUESTION, ModelSection
 
@@ -121,36 +121,31 @@ class ServerPrompts(PromptWriter):
         shown = {"type": "image_url", "image_url": {"url": self.url(item)}}
         return {"role": role, "content": [shown, {"type": "text", "text": words}]}
 
-    def chat_text(self, request: Request) -> str:
-        """The texts of a chat's turns, one line per turn; pictures are left out."""
-        lines = []
-        for turn in self.turns(request):
-            content = turn["content"]
-            # the picture stands first
-            lines.append(content if isinstance(content, str) else content[-1]["text"])
-        return "\n".join(lines)
-
     def url(self, item: Item) -> str:
         """The picture of an item as a data URL; where several threads ask at once, one may be encoded twice."""
         digest = self.task.image_digest(item)
-        known = self.urls.get(digest)
-        if known is None:
-            picture = self.task.image(item)
-            if picture is None:
-                raise ScoringError(
-                    f"item {item.id} has no picture any more; run `lever task check`"
-                )
-            known = data_url(picture, self.section.image_pixels)
+        if digest not in self.urls:
+            picture = shown_picture(self.task, item, self.section.image_pixels)
             if len(self.urls) >= PICTURES_KEPT:
                 self.urls.clear()
-            self.urls[digest] = known
-        return known
+            self.urls[digest] = data_url(picture)
+        return self.urls[digest]
 
 
-def data_url(picture: Image.Image, most_pixels: int) -> str:
-    """A picture as a PNG inside a URL, without loss; shrunk where it has more pixels than allowed (0: never)."""
+def shown_picture(task: Task, item: Item, most_pixels: int) -> Image.Image:
+    """An item's picture as a model is shown it: in colours, shrunk where it has more pixels than allowed (0: never)."""
+    picture = task.image(item)
+    if picture is None:
+        raise DataError(
+            f"item {item.id} has no picture any more; run `lever task check`"
+        )
+    return shrink(picture.convert("RGB"), most_pixels)
+
+
+def data_url(picture: Image.Image) -> str:
+    """A picture as a PNG inside a URL, without loss."""
     file = io.BytesIO()
-    shrink(picture.convert("RGB"), most_pixels).save(file, "PNG")
+    picture.save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 

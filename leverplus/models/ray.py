@@ -152,21 +152,6 @@ class RayEngine:
             return self._collect(work, task)
         return None
 
-    def places(self) -> list[tuple[str, int]]:
-        """(node, process) of every worker, once all of them are there."""
-        return [
-            (node, process)
-            for _, node, process in _ray().get(
-                [a.ready.remote() for a in self._started()]
-            )
-        ]
-
-    def close(self) -> None:
-        """Give the workers back to the cluster."""
-        for actor in self._actors:
-            _ray().kill(actor)
-        self._actors = []
-
     def _started(self) -> list[Any]:
         ray = _ray()
         if not self._actors:

@@ -14,12 +14,12 @@ from typing import Any
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
-from leverplus.errors import DataError, LeverError, ScoringError, first_line
+from leverplus.errors import LeverError, ScoringError, first_line
 from leverplus.models.base import Reply, Request
 from leverplus.models.hf.backend import ROUNDING, OwnModel
 from leverplus.models.hf.load import load_words, pick_device
 from leverplus.models.hf.prompts import ModelPrompts
-from leverplus.models.prompts import shrink
+from leverplus.models.prompts import shown_picture
 from leverplus.models.settings import ModelSection
 
 MOST_PICTURES = 17
@@ -133,13 +133,8 @@ class VllmBackend(OwnModel):
             return {}
         pictures, digests = [], []
         for item in shown:
-            picture = self.task.image(item)
-            if picture is None:
-                raise DataError(
-                    f"item {item.id} names a picture that its task does not show"
-                )
             pixels = self.section.image_pixels
-            pictures.append(shrink(picture.convert("RGB"), pixels))
+            pictures.append(shown_picture(self.task, item, pixels))
             digests.append(f"{self.task.image_digest(item)}-{pixels}")
         return {
             "multi_modal_data": {"image": pictures},

@@ -81,12 +81,20 @@ def prompts_of(task: WorldTask, count: int) -> list[Any]:
     ]
 
 
+def closed(engine: RayEngine) -> None:
+    """Give the workers back to the cluster."""
+    for actor in engine._actors:
+        ray.kill(actor)
+
+
 def test_killed_workers_and_nodes_cost_nothing_but_time(
     cluster, task, tmp_path: Path
 ) -> None:
     backend = WorldBackend(task)
     engine = RayEngine(slowly(0.25), backend.fingerprint(), patience=120)
-    places = engine.places()
+    places = []
+    for _, node, process in ray.get([own.ready.remote() for own in engine._started()]):
+        places.append((node, process))
     assert len(places) == len({node for node, _ in places}) == 2
     events: list[str] = []
 
@@ -114,7 +122,7 @@ def test_killed_workers_and_nodes_cost_nothing_but_time(
             for name in ("query", "demos", "raw"):
                 assert getattr(ours, name) == getattr(theirs, name)
             assert ours.gt_prob == pytest.approx(theirs.gt_prob, abs=1e-4)
-    engine.close()
+    closed(engine)
 
 
 def test_other_weights_and_failing_models_are_refused(
@@ -191,4 +199,4 @@ def test_a_worker_that_hangs_is_given_up_and_another_one_asked(
         (3, "d"),
     ]
     assert engine.repeated == 1
-    engine.close()
+    closed(engine)

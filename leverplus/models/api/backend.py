@@ -29,7 +29,7 @@ from leverplus.models.api.weighing import (
     prompt_tokens,
     whole_text,
 )
-from leverplus.models.base import Answered, Reply, Request
+from leverplus.models.base import Answered, Reply, Request, in_order
 from leverplus.models.prompts import ServerPrompts
 from leverplus.models.room import Room, is_too_long, stated_room, too_long
 from leverplus.models.settings import ModelSection
@@ -111,22 +111,12 @@ class OpenAIBackend:
         """Forget replies that are stored or were judged, and are of no further use."""
         self.client.account.stored()
 
-    def prompt_text(self, request: Request) -> str:
-        """The whole prompt, up to where the answer begins; of a chat the texts of its turns."""
-        if self.chat:
-            return self.prompts.chat_text(request)
-        return self.prompts.text(request)
-
     # -- asking from several threads
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         """All replies in order."""
-        replies: dict[int, Reply] = {}
         with closing(self.stream(requests)) as coming:
-            for part in coming:
-                for answered in part:
-                    replies[answered.place] = answered.reply
-        return [replies[place] for place in range(len(requests))]
+            return in_order(coming)
 
     def stream(
         self, requests: Sequence[Request]
@@ -333,10 +323,13 @@ class OpenAIBackend:
         """Tokens of a prompt without pictures and of its answer, as the server counts them; at least so many."""
         bare = [replace(item, image=None) for item in (*request.demos, request.query)]
         request = Request(bare[-1], tuple(bare[:-1]), ())
-        text = self.prompt_text(request)
-        prompt: dict[str, Any] = {"prompt": text}
         if self.chat:
-            prompt = {"messages": self.prompts.turns(request)}
+            turns = self.prompts.turns(request)
+            text = "\n".join(turn["content"] for turn in turns)
+            prompt: dict[str, Any] = {"messages": turns}
+        else:
+            text = self.prompts.text(request)
+            prompt = {"prompt": text}
         counted = self.client.count_tokens(text, **prompt)
         return (counted or len(text) // LETTERS) + self.section.max_new_tokens
 

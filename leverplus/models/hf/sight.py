@@ -12,7 +12,6 @@ from PIL import Image
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
-from leverplus.errors import DataError
 from leverplus.models.hf.language import Language
 from leverplus.models.hf.pictures import (
     PictureTable,
@@ -20,7 +19,7 @@ from leverplus.models.hf.pictures import (
     counts_in_three,
     vision_encoder,
 )
-from leverplus.models.prompts import shrink
+from leverplus.models.prompts import shown_picture, shrink
 from leverplus.models.settings import ModelSection
 
 # What a processor returns for the text; everything else is for the vision side.
@@ -76,19 +75,14 @@ class Sight:
         return self.pictures.slot(digest, partial(self._show, item))
 
     def _show(self, item: Item) -> Unfolded:
-        picture = self.task.image(item)
-        if picture is None:
-            raise DataError(
-                f"item {item.id} names a picture that its task does not show"
-            )
-        return self.unfold(picture)
+        pixels = self.section.image_pixels
+        return self.unfold(shown_picture(self.task, item, pixels))
 
     def unfold(self, picture: Image.Image) -> Unfolded:
         """The tokens and inputs the processor makes of one picture."""
-        small = shrink(picture.convert("RGB"), self.section.image_pixels)
         found = self.processor(
             text=[self.token],
-            images=[small],
+            images=[picture],
             return_tensors="pt",
             add_special_tokens=False,
         )
@@ -105,11 +99,11 @@ class Sight:
         """What the model itself is given for a text with one or two different pictures, and the pictures' slots."""
         first = Image.linear_gradient("L").resize((96, 64)).convert("RGB")
         pictures = [first, first.transpose(Image.Transpose.ROTATE_90)][:count]
+        small = [shrink(picture, self.section.image_pixels) for picture in pictures]
         slots = []
-        for number, picture in enumerate(pictures):
+        for number, picture in enumerate(small):
             unfold = partial(self.unfold, picture)
             slots.append(self.pictures.slot(f"probe {number}", unfold))
-        small = [shrink(picture, self.section.image_pixels) for picture in pictures]
         inputs = self.processor(text=[text], images=[small], return_tensors="pt")
         dtype = next(self.language.model.parameters()).dtype
         moved = {}
