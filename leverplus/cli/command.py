@@ -179,8 +179,12 @@ def _add(
     line: str,
 ) -> None:
     words, _, meaning = line.partition(": ")
-    flags = [word.rstrip(",") for word in words.split() if word.startswith("-")]
-    values = [word for word in words.split() if not word.startswith("-")]
+    flags, values = [], []
+    for word in words.split():
+        if word.startswith("-"):
+            flags.append(word.rstrip(","))
+        else:
+            values.append(word)
     options: dict[str, Any] = {"help": meaning.replace("%", "%%")}
     needed = parameter.default is parameter.empty
     if not needed:
@@ -206,15 +210,11 @@ def _add(
         parser.add_argument(parameter.name, **options)
         return
     if many:
-        options |= (
-            {"action": "append"}
-            if len(values) == 1
-            else {
-                "action": "extend",
-                "nargs": "+",
-            }
-        )
-        options["default"] = list(parameter.default or ()) if not needed else None
+        options |= {"action": "extend", "nargs": "+"}
+        if len(values) == 1:
+            options |= {"action": "append", "nargs": None}
+        if not needed:
+            options["default"] = list(parameter.default)
     parser.add_argument(*flags, dest=parameter.name, required=needed, **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,8 +98,7 @@ def run_folder(recipe: Recipe, seed: int, *, named: bool = True) -> Path:
 
 def safe_name(name: str) -> str:
     """A recipe's name as the name of one folder: a file called `...toml` must not lead out of runs/."""
-    kept = [letter if letter.isalnum() or letter in "._+-" else "_" for letter in name]
-    return "".join(kept).lstrip(".") or "recipe"
+    return re.sub(r"[^\w.+-]", "_", name).lstrip(".") or "recipe"
 
 
 def calls_line(report: EvaluationRecord, fresh: int) -> str:
@@ -122,14 +122,15 @@ def recipes(name: str = "", *, all_: bool = False) -> Outcome:
         text = find_recipe(name).read_text(encoding="utf-8")
         return Outcome(tomllib.loads(text), [text.rstrip("\n")])
     every = every_recipe()
-    names = every if all_ else [name for name in USUAL if name in every]
+    names = every if all_ else list(USUAL)
     texts = {}
     width = max(map(len, names))
     lines = []
     for one in names:
         values = tomllib.loads(find_recipe(one).read_text(encoding="utf-8"))
-        texts[one] = {key: values.get(key, "") for key in ("purpose", "expected")}
-        lines.append(f"{one:{width}}  {texts[one]['purpose']}")
+        purpose, expected = values["purpose"], values.get("expected", "")
+        texts[one] = {"purpose": purpose, "expected": expected}
+        lines.append(f"{one:{width}}  {purpose}")
     more = "`lever recipes NAME` prints one"
     if not all_:
         more += f"; `lever recipes --all` lists all {len(every)}"
@@ -289,17 +290,15 @@ def sweep_shown(report: Mapping[str, Any]) -> Iterator[str | Table]:
     rows = []
     for row in report["checkpoints"]:
         cells = [row["checkpoint"]]
-        for value in (*(row["shots"][n] for n in shots), row["mean"]):
+        for value in (*row["shots"].values(), row["mean"]):
             cells.append(f"{100 * value:.1f}")
-        interval, same = row["ci95"], row["agreement"]
-        # a single item or picture has no interval
-        cells.append(
-            ""
-            if interval is None
-            else "{:.1f}-{:.1f}".format(*(100 * end for end in interval))
-        )
-        cells.append("" if same is None else f"{100 * same['identical']:.0f} %")
-        rows.append(cells)
+        interval = same = ""
+        if row["ci95"] is not None:  # a single item or picture has none
+            low, high = row["ci95"]
+            interval = f"{100 * low:.1f}-{100 * high:.1f}"
+        if row["agreement"] is not None:
+            same = f"{100 * row['agreement']['identical']:.0f} %"
+        rows.append([*cells, interval, same])
     yield Table(
         f"accuracy by shots on {report['n']} {report['split']} items",
         ["checkpoint", *map(str, shots), "mean", "95 % interval", "same picks"],
@@ -349,18 +348,20 @@ def _grid_shown(record: Mapping[str, Any], folder: Path) -> Iterator[str | Table
     from leverplus.run.sweep import settings_text
 
     rows = []
-    measured = [row for row in record["tried"] if "mean" in row]
-    for row in sorted(measured, key=lambda row: -row["mean"]):
-        spread = "one seed" if row["spread"] is None else f"{row['spread']:.3f}"
-        rows.append([settings_text(row["set"]), f"{row['mean']:.3f}", spread])
+    for row in sorted(record["tried"], key=lambda row: -row.get("mean", 0.0)):
+        if "mean" in row:
+            spread = "one seed"
+            if row["spread"] is not None:
+                spread = f"{row['spread']:.3f}"
+            rows.append([settings_text(row["set"]), f"{row['mean']:.3f}", spread])
     title = f"dev reward over {record['seeds']} seeds"
     yield Table(title, ["configuration", "mean", "spread"], rows)
     chosen, test = record["chosen"], record["test"]
     yield f"chosen on dev out of {record['configurations']} configurations: {settings_text(chosen['set'])}"
     mean = test["comparisons"][-1]  # the mean over shots, or the only number of shots
-    low, high = (100 * bound for bound in mean["ci95"])
+    low, high = mean["ci95"]
     yield (
         f"test, looked at once: {100 * test['accuracy']['mean']:.1f} in the mean over shots on {test['n']:,} items, "
-        f"{100 * mean['diff']:+.1f} points ({low:+.1f} to {high:+.1f}) from {mean['baseline']}"
+        f"{100 * mean['diff']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}) from {mean['baseline']}"
     )
     yield f"results in {folder}/sweep.json"

@@ -145,9 +145,9 @@ def _compared_arm(runs: Sequence[Path], baseline: str | None) -> tuple[str, list
     for folder in runs:
         if (folder / MANIFEST).is_file():
             packed.add(str(read_json(folder / MANIFEST).get("arm") or LEARNED))
-    arm = packed.pop() if len(packed) == 1 else LEARNED
-    if arm == LEARNED:
-        return arm, []
+    if len(packed) != 1 or LEARNED in packed:
+        return LEARNED, []
+    arm = packed.pop()
     if arm == baseline:
         return LEARNED, [
             f"the bundle itself chooses by {arm_name(arm)}, the baseline, so the learned selector, which the bundle "
@@ -176,13 +176,13 @@ def _comparison_shown(
         title += ", p corrected for all rows"
     cells = []
     for row in rows:
-        low, high = (100 * bound for bound in row.ci95)
+        low, high = row.ci95
         cells.append(
             [
                 names[row.arm],
                 row.shots,
                 f"{100 * row.diff:+.2f}",
-                f"{low:+.1f} to {high:+.1f}",
+                f"{100 * low:+.1f} to {100 * high:+.1f}",
                 f"{row.p_adjusted:.2g}",
                 f"{row.helped}/{row.harmed}",
                 row.verdict,
@@ -249,11 +249,11 @@ def _compare_published(path: Path, baseline: str | None) -> Outcome:
     from leverplus.evaluate.published import ENDS, compare_published, read_published
 
     found = compare_published(read_published(path), baseline)
-    low, high = (100 * end for end in ENDS)
+    low, high = ENDS
     n = found.table.n
     lines = [
         f"Accuracies were read as {found.table.unit}; n = {n:,} items, one run per row.",
-        f"A table does not say on how many items two rows differ. Assumed here: {low:.0f} % to {high:.0f} % of them, "
+        f"A table does not say on how many items two rows differ. Assumed here: {low:.0%} to {high:.0%} of them, "
         "each by a full point. `Settle` means: found 80 % of the time at p < 0.05.\n",
     ]
     noise = 0

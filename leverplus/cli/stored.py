@@ -41,22 +41,26 @@ def check_task(task: str, *, set_: Sequence[str] = (), quick: bool = False) -> O
     ]
     splits = {}
     for split in SPLITS:
-        items = loaded.items(split)
-        answers = len({item.answer for item in items})
-        pictures = len({item.image for item in items} - {None})
-        splits[split] = {
+        items, answers, pictures = loaded.items(split), set(), set()
+        for item in items:
+            answers.add(item.answer)
+            pictures.add(item.image)
+        counts = {
             "items": len(items),
-            "pictures": pictures,
-            "answers": answers,
+            "pictures": len(pictures - {None}),
+            "answers": len(answers),
         }
-        shown = f", {pictures:,} pictures" if pictures else ""
+        splits[split] = counts
         lines.append(
-            f"  {split:5} {len(items):>7,} items{shown}, {answers:,} different answers"
+            f"  {split:5} {counts['items']:>7,} items, {counts['pictures']:,} pictures, {counts['answers']:,} different answers"
         )
-    decoded = 0 if quick else _decode_pictures(loaded)
-    if decoded:
+    decoded = 0
+    if not quick and isinstance(loaded, FileTask):
+        decoded = _decode_pictures(loaded)
         lines.append(f"  all {decoded:,} pictures can be read")
     notes = list(getattr(loaded, "notes", ()))
+    for note in notes:
+        lines.append(f"  note: {note}")
     value = {
         "task": loaded.name,
         "version": loaded.version,
@@ -66,7 +70,7 @@ def check_task(task: str, *, set_: Sequence[str] = (), quick: bool = False) -> O
         "pictures_decoded": decoded,
         "notes": notes,
     }
-    return Outcome(value, [*lines, *[f"  note: {note}" for note in notes]])
+    return Outcome(value, lines)
 
 
 def load_task(name: str, overrides: Sequence[str]) -> Task:
@@ -84,12 +88,12 @@ def load_task(name: str, overrides: Sequence[str]) -> Task:
     return build_task(section)
 
 
-def _decode_pictures(task: Task) -> int:
+def _decode_pictures(task: FileTask) -> int:
     """Read every picture to its end; broken ones are named together."""
-    if not isinstance(task, FileTask):
-        return 0
     problems = Problems(task.name)
-    items = [item for split in SPLITS for item in task.items(split)]
+    items: list[Item] = []
+    for split in SPLITS:
+        items += task.items(split)
     seen = check_picture_files(items, task.places, problems, decode=True)
     problems.finish()
     return seen
@@ -119,7 +123,7 @@ def store_stats(*, store: Path | None = None) -> Outcome:
         "tokens",
         "model seconds",
     )
-    return Outcome(stats, [line, *([Table("", header, rows)] if rows else [])])
+    return Outcome(stats, [line, Table("", header, rows)])
 
 
 def export_store(out: Path, *, store: Path | None = None) -> Outcome:
@@ -179,7 +183,8 @@ def verify_store(*, store: Path | None = None) -> Outcome:
     lines = [
         f"{path}: {report.records:,} scores in {report.contexts} contexts, {verdict}"
     ]
-    lines += [f"  - {problem}" for problem in report.problems]
+    for problem in report.problems:
+        lines.append(f"  - {problem}")
     if not report.clean:
         lines.append(
             f"keep what is whole with `lever store merge --store NEW.db {path}`; the rest is measured again"

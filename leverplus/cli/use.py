@@ -210,8 +210,7 @@ def add_demos(
         raise WrongUsage(
             "give one demonstration with --question and --answer, or many with --jsonl FILE"
         )
-    one = {"question": question, "answer": answer, "image": image, "id": id_}
-    rows = [{key: value for key, value in one.items() if value is not None}]
+    rows = [{"question": question, "answer": answer, "image": image, "id": id_}]
     if jsonl is not None:
         rows = read_records(jsonl)
         for row in rows:
@@ -413,9 +412,11 @@ def pack(
         )
     facts = read_json(folder / MANIFEST)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    found = {key: facts[key] for key in ("arm", "shots", "demonstrations")}
+    value = {"bundle": str(folder), "bytes": size}
+    for key in ("arm", "shots", "demonstrations"):
+        value[key] = facts[key]
     return Outcome(
-        {"bundle": str(folder), "bytes": size, **found},
+        value,
         [
             f"{folder}: arm {facts['arm']}, {facts['shots']} shots, {facts['demonstrations']['count']:,} demonstrations, "
             f"{size / 1e6:.1f} MB",

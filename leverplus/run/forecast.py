@@ -78,7 +78,7 @@ def forecast(recipe: Recipe, sizes: DataSizes | None = None) -> list[ForecastPar
         parts.append(ForecastPart("the weight of pictures, on dev", shares, mean))
     if section.oracle:
         # greedy: every candidate that is left, at every place; all ordered pairs where they are few
-        calls = sum(size - step for step in range(most))
+        calls = most * size - most * (most - 1) // 2
         pairs = size * (size - 1)
         if 2 in shots and test * pairs <= section.exhaustive_calls:
             calls += pairs
@@ -142,15 +142,15 @@ def calls_per_question(
 
 def as_json(parts: Sequence[ForecastPart]) -> dict[str, Any]:
     """What `lever check --json` says; `open` names the parts of which only the data tell."""
-    rows = []
+    found: dict[str, Any] = {"calls": 0, "exact": True, "open": [], "parts": []}
     for part in parts:
-        rows.append({"what": part.what, "calls": part.calls, "exact": part.exact})
-    return {
-        "calls": sum(part.calls or 0 for part in parts),
-        "exact": all(part.exact for part in parts),
-        "open": [part.what for part in parts if part.calls is None],
-        "parts": rows,
-    }
+        row = {"what": part.what, "calls": part.calls, "exact": part.exact}
+        found["parts"].append(row)
+        found["calls"] += part.calls or 0
+        found["exact"] = found["exact"] and part.exact
+        if part.calls is None:
+            found["open"].append(part.what)
+    return found
 
 
 def line(parts: Sequence[ForecastPart], replayed: bool = False) -> str:
@@ -172,10 +172,11 @@ def line(parts: Sequence[ForecastPart], replayed: bool = False) -> str:
 
 def forecast_calls(run: Run) -> list[ForecastPart]:
     """What the whole run may ask of the model, by the recipe and the data; asks nothing."""
-    counts = {split: len(run.task.items(split)) for split in ("train", "dev", "test")}
+    task = run.task
+    train, dev, test = map(len, map(task.items, ("train", "dev", "test")))
     pictures = any(item.image is not None for item in run.demonstrations)
-    kind = run.task.answers.kind
-    return forecast(run.recipe, DataSizes(**counts, pictures=pictures, answers=kind))
+    kind = task.answers.kind
+    return forecast(run.recipe, DataSizes(train, dev, test, pictures, kind))
 
 
 def forecast_line(run: Run, only: str | None = None) -> str:

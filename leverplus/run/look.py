@@ -251,8 +251,9 @@ def describe_task(task: Task) -> list[str]:
         seen[_words(item), item.image].add(item.answer)
     if twice := len(every) - len(seen):
         odd = sum(len(own) > 1 for own in seen.values())
-        said = f"; {odd:,} questions were answered differently" if odd else ""
-        lines.append(f"repeated: {twice:,} questions occur more than once{said}")
+        lines.append(
+            f"repeated: {twice:,} questions occur more than once; {odd:,} questions were answered differently"
+        )
     return lines
 
 
@@ -265,11 +266,13 @@ def answers_recur(task: Task) -> bool:
     if getattr(task, "labels", ()) or rules.metric in GRADED:
         return True
     counts: Counter[str] = Counter()
+    keys = []
     for item in items:
-        counts.update({rules.key(answer) for answer in item.answers})
+        keys.append(set(map(rules.key, item.answers)))
+        counts.update(keys[-1])
     shared = 0
-    for item in items:
-        shared += any(counts[rules.key(answer)] > 1 for answer in item.answers)
+    for own in keys:
+        shared += max(map(counts.__getitem__, own), default=0) > 1
     return shared >= max(FEW_OF_A_LABEL, RECURRING * len(items))
 
 

@@ -44,7 +44,9 @@ def _make_pilot(run: Run) -> dict[str, Any]:
     def ask(lists: Sequence[Demos], what: str) -> tuple[Floats, Floats | None]:
         """Accuracy of every query with every list, and the probability of the right answer where it was measured."""
         nonlocal calls
-        prompts = [(query.id, own) for query in queries for own in lists]
+        prompts = []
+        for query in queries:
+            prompts += [(query.id, own) for own in lists]
         calls += len(prompts)
         scores = run.scorer.score(prompts, TRAINING, f"pilot, {what}")
         shape = (len(queries), len(lists))
@@ -73,7 +75,9 @@ def _make_pilot(run: Run) -> dict[str, Any]:
             gains[str(shots)] = float(room_to_choose(accuracy).mean())
     most = max([float(room.mean()), *gains.values()])
     # where no score of a query differed, at most 3 / Q of the queries can (the rule of three)
-    interval = mean_interval(room) if room.any() else (0.0, min(1.0, 3.0 / len(room)))
+    interval = (0.0, min(1.0, 3.0 / len(room)))
+    if room.any():
+        interval = mean_interval(room)
     facts = {
         "queries": len(queries),
         "demonstrations": len(demos),
@@ -96,8 +100,11 @@ def pilot_items(run: Run) -> tuple[list[Item], list[Item]]:
     section = run.recipe.score
     order = run.shuffled_queries()
     queries = order[: min(section.pilot, len(order) // 2)]
-    taken = {item.id for item in queries}
-    pictures = {item.image for item in queries} - {None}
+    taken, pictures = set(), set()
+    for item in queries:
+        taken.add(item.id)
+        pictures.add(item.image)
+    pictures.discard(None)
     free = []
     for item in run.demonstrations:
         if item.id not in taken and item.image not in pictures:
@@ -128,8 +135,9 @@ def by_effect(scores: Floats, finer: Floats | None = None) -> list[int]:
     """The columns of scores (Q, D), best mean first; equal ones by the mean of `finer` scores, then by their place."""
     if finer is None:
         finer = scores
-    keys = (np.arange(scores.shape[1]), -finer.mean(axis=0), -scores.mean(axis=0).round(12))  # fmt: skip
-    order: list[int] = np.lexsort(keys).tolist()  # the last key counts most
+    first, second = -scores.mean(axis=0).round(12), -finer.mean(axis=0)
+    # the last key counts most, and the sort keeps equal ones in order
+    order: list[int] = np.lexsort((second, first)).tolist()
     return order
 
 

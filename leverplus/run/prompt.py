@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from leverplus.data.metrics import cut_named
 from leverplus.data.metrics.values import read_json_text
 from leverplus.data.rundir import shipped
 from leverplus.data.tasks.base import Task
-from leverplus.data.types import Demos, Item, Score
+from leverplus.data.types import Item, Score
 from leverplus.errors import DataError, LeverError, MissingFile
 from leverplus.evaluate.predictions import read_predictions
 from leverplus.models.base import LocalEngine, Request
@@ -133,7 +134,9 @@ def _probe_server(values: dict[str, Any], task: Task, say: Say) -> Probe:
         say(warning)
     url = section.url
     if not values["name"]:
-        served = [str(row["id"]) for row in Client(section).models()]
+        served = []
+        for row in Client(section).models():
+            served.append(str(row["id"]))
         if not served:
             raise LeverError(
                 f"{url} lists no models; most addresses end in /v1, else name the model: --model {url}#NAME"
@@ -145,7 +148,9 @@ def _probe_server(values: dict[str, Any], task: Task, say: Say) -> Probe:
             )
         values = {**values, "name": served[0]}
         say(f"model: {url} serves {served[0]}")
-    forms = ("chat",) if values.get("prompt") == "chat" else ("plain", "chat")
+    forms = ["plain", "chat"]
+    if values.get("prompt") == "chat":
+        forms.remove("plain")
     for form in forms:
         section = ModelSection(**{**values, **quick, "prompt": form})
         server: Any = build_backend("openai", task, section)
@@ -211,16 +216,18 @@ def _probe_weights(values: dict[str, Any]) -> Probe:
         prompts = ModelPrompts(tokenizer, section, processor)
 
         def needed(request: Request) -> int:
-            shown = [
-                replace(own, image=None) for own in (*request.demos, request.query)
-            ]
-            bare = Request(shown[-1], tuple(shown[:-1]), ())
+            *demos, query = map(_blind, (*request.demos, request.query))
+            bare = Request(query, tuple(demos), ())
             tokens = len(prompts.tokens(prompts.text(bare)))
             return tokens + section.max_new_tokens + picture_tokens(request, section)
 
         return Room(context, "the model", needed) if context else None
 
     return replace(probe, count=count, room=room)
+
+
+def _blind(item: Item) -> Item:
+    return replace(item, image=None)
 
 
 def picture_tokens(request: Request, section: ModelSection) -> int:
@@ -250,7 +257,7 @@ def fitting_shots(
     A number that was not named is left out where the longest prompt it may lead to does not fit.
     """
     if probe.backend == "world" and not named:
-        return tuple(count for count in shots if count <= WORLD_READS)
+        shots = [count for count in shots if count <= WORLD_READS]
     room = probe.room(section, task)
     if room is None:
         return tuple(shots)
@@ -282,9 +289,10 @@ def choose_cut(answers: AnswerKind, items: Sequence[Item]) -> Chosen:
     wanted = CUTS.get(answers.kind, "plain")
     cut = cut_named(wanted)
     for item in items:
-        if any(cut(answer) != answer.strip() for answer in item.answers):
-            why = f"answers are taken whole, because the cut {wanted} would change some of yours"
-            return Chosen("plain", why)
+        for answer in item.answers:
+            if cut(answer) != answer.strip():
+                why = f"answers are taken whole, because the cut {wanted} would change some of yours"
+                return Chosen("plain", why)
     return Chosen(wanted, CUT_RULES[wanted])
 
 
@@ -320,11 +328,10 @@ def choose_template(items: Sequence[Item], *, texts: bool) -> str:
     >>> choose_template([one], texts=False)
     'Question: {question}\\nAnswer: {answer} ###\\n'
     """
+    every = "\0".join(own.strip() for item in items for own in item.answers)
     free = ENDINGS[-1]
     for ending in reversed(ENDINGS):
-        mark = ending.strip() or ending
-        held = any(mark in own.strip() for item in items for own in item.answers)
-        if not held:
+        if (ending.strip() or ending) not in every:
             free = ending
     if not texts:
         return "Question: {question}\nAnswer: {answer}" + free
@@ -363,7 +370,8 @@ def _shared_keys(items: Sequence[Item]) -> list[str]:
                 shared = {str(key): None for key in value}
             for key in set(shared) - set(map(str, value)):
                 del shared[key]
-    return list(shared or ()) if len(shared or ()) <= MOST_KEYS else []
+    keys = list(shared or ())
+    return keys if len(keys) <= MOST_KEYS else []
 
 
 def choose_form(
@@ -409,13 +417,13 @@ class SeenExample:
     score: float
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     def lines(self) -> list[str]:
         """For a reader: the prompt indented, then the answer in three steps."""
         return [
             f"{self.query}, {len(self.demos)} demonstrations:",
-            *[f"    {line}" for line in self.prompt.split("\n")],
+            indent(self.prompt, "    "),
             f"  the model wrote: {self.raw!r}",
             f"  the answer in it: {self.cut!r}",
             f"  right would be: {' | '.join(map(repr, self.right[:3]))}",
@@ -432,10 +440,12 @@ def try_prompts(run: Run, count: int) -> list[SeenExample]:
     shots = sorted({0, *run.recipe.eval.shots})
     prompts = []
     for place, item in enumerate(run.chosen_items("dev", count)):
-        wanted = shots[-1] if place % 2 == 0 else shots[place // 2 % len(shots)]
+        wanted = shots[-1]
+        if place % 2:
+            wanted = shots[place // 2 % len(shots)]
         others = _others(run, item)
-        drawn = rng.choice(len(others), min(wanted, len(others)), replace=False)
-        prompts.append((item.id, tuple(others[int(row)].id for row in drawn)))
+        drawn = rng.permutation(len(others))[:wanted].tolist()
+        prompts.append((item.id, tuple(others[row].id for row in drawn)))
     with ScoreStore(run.store_path) as store:
         engine = LocalEngine(run.backend)
         progress = run.show_progress
@@ -479,10 +489,12 @@ def prompt_text(run: Run, query: Item, demos: Sequence[Item]) -> str:
 def examples_seen(run: Run, arm: str, shots: int) -> list[SeenExample]:
     """Some test prompts of an arm as they were asked; those of zero-shot where it was not asked."""
     draws = read_predictions(run.folder / rundir.PREDICTIONS).draws
-    asked = draws.get(arm, {}).get(shots) or draws.get("zero_shot", {}).get(0, [[]])
-    prompts: list[tuple[Any, Demos]] = [
-        (own.item, own.demos) for own in asked[0][:SEEN]
-    ]
+    asked = draws.get(arm, {}).get(shots)
+    if not asked:
+        asked = draws.get("zero_shot", {}).get(0, [[]])
+    prompts = []
+    for own in asked[0][:SEEN]:
+        prompts.append((own.item, own.demos))
     return [_example(run, score) for score in run.scorer.known(prompts)]
 
 

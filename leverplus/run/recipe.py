@@ -100,8 +100,8 @@ class Recipe:
 
     def dev_reserve(self) -> int:
         """Most calls that judging on dev takes: every stage before its first epoch and after each."""
-        epochs = sum(stage.epochs + 1 for stage in self.stages.values())
-        return self.score.dev_queries * len(self.score.dev_shots) * epochs
+        judged = self.score.dev_queries * len(self.score.dev_shots)
+        return judged * sum(stage.epochs + 1 for stage in self.stages.values())
 
     def pilot_calls(self) -> int:
         """Most calls of the pilot: each query alone, with every demonstration, and with two lists of every length."""
@@ -138,8 +138,7 @@ def recipe_names(family: str = "") -> list[str]:
 
 def every_recipe() -> list[str]:
     """All recipes that ship, those of the lab's families last."""
-    families = "", "documents", "gallery"
-    return [name for family in families for name in recipe_names(family)]
+    return [*recipe_names(), *recipe_names("documents"), *recipe_names("gallery")]
 
 
 def find_recipe(name: str) -> Path:
@@ -194,7 +193,9 @@ def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(name, str):
         raise RecipeError(str(path), ["extends: must be the name or file of a recipe"])
-    base = find_recipe(str(path.parent / name) if name.endswith(".toml") else name)
+    if name.endswith(".toml"):
+        name = str(path.parent / name)
+    base = find_recipe(name)
     heirs = (*heirs, path.resolve())
     if base.resolve() in heirs:
         raise RecipeError(
@@ -208,7 +209,7 @@ def read_values(path: Path, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
             merged[key] = part
     # inherited sections of stages that are not run here stay behind
     kept = _only_stages(merged)
-    return {key: part for key, part in merged.items() if key in kept or key in values}
+    return kept | {key: merged[key] for key in values}
 
 
 def _only_stages(values: dict[str, Any]) -> dict[str, Any]:

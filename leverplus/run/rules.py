@@ -212,13 +212,17 @@ def _stage_contradictions(recipe: Recipe, name: str) -> Iterator[str]:
     place = stages.index(name)
     before, behind = stages[:place], stages[place:]
     # these two numbers need held_out, which the stage checks
-    known = ["reward", *[f"reward@{shots}" for shots in recipe.score.dev_shots]]
+    known = ["reward"]
+    for shots in recipe.score.dev_shots:
+        known.append(f"reward@{shots}")
     if stage.monitor not in (*known, "loss", "group_reward"):
         yield (
             f"{name}.monitor = {show_value(stage.monitor)}: is not measured; allowed: {', '.join(known)}, loss"
         )
     rank = getattr(recipe.stages.get("sft"), "lora_rank", 0)
-    parts = [*recipe.select.parts(), *(["adapters"] if rank else [])]
+    parts = list(recipe.select.parts())
+    if rank:
+        parts.append("adapters")
     for part in stage.freeze:
         if part not in parts:
             yield (
@@ -274,9 +278,12 @@ def _why_idle(recipe: Recipe, name: str, when: tuple[Any, ...]) -> str:
     """What keeps a setting of a section from being read; "" where it is read."""
     if not when:
         return ""
-    key = when[0] if "." in when[0] else f"{name}.{when[0]}"
+    key = when[0]
+    if "." not in key:
+        key = f"{name}.{key}"
     value = value_of(recipe, key)
-    for one in value if isinstance(value, tuple) else (value,):
+    values = value if isinstance(value, tuple) else (value,)
+    for one in values:
         # a part of one's own may read everything
         if one in when[1:] or (isinstance(one, str) and is_outside(one)):
             return ""
@@ -299,14 +306,15 @@ def missing_here(recipe: Recipe) -> list[str]:
             "task.file: is not set; add --set task.file=FILE, see docs/own_data.md"
         )
     start = recipe.train.start
-    run = start.rpartition(":")[0]  # of RUN:NAME
-    paths = {
-        "task.file": shipped(task.file) if task.name in ONE_FILE_TASKS else "",
-        "task.folder": task.folder if "task.folder" in recipe.given else "",
-        "task.images": "" if task.images == "none" else task.images,
-        "score.groups": score.groups,
-        "train.start": run if run and not Path(start).exists() else start,
-    }
+    if not Path(start).exists():
+        start = start.rpartition(":")[0] or start  # of RUN:NAME
+    paths: dict[str, str | Path] = {"score.groups": score.groups, "train.start": start}
+    if task.name in ONE_FILE_TASKS and task.file:
+        paths["task.file"] = shipped(task.file)
+    if "task.folder" in recipe.given:
+        paths["task.folder"] = task.folder
+    if task.images != "none":
+        paths["task.images"] = task.images
     for key, path in paths.items():
         if path and not Path(path).expanduser().exists():
             found.append(

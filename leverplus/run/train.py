@@ -131,8 +131,9 @@ def _checkpoint(run: Run, stage: str) -> Path:
 
 def begin_training(run: Run) -> Training:
     """What all stages share. Whatever would end the training later is refused here, the cheapest check first."""
-    begun = [run.folder / name for name in (rundir.CHECKPOINTS, rundir.STATE)]
-    is_new = not any(folder.is_dir() for folder in begun)
+    folder = run.folder
+    is_new = not (folder / rundir.CHECKPOINTS).is_dir()
+    is_new = is_new and not (folder / rundir.STATE).is_dir()
     start = starting_policy(run)
     queries = run.training_queries()  # groups of other items are refused
     _wants_expected_accuracy(run)

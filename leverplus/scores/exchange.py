@@ -131,7 +131,8 @@ def _store_whole(
     report.added += added
     if added < len(whole):
         kept = into.payloads([row.key for row in whole])
-        report.conflicts += sum(kept[row.key] != row.payload for row in whole)
+        for row in whole:
+            report.conflicts += kept[row.key] != row.payload
 
 
 # -- what a damaged store still holds

@@ -130,10 +130,11 @@ class ScoreSection:
         if self.search == "mixed":
             drawn = self.random + self.retrieved + self.selector_beams
             drawn += self.samples * len(self.temperatures)
-            return calls + drawn * (self.shots if self.prefixes else 1)
+            if self.prefixes:
+                drawn *= self.shots
+            return calls + drawn
         calls += pool
         if self.search == "beam":
-            calls += sum(
-                min(self.beam, pool) * (pool - step) for step in range(1, self.shots)
-            )
+            for step in range(1, self.shots):
+                calls += min(self.beam, pool) * (pool - step)
         return calls

@@ -242,9 +242,10 @@ def read_table(paths: Sequence[Path]) -> RecordedTable:
         with path.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
         part = _read_rows(file)
-        names = [part["query"], part["demos"].combine_chunks().flatten()]
+        shown = part["demos"].combine_chunks().flatten()
+        names = [part["query"].combine_chunks(), shown]
         parts.append(part)
-        members.append(sorted(set(names[0].to_pylist()) | set(names[1].to_pylist())))
+        members.append(sorted(set(pa.concat_arrays(names).to_pylist())))
     whole = pa.concat_tables(parts, promote_options="default").combine_chunks()
     count = len(whole)
     shown = whole["demos"].combine_chunks()
@@ -328,8 +329,10 @@ class TableBackend:
 
     def __init__(self, task: Task, section: ModelSection) -> None:
         self.task = task
-        names = [name.strip() for name in section.name.split(",")]
-        self.paths = [shipped(name) for name in names if name]
+        self.paths = []
+        for name in section.name.split(","):
+            if name.strip():
+                self.paths.append(shipped(name.strip()))
         self.table = read_table(self.paths)
         self.notice = "; ".join(self.table.notes)
         self._require_items()
@@ -339,11 +342,9 @@ class TableBackend:
 
     def _require_items(self) -> None:
         """Refuse a table of other items."""
-        known = {
-            item.id
-            for split in ("train", "dev", "test")
-            for item in self.task.items(split)
-        }
+        known: set[str] = set()
+        for split in ("train", "dev", "test"):
+            known.update(item.id for item in self.task.items(split))
         strangers = [name for name in self.table.ids if name not in known]
         if strangers:
             raise DataError(
@@ -367,17 +368,22 @@ class TableBackend:
 
     def fingerprint(self) -> Mapping[str, str]:
         pairs = zip(self.paths, self.table.cards, strict=True)
-        models = sorted({str(card.get("model", path.name)) for path, card in pairs})
+        models = set()
+        for path, card in pairs:
+            models.add(str(card.get("model", path.name)))
         return {
-            "model": ", ".join(models),
+            "model": ", ".join(sorted(models)),
             "revision": f"table-{self.table.digest}",
             "decoding": "recorded",
         }
 
     def candidates(self, query: ItemId) -> Demos:
         """What a query was recorded with alone and may be shown as a demonstration, in table order."""
-        alone = [demos[0] for demos in self.table.prompts(query) if len(demos) == 1]
-        return tuple(demo for demo in alone if demo in self.demonstrations)
+        found = []
+        for demos in self.table.prompts(query):
+            if len(demos) == 1 and demos[0] in self.demonstrations:
+                found.append(demos[0])
+        return tuple(found)
 
     def scores(self, prompts: Sequence[tuple[ItemId, Demos]]) -> list[Score]:
         """The recorded scores of prompts; one that was not recorded is named."""
@@ -425,10 +431,13 @@ class TableBackend:
     def _references(self, item: Item, row: int) -> tuple[Reference, ...]:
         """What was weighed: all labels with their log-probabilities where these were recorded, else the answers."""
         counts = self.task.answers.weighed_references(item)
-        if not self.labels or self.table.logprobs is None:
-            return tuple(Reference(text, count, None) for text, count in counts.items())
-        recorded = self.table.cards[0].get("labels", self.labels)
-        values = dict(zip(recorded, self.table.logprobs[row].tolist(), strict=True))
-        return tuple(
-            Reference(name, counts.get(name, 0), values[name]) for name in self.labels
-        )
+        values: dict[str, float] = {}
+        names: Iterable[str] = counts
+        if self.labels and self.table.logprobs is not None:
+            recorded = self.table.cards[0].get("labels", self.labels)
+            logprobs = self.table.logprobs[row].tolist()
+            values, names = dict(zip(recorded, logprobs, strict=True)), self.labels
+        found = []
+        for name in names:
+            found.append(Reference(name, counts.get(name, 0), values.get(name)))
+        return tuple(found)
