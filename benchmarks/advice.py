@@ -25,7 +25,8 @@ from leverplus_lab.real import read_file, recommended, shots_of_setting
 from leverplus_lab.structured.records import read_records
 
 HERE = Path(__file__).resolve().parent
-REAL = HERE.parent / "leverplus" / "tables" / "real"
+SHIPPED = HERE.parent / "leverplus" / "tables"
+REAL = SHIPPED / "real"
 SIZES = (20, 60, 150)
 Floats = NDArray[np.float64]
 
@@ -74,7 +75,7 @@ def first(values: Sequence[float] | Floats, ways: Sequence[Way]) -> int:
 
 
 def structured() -> Iterator[Table]:
-    for path in sorted((HERE / "structured").glob("*-135m.parquet")):
+    for path in sorted((SHIPPED / "structured" / "records").glob("*.parquet")):
         parts: dict[str, dict[str, dict[Way, dict[str, float]]]] = {}
         records = read_records(path)
         for record in records.rows:

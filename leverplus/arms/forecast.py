@@ -12,20 +12,25 @@ from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item
 
 SHOTS = (1, 4, 8)
+RARE = 0.05
+"""Below this share of questions whose answer's shape any example has, parts of answers are what can be shown."""
 Lists = Sequence[Sequence[int]]
 """Rows of examples for each question."""
 
 
 @dataclass(frozen=True)
 class ArmForecast:
-    """One arm: the share of questions with the right shape among so many examples, and the mean likeness of the best.
+    """One arm, by the number of examples that it shows.
 
-    `likeness` is between 0 and 1: how like the right answer the likest of the shown answers is, by their parts.
+    `shares` are those of questions with the right shape among the shown, `density` how many of the shown have it in the
+    mean: between arms at one number of examples density tells who gains most. `likeness` is between 0 and 1: how like
+    the right answer the likest of the shown answers is, by their parts.
     """
 
     arm: str
     shares: Mapping[int, float]
     likeness: Mapping[int, float]
+    density: Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,35 @@ class ShapeForecast:
     arms: tuple[ArmForecast, ...]
 
     def best(self, shots: int) -> ArmForecast | None:
-        """The arm that shows the right shape most often among so many; the first among equals."""
-        return max(self.arms, key=lambda arm: arm.shares[shots], default=None)
+        """The arm of whose examples most have the right shape; where hardly any can, whose likest answer is likest."""
+        return max(self.arms, key=lambda arm: self._promise(arm, shots), default=None)
+
+    def _promise(self, arm: ArmForecast, shots: int) -> tuple[float, float]:
+        if self.possible < RARE:
+            return arm.likeness[shots], arm.density[shots]
+        return arm.density[shots], arm.likeness[shots]
 
     def lines(self) -> list[str]:
-        """The same in sentences, the best way first."""
+        """The same in sentences, the most promising way first."""
+        what = "the right answer's shape"
+        if self.form in (Form.LABEL, Form.WORDS):
+            what = "the right answer itself"
         found = [
-            f"without a call, for {self.questions:,} dev questions: {100 * self.possible:.0f} % have an example whose "
-            f"answer has the right answer's shape ({self.shapes:,} shapes)"
+            f"without a call, for {self.questions:,} dev questions: {100 * self.possible:.0f} % have an example with "
+            f"{what} ({self.shapes:,} different ones among the examples)"
         ]
-        for arm in sorted(self.arms, key=lambda arm: -arm.shares[max(arm.shares)]):
+        longest = max((max(arm.shares) for arm in self.arms), default=0)
+        for arm in sorted(
+            self.arms, key=lambda arm: self._promise(arm, longest), reverse=True
+        ):
             shown = []
             for count, share in arm.shares.items():
                 shown.append(f"{100 * share:.0f} % among {count}")
-            found.append(f"{arm.arm} shows one for {', '.join(shown)}")
+            if self.possible < RARE:
+                said = f"the likest of {longest} has {100 * arm.likeness[longest]:.0f} % of the right answer's parts"
+            else:
+                said = f"{100 * arm.density[longest]:.0f} % of {longest} have it"
+            found.append(f"{arm.arm} shows one for {', '.join(shown)}; {said}")
         return found
 
 
@@ -86,16 +106,19 @@ def forecast_shapes(
     like = products(wanted, parts.unit_rows(shown).T.tocsr())  # (Q, N)
     arms = []
     for name, by_length in lists.items():
-        shares, likeness = {}, {}
+        shares, likeness, density = {}, {}, {}
         for count, chosen in sorted(by_length.items()):
-            hits, nearest = [], []
+            hits, nearest, dense = [], [], []
             for question, own in enumerate(chosen):
                 near = [places[row] for row in own if row in places]
-                hits.append(any(shapes[place] in right[question] for place in near))
+                fitting = sum(shapes[place] in right[question] for place in near)
+                hits.append(fitting > 0)
+                dense.append(fitting / max(1, len(near)))
                 nearest.append(float(like[question, near].max(initial=0.0)))
             shares[count] = sum(hits) / max(1, len(chosen))
             likeness[count] = sum(nearest) / max(1, len(chosen))
-        arms.append(ArmForecast(name, shares, likeness))
+            density[count] = sum(dense) / max(1, len(chosen))
+        arms.append(ArmForecast(name, shares, likeness, density))
     known = set(shapes)
     possible = sum(not known.isdisjoint(own) for own in right) / max(1, len(right))
     return ShapeForecast(form, len(questions), len(known), possible, tuple(arms))

@@ -338,10 +338,11 @@ def _forecast(
 
 
 def _shape_lines(run: Run) -> list[str]:
-    """What every way of choosing without training shows for dev questions; nothing where answers have no shape."""
+    """What every way of choosing without training shows for dev questions; nothing where there are pictures to embed."""
     rules = run.task.answers
     questions = run.chosen_items("dev", LOOKED_AT)
-    if rules.kind != "long" or not questions:
+    pictured = any(item.image is not None for item in run.demonstrations)
+    if not questions or (rules.kind != "long" and pictured):
         return []
     asked, corpus = run.asked(questions), run.corpus
     training = Training(run.demonstrations, run.demonstration_vectors, rules, corpus)

@@ -289,5 +289,38 @@ def test_the_forecast_counts_shapes() -> None:
     assert found.shapes == 2
     assert found.arms[0].shares == pytest.approx({1: 1 / 3, 2: 2 / 3})
     assert found.arms[0].likeness[2] > found.arms[0].likeness[1] > 0.0
-    assert "one shows one for 33 % among 1, 67 % among 2" in found.lines()
+    # of the two shown 1 and 1 of 2 fit for the two questions that any fits
+    assert found.arms[0].density == pytest.approx({1: 1 / 3, 2: 1 / 3})
+    assert (
+        "one shows one for 33 % among 1, 67 % among 2; 33 % of 2 have it"
+        in found.lines()
+    )
     assert found.best(1) is found.arms[0]
+
+
+def test_the_forecast_prefers_arms_that_show_more_of_the_right_shape() -> None:
+    def town(name: str, what: str) -> Item:
+        return item(f"{what} of {name}", f"SELECT {what} FROM t WHERE n = '{name}'")
+
+    examples = {3: town("a", "age"), 5: town("b", "age"), 8: town("c", "size")}
+    lists = {"wide": {2: [[8, 3]]}, "narrow": {2: [[3, 5]]}}
+    found = forecast_shapes([town("d", "age")], examples, SQL, lists)
+    assert found.arms[0].shares == found.arms[1].shares
+    assert found.best(2) is found.arms[1]
+    assert [line.split()[0] for line in found.lines()[1:]] == ["narrow", "wide"]
+    new = forecast_shapes([town("d", "age AND size")], examples, SQL, lists)
+    assert new.possible == 0.0
+    assert "of the right answer's parts" in new.lines()[1]
+
+
+def test_the_forecast_of_labels_speaks_of_answers() -> None:
+    examples = {row: item(f"q{row}", "yn"[row % 2]) for row in range(6)}
+    lists = {"first": {1: [[0], [0]]}}
+    rules = AnswerRules("label_accuracy")
+    asked = [item("one", "y"), item("two", "n")]
+    found = forecast_shapes(asked, examples, rules, lists)
+    assert found.lines() == [
+        "without a call, for 2 dev questions: 100 % have an example with the right answer itself (2 different ones "
+        "among the examples)",
+        "first shows one for 50 % among 1; 50 % of 1 have it",
+    ]
