@@ -188,7 +188,8 @@ def test_rare_labels_and_keys_that_nothing_reads_are_said(tmp_path: Path) -> Non
         in line
         for line in said
     )
-    assert f"this needs only {made.forecast['calls']:,} of 6,000 calls" in said[-1]
+    needed = f"this needs only {made.forecast['calls']:,} of 6,000 calls"
+    assert any(needed in line for line in said)
 
 
 @pytest.mark.parametrize(
