@@ -296,7 +296,7 @@ def plan(data: str, *, embed: str | None = None, columns: str | None = None) -> 
     shown = list(told)
     if not any(line.startswith("forecast: ") for line in told):
         shown.append(
-            "forecast: answers are labels or short phrases, whose shape says nothing"
+            "forecast: none for labels and short phrases about pictures, nor without dev questions"
         )
     shown.append(
         f"next: lever fit {data} --model NAME --dry-run says what measuring would take"
