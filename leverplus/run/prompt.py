@@ -350,28 +350,32 @@ def choose_instruction(
     if answers is None:
         return INSTRUCTIONS[Kind.PHRASE]
     if answers.kind is Kind.JSON:
-        keys = _shared_keys(items)
-        named = f" with the keys {', '.join(keys)}" if keys else ""
-        return f"Answer with JSON{named} alone, without an explanation."
+        return f"Answer with JSON alone{_keys_named(items)}, without an explanation."
     if answers.kind is Kind.SENTENCE and answers.words <= LONG_SENTENCE:
         return "Answer in one or two sentences."
     return INSTRUCTIONS.get(answers.kind, "")
 
 
-def _shared_keys(items: Sequence[Item]) -> list[str]:
-    """The keys that every JSON answer has, in the order of the first; none where they differ or are many."""
+def _keys_named(items: Sequence[Item]) -> str:
+    """The keys that every JSON answer has, in the order of the first; "" where they share none or too many."""
     shared: dict[str, None] | None = None
+    every: set[str] = set()
     for item in items:
         for answer in item.answers:
             value = read_json_text(answer)
             if not isinstance(value, Mapping):
-                return []
+                return ""
+            keys = dict.fromkeys(map(str, value))
+            every.update(keys)
             if shared is None:
-                shared = {str(key): None for key in value}
-            for key in set(shared) - set(map(str, value)):
+                shared = keys
+            for key in set(shared) - set(keys):
                 del shared[key]
-    keys = list(shared or ())
-    return keys if len(keys) <= MOST_KEYS else []
+    if not shared or len(shared) > MOST_KEYS:
+        return ""
+    noun = "key" if len(shared) == 1 else "keys"
+    others = " and others" if len(every) > len(shared) else ""
+    return f", with the {noun} {', '.join(shared)}{others}"
 
 
 def choose_form(

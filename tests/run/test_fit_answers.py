@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 import leverplus
 from leverplus.arms.spec import open_arm
 from leverplus.cli.main import main
+from leverplus.data.kinds import kind_of_answers
 from leverplus.data.rundir import read_json
 from leverplus.data.types import Item
 from leverplus.errors import LeverError, WrongUsage
 from leverplus.run.fit import fit
+from leverplus.run.prompt import choose_instruction
 
 CITIES = ("Lisbon", "Łódź", "北京", "القاهرة", "Zürich", "Москва", "Porto", "Ulm")
 FAST = {"calls": 600, "shots": [1], "settings": ["train.stages=[]"], "embed": "tfidf"}
@@ -212,13 +214,31 @@ def test_an_edited_recipe_and_the_command_must_agree(tmp_path: Path) -> None:
             again(**more)
 
 
+def test_the_instruction_names_the_keys_of_json_answers_and_says_if_there_are_more() -> None:
+    def said(*answers: dict[str, Any]) -> str:
+        items = []
+        for number, answer in enumerate(answers):
+            text = json.dumps(answer)
+            items.append(Item(str(number), "q", (text,), "train"))  # type: ignore[arg-type]
+        return choose_instruction(kind_of_answers(items), (), items)
+
+    alone = "Answer with JSON alone{}, without an explanation."
+    assert said({"a": 1, "b": 2}, {"b": 3, "a": 4}) == alone.format(", with the keys a, b")
+    assert said({"a": 1, "b": 2}, {"a": 4}) == alone.format(", with the key a and others")
+    assert said({"a": 1}, {"b": 4}) == alone.format("")
+
+
 def test_settings_and_arms_reach_the_recipe(tmp_path: Path) -> None:
     data = written(tmp_path / "d.jsonl", sentence_row)
+    said: list[str] = []
     made = fit(
         data, model=copies, embed="tfidf", out=tmp_path / "b", store=tmp_path / "s.db", dry_run=True,
         cut="line", arms=["nearest_text", "vote(nearest_text, 5)"],
-        settings=["train.stages=[]", "pool.size=12", "eval.random_draws=2"],
+        settings=["train.stages=[]", "pool.size=12", "eval.random_draws=2", "eval.items=10", "eval.dev_items=8"],
+        say=said.append,
     )  # fmt: skip
+    (calls,) = [line for line in said if "calls in all" in line]
+    assert calls.endswith("the choice on 8 dev items, and one look at 10 test items")
     text = made.recipe.read_text()
     for line in (
         'cut = "line"',

@@ -82,7 +82,7 @@ class OpenAIBackend:
     @property
     def notice(self) -> str:
         """What the user must know before anything is scored; "" when there is nothing."""
-        if self.weighs:
+        if self.weighs or self.section.logprobs == "never":
             return ""
         return (
             f"{self.section.url} offers no log-probabilities of given answers, so gt_prob is not measured: what is "
