@@ -148,11 +148,13 @@ def pictures(data: Path) -> list[Row]:
     found = []
     folder = data / "coco_small"
     for row in json.loads((folder / "questions.json").read_text(encoding="utf-8")):
+        if "answers" not in row:  # OK-VQA's labels have no counts
+            continue
         said, times = Counter(row["answers"]).most_common(1)[0]
-        image = folder / "images" / f"{row['image_id']:012}.jpg"
+        image = f"{row['image_id']:012}.jpg"
         answer = {"answer": said, "agreed": times}
         found.append(
-            {"question": row["question"], "image": str(image), "answer": answer}
+            {"question": row["question"], "image": image, "answer": answer}
         )
     return found
 
@@ -199,7 +201,7 @@ SETS = {
     "chat": Source(chats),
     "sentences": Source(explained),
     "captions": Source(captions),
-    "pictures": Source(pictures, options={"metric": "json_fields"}),
+    "pictures": Source(pictures, options={"metric": "json_fields", "images": "{data}/coco_small/images"}),
 }  # fmt: skip
 
 
@@ -261,7 +263,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / f"{args.set}{source.ending}"
     write_rows(file, rows[: args.items])
-    options = dict(source.options)
+    options = {}
+    for name, value in source.options.items():
+        options[name] = value.format(data=args.data)
     if source.schema:
         options["instruction"] = schema_of(args.data / "structured/geography.sqlite")
     began = time.monotonic()

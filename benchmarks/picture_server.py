@@ -1,9 +1,10 @@
-"""A stand-in for a vision server, without a model: it checks that every picture comes byte for byte as its file lies.
+"""A stand-in for a vision server, without a model: it checks that every picture that comes is one of its files.
 
 python benchmarks/picture_server.py FOLDER --port 8462
 
-A picture that is no file of FOLDER is refused with status 400. It answers as it was shown: for the same picture the
-answer of that example, else that of the last one. At its end (Ctrl-C) it prints how many pictures came.
+What comes must be whole base64 of a picture with the size and every pixel of a file of FOLDER, however it is encoded;
+anything else is refused with status 400. It answers as it was shown: for the same picture the
+answer of that example, else that of the last one; without an example the name of the file. GET /pictures says how many came.
 """
 
 from __future__ import annotations
@@ -11,15 +12,29 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 
 class WrongPicture(Exception):
     """A picture that is none of the files."""
+
+
+def pixel_digest(content: bytes) -> str:
+    """What a picture shows, whatever its format; WrongPicture where it is none."""
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            picture = opened.convert("RGB")
+    except OSError as error:
+        raise WrongPicture(f"{len(content)} bytes are no picture") from error
+    whole = f"{picture.size}".encode() + picture.tobytes()
+    return hashlib.sha256(whole).hexdigest()
 
 
 class PictureServer(ThreadingHTTPServer):
@@ -31,15 +46,15 @@ class PictureServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.names: dict[str, str] = {}
         for path in sorted(folder.iterdir()):
-            self.names[hashlib.sha256(path.read_bytes()).hexdigest()] = path.name
+            self.names[pixel_digest(path.read_bytes())] = path.name
         self.came: list[str] = []
         self.prompts = 0
 
     def name_of(self, url: str) -> str:
-        """The file that a picture is; WrongPicture where it is none, to the last byte."""
+        """The file that a picture is; WrongPicture where it is none, to the last pixel."""
         head, _, data = url.partition(";base64,")
         content = base64.b64decode(data, validate=True)
-        name = self.names.get(hashlib.sha256(content).hexdigest(), "")
+        name = self.names.get(pixel_digest(content), "")
         if not head.startswith("data:image/") or not name:
             raise WrongPicture(f"{head}, {len(content)} bytes: no file is like this")
         self.came.append(name)
@@ -63,13 +78,18 @@ class PictureServer(ThreadingHTTPServer):
         for name, answer in shown:
             if name == asked:
                 return answer
-        return shown[-1][1] if shown else "I do not know"
+        return shown[-1][1] if shown else json.dumps({"picture": asked})
 
 
 class Handler(BaseHTTPRequestHandler):
     server: PictureServer
 
     def do_GET(self) -> None:
+        if self.path == "/pictures":
+            came = self.server.came
+            counts = {"pictures": len(came), "different": len(set(came))}
+            self.send(200, {"prompts": self.server.prompts, **counts})
+            return
         self.send(200, {"data": [{"id": "stand-in", "object": "model"}]})
 
     def do_POST(self) -> None:
@@ -103,13 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     server = PictureServer(args.folder, args.port)
     print(f"http://127.0.0.1:{server.server_port}/v1", flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        different = len(set(server.came))
-        print(
-            f"{server.prompts:,} prompts with {len(server.came):,} pictures, {different:,} different"
-        )
+    server.serve_forever()
 
 
 if __name__ == "__main__":

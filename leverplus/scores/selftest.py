@@ -400,9 +400,11 @@ class _Test:
             changes.append(_gap(one, two) if self.weighs else one.raw != two.raw)
         effect = float(np.mean(changes))
         if not effect > least:
+            said = "other pictures under the same questions change no reply"
+            if self.weighs:
+                said = f"other pictures change log-probabilities by {effect:.2g} only"
             self.problems.append(
-                f"other pictures change log-probabilities by {effect:.2g} only: the model does not see them (check "
-                "task.images)"
+                f"{said}: the model does not see them (check task.images, and whether the server takes pictures)"
             )
         return effect
 
