@@ -492,6 +492,10 @@ def _warnings(run: Run, advice: Advice) -> list[str]:
     if 0 < dev < 50:
         # how far two ways, right half the time, differ by luck
         by_luck = 100 * 1.96 * (0.5 / dev) ** 0.5
+        if advice.rival is not None and run.task.answers.metric in GRADED:
+            # a part of a point is the rule there, so both differ by less
+            low, high = advice.rival.ci95
+            by_luck = 50 * (high - low)
         surer = "more records make it surer"
         if there > dev:
             surer = f"more --calls make it surer ({there:,} dev items are there)"

@@ -35,7 +35,16 @@ from leverplus_lab import expected_accuracy
 from leverplus_lab.world import task as world
 
 sys.path += [str(Path(__file__).parents[1] / "models")]
-from speaking_server import CAPITALS, Handler, Served, serving, speaking
+from speaking_server import (
+    CAPITALS,
+    MODEL,
+    Handler,
+    Served,
+    chat_text,
+    serving,
+    speaking,
+    tokens_of,
+)
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -748,3 +757,36 @@ def test_a_way_that_shows_no_demonstration_is_recommended_and_the_best_other_pac
     )  # type: ignore[arg-type]
     found["advice"]["n"] = 200
     assert fit_report(Empty, record_of(found), "mmr")["warnings"] == []  # type: ignore[arg-type]
+
+
+class Tight(Handler):
+    """A server that says how little room it has, and counts tokens."""
+
+    def do_GET(self) -> None:
+        row = {"id": MODEL, "owned_by": "tests", "max_model_len": 120}
+        self._send(200, {"data": [row]})
+
+    def _answer(self, body: Any) -> None:
+        text = body.get("prompt") or chat_text(body["messages"], True)[0]
+        if self.path == "/tokenize":
+            self._send(200, {"count": len(tokens_of(text)), "tokens": []})
+        else:
+            super()._answer(body)
+
+
+def test_numbers_of_demonstrations_that_no_prompt_has_room_for_are_known_in_the_dry_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = capitals(tmp_path)
+    served = Served(weighs=False)
+    with serving(Tight, served):
+        words = ["fit", str(data), "--model", served.url, "--out", str(tmp_path / "o")]
+        words += ["--embed", "tfidf", "--dry-run"]
+        assert main(words) == 0
+        told = capsys.readouterr().err
+        (rule,) = [line for line in told.splitlines() if "are left out, because" in line]
+        assert "120 tokens (--shots asks for them all the same)" in rule
+        assert main([*words, "--shots", "16"]) == 1
+        said = capsys.readouterr().err
+        assert "has room for 120, which is enough for" in said
+        assert "`lever fit --shots`" in said

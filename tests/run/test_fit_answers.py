@@ -449,14 +449,43 @@ ANSWERS = st.lists(
 )
 
 
-@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+def as_it_is(_number: int, answer: str) -> str:
+    return answer
+
+
+def in_json(_number: int, answer: str) -> str:
+    return json.dumps({"text": answer, "more": [answer, None]})
+
+
+def after_words(number: int, answer: str) -> str:
+    """Words are what is compared, so there must be some."""
+    return f"number{number} {answer}"
+
+
+def one_line(number: int, answer: str) -> str:
+    return " ".join(f"number{number} {answer}".split())
+
+
+@pytest.mark.parametrize(
+    ("metric", "cut", "make"),
+    [
+        ("exact", "plain", as_it_is),
+        ("exact", "line", one_line),
+        ("json", "json", in_json),
+        ("json_fields", "json", in_json),
+        ("token_f1", "plain", after_words),
+        ("exact_match", "fenced", after_words),
+    ],
+    ids=lambda own: own if isinstance(own, str) else "",
+)
+@settings(max_examples=1, deadline=None, phases=[Phase.generate])
 @given(answers=ANSWERS)
 def test_a_model_that_writes_the_references_reaches_the_ceiling_and_another_does_not(
-    answers: list[str],
+    metric: str, cut: str, make: Any, answers: list[str]
 ) -> None:
-    """In the whole way from the file through prompt, cut and metric to the table."""
+    """In the whole way from the file through prompt, cut and metric to the table, and once more by `lever run`."""
     rows = [
-        {"question": f"item {number}?", "answer": answer}
+        {"question": f"item {number}?", "answer": make(number, answer)}
         for number, answer in enumerate([*answers, "left", "right"])
     ]
 
@@ -472,18 +501,26 @@ def test_a_model_that_writes_the_references_reaches_the_ceiling_and_another_does
 
     for model, expected in ((right, 1.0), (wrong, 0.0)):
         with TemporaryDirectory() as folder:
+            store = Path(folder, "s.db")
             made = fit(
                 rows,
                 model=model,
-                metric="exact",
+                metric=metric,
+                cut=cut,
                 out=Path(folder, "b"),
-                store=Path(folder, "s.db"),
+                store=store,
                 **FAST,
             )
             for arm in ("zero_shot", "nearest_text", "mmr"):
                 figures = made.report["arms"][arm]
                 got = (arm, figures["dev"], figures["test"])
                 assert got == (arm, expected, expected)
+            run = Path(folder, "run")
+            words = ["run", str(made.recipe), "--out", str(run), "--store", str(store)]
+            assert main(words) == 0
+            for arm in ("zero_shot", "nearest_text", "mmr"):
+                by_shots = read_json(run / "eval.json")["arms"][arm]["shots"]
+                assert set(by_shots.values()) == {expected}
 
 
 def test_a_dry_run_shows_a_prompt_as_it_will_be_sent(tmp_path: Path) -> None:
