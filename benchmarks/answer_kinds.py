@@ -253,6 +253,7 @@ def main() -> None:
         "--letters", type=int, default=0, help="longest answer taken; 0: any"
     )
     parser.add_argument("--arms", default="", help="A,B: compare these ways only")
+    parser.add_argument("--metric", default=None)
     parser.add_argument("--set", action="append", default=[], dest="settings")
     args = parser.parse_args()
     source = SETS[args.set]
@@ -266,6 +267,8 @@ def main() -> None:
     options = {}
     for name, value in source.options.items():
         options[name] = value.format(data=args.data)
+    if args.metric:
+        options["metric"] = args.metric
     if source.schema:
         options["instruction"] = schema_of(args.data / "structured/geography.sqlite")
     began = time.monotonic()
