@@ -228,8 +228,14 @@ def _affordable(calls: int, seen: SeenData, say: Say, *, named: bool) -> SeenDat
                 f"rule: no selector is trained, because that takes --calls {seen.smallest():,} or more; the other ways "
                 "of choosing are compared"
             )
-            return without
+        return without
     return seen
+
+
+def _fewest_calls(seen: SeenData, *, named: bool) -> int:
+    """The calls of the smallest plan: one number of demonstrations where none were named, and no training."""
+    shots = seen.shots if named else affordable_shots(0, seen)
+    return replace(seen, shots=shots, trains=False).smallest()
 
 
 def _calls_of_model(task: Task, calls: int) -> int:
@@ -338,7 +344,12 @@ def decide(
         allowed = _calls_of_model(task, calls or CALLS)
         seen = _affordable(allowed, seen, say, named=bool(named))
         shots = seen.shots
-    shares, smallest = _share_calls(backend, seen, task, calls, say, no_model=no_model)
+    shares = _share_calls(backend, seen, task, calls, say, no_model=no_model)
+    smallest = 0
+    if backend != "table" and not no_model:
+        smallest = _fewest_calls(seen, named=bool(named))
+        if task.answers.metric == "judge":
+            smallest *= 2
     recipe: dict[str, Any] = {
         "purpose": "Made by `lever fit`; edit it and type the same command, or `lever run` this file.",
         "extends": BASE,
@@ -440,16 +451,16 @@ def _share_calls(
     say: Say,
     *,
     no_model: bool,
-) -> tuple[CallShares, int]:
-    """How the calls are divided, and the calls of the smallest plan."""
+) -> CallShares:
+    """How the calls are divided."""
     if no_model:
-        return CallShares(1000, seen.dev, seen.test, FEWEST_QUERIES), 0
+        return CallShares(1000, seen.dev, seen.test, FEWEST_QUERIES)
     if backend == "table":
         say(
             "rule: a recorded table costs nothing, so calls are not divided; it is asked with one demonstration, "
             "because longer lists are recorded for few choices (--shots)"
         )
-        return CallShares(TABLE_CALLS, 200, 0, min(64, seen.dev)), 0
+        return CallShares(TABLE_CALLS, 200, 0, min(64, seen.dev))
     whole = given or CALLS
     calls = _calls_of_model(task, whole)
     smallest = seen.smallest()
@@ -466,4 +477,4 @@ def _share_calls(
     shares = divide(calls, seen)
     for line in shares.lines(calls):
         say(f"rule: {line}")
-    return shares, smallest
+    return shares

@@ -148,6 +148,19 @@ def test_calls_that_pay_for_no_training_still_compare_the_other_ways(
     )
     assert load_recipe(str(made.recipe)).stages == {}
     assert made.forecast["calls"] <= 330
+    with pytest.raises(LeverError, match="the smallest plan for these data") as caught:
+        fit(data, model=weights, calls=100, embed="tfidf", out=tmp_path / "q")
+    least = int(str(caught.value).split("give --calls ")[1].split(" ")[0])
+    assert least < 330
+    smallest = fit(
+        data,
+        model=weights,
+        calls=least,
+        embed="tfidf",
+        out=tmp_path / "r",
+        dry_run=True,
+    )
+    assert smallest.forecast["calls"] <= least
     (told,) = [line for line in said if "no selector is trained" in line]
     enough = int(told.split("--calls ")[1].split(" ")[0].replace(",", ""))
     assert any(line.startswith("rule: demonstrations: 8;") for line in said)
