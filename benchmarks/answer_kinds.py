@@ -153,9 +153,7 @@ def pictures(data: Path) -> list[Row]:
         said, times = Counter(row["answers"]).most_common(1)[0]
         image = f"{row['image_id']:012}.jpg"
         answer = {"answer": said, "agreed": times}
-        found.append(
-            {"question": row["question"], "image": image, "answer": answer}
-        )
+        found.append({"question": row["question"], "image": image, "answer": answer})
     return found
 
 

@@ -797,7 +797,9 @@ def test_numbers_of_demonstrations_that_no_prompt_has_room_for_are_known_in_the_
         words += ["--embed", "tfidf", "--dry-run"]
         assert main(words) == 0
         told = capsys.readouterr().err
-        (rule,) = [line for line in told.splitlines() if "are left out, because" in line]
+        (rule,) = [
+            line for line in told.splitlines() if "are left out, because" in line
+        ]
         assert "120 tokens (--shots asks for them all the same)" in rule
         assert main([*words, "--shots", "16"]) == 1
         said = capsys.readouterr().err

@@ -214,7 +214,9 @@ def test_an_edited_recipe_and_the_command_must_agree(tmp_path: Path) -> None:
             again(**more)
 
 
-def test_the_instruction_names_the_keys_of_json_answers_and_says_if_there_are_more() -> None:
+def test_the_instruction_names_the_keys_of_json_answers_and_says_if_there_are_more() -> (
+    None
+):
     def said(*answers: dict[str, Any]) -> str:
         items = []
         for number, answer in enumerate(answers):
@@ -223,8 +225,12 @@ def test_the_instruction_names_the_keys_of_json_answers_and_says_if_there_are_mo
         return choose_instruction(kind_of_answers(items), (), items)
 
     alone = "Answer with JSON alone{}, without an explanation."
-    assert said({"a": 1, "b": 2}, {"b": 3, "a": 4}) == alone.format(", with the keys a, b")
-    assert said({"a": 1, "b": 2}, {"a": 4}) == alone.format(", with the key a and others")
+    assert said({"a": 1, "b": 2}, {"b": 3, "a": 4}) == alone.format(
+        ", with the keys a, b"
+    )
+    assert said({"a": 1, "b": 2}, {"a": 4}) == alone.format(
+        ", with the key a and others"
+    )
     assert said({"a": 1}, {"b": 4}) == alone.format("")
 
 
