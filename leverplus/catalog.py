@@ -204,10 +204,6 @@ WRITING: Table = {
     "beams": "leverplus_lab.beams:beam_search",
 }
 """How a model of transformers writes where `model.beams` asks for more than the likeliest token."""
-TINY_MODELS: Table = {
-    "qwen2_5_vl": "leverplus_lab.tiny_models:qwen2_5_vl",
-}
-"""Models with random weights, `model.name = "tiny:NAME"`: they prove the wiring, no answer need be right."""
 TASKS: Table = {
     "world": "leverplus_lab.world.task:world_task",
     "okvqa": "leverplus.data.tasks.vqa:okvqa",

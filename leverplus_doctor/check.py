@@ -14,12 +14,12 @@ so that name, evidence and text stand in one place and `lever doctor` and docs/d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import update_wrapper
 from inspect import cleandoc
 from string import Formatter
-from typing import Any, TypeVar
+from typing import Any
 
 from leverplus import catalog
 from leverplus.errors import LeverError
@@ -29,8 +29,9 @@ INFO, WARNING, ERROR = "info", "warning", "error"
 GRAVEST_FIRST = (ERROR, WARNING, INFO)
 _PARTS = re.compile(r"^(Error|Warning|Info|Looks at|Try|Explains):", re.MULTILINE)
 
-Part = TypeVar("Part")
 Number = float | int | str
+Parts = Callable[[Record], Iterable[Any]]
+"""The parts of a record that a check looks at one after the other."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Finding:
         """Whether both may speak of one training: they name one in common, or one of them names none."""
         if self.source != other.source:
             return False
-        return not self.about or not other.about or bool(self.about & other.about)
+        if not self.about or not other.about:
+            return True
+        return not self.about.isdisjoint(other.about)
 
 
 class Seen:
@@ -109,6 +112,7 @@ class Seen:
 
 Said = Seen | bool | None
 """What a check says of one part: nothing, that its sentence holds of this part, or what it saw."""
+Look = Callable[[Any], Said]
 
 
 class Check:
@@ -117,11 +121,9 @@ class Check:
     What is always true of it is read from the docstring; `sentence` has a place in braces for every number.
     """
 
-    def __init__(
-        self, look: Callable[..., Any], parts: Callable[[Record], Iterable[Any]]
-    ) -> None:
+    def __init__(self, look: Look, parts: Parts) -> None:
         update_wrapper(self, look)
-        self.look: Callable[[Any], Said] = look
+        self.look = look
         self.parts = parts
         if look.__doc__ is None:
             raise LeverError(
@@ -129,8 +131,9 @@ class Check:
             )
         sentence, *rest = _PARTS.split(cleandoc(look.__doc__))
         texts = {}
-        for name, text in zip(rest[::2], rest[1::2], strict=True):
-            texts[name.lower()] = " ".join(text.split())
+        pieces = iter(rest)
+        for name in pieces:
+            texts[name.lower()] = " ".join(next(pieces).split())
         self.code = look.__name__
         self.sentence = " ".join(sentence.split())
         self.severity = next(own for own in GRAVEST_FIRST if own in texts)
@@ -165,14 +168,12 @@ class Check:
         )
 
 
-def check(look: Callable[[Record], Said]) -> Check:
+def check(look: Look) -> Check:
     """A check of a whole record."""
     return Check(look, lambda record: [record])
 
 
-def check_each(
-    parts: Callable[[Record], Iterable[Part]],
-) -> Callable[[Callable[[Part], Said]], Check]:
+def check_each(parts: Parts) -> Callable[[Look], Check]:
     """A check of every part of one kind, such as every training; the first one in which it sees something counts.
 
     In its sentence the part is called `it`.
@@ -180,7 +181,7 @@ def check_each(
     return lambda look: Check(look, parts)
 
 
-def check_stages(*stages: str) -> Callable[[Callable[[Series], Said]], Check]:
+def check_stages(*stages: str) -> Callable[[Look], Check]:
     """A check of the trainings of these stages, or of all."""
     return check_each(lambda record: record.stages(*stages))
 
@@ -220,7 +221,8 @@ def examine(record: Record, own: Sequence[str] = ()) -> list[Finding]:
     ['seed_missing']
     """
     findings: list[Finding] = []
-    for code in (*catalog.CHECKS, *(record.setting("train.checks") or ()), *own):
+    of_recipe = record.setting("train.checks") or ()
+    for code in (*catalog.CHECKS, *of_recipe, *own):
         look: RecordCheck = catalog.load(catalog.CHECKS, code, "check")
         for finding in look(record):
             evidence = {**finding.evidence, **_first_fired_at(look, record)}
@@ -233,20 +235,15 @@ def _first_fired_at(look: RecordCheck, record: Record) -> dict[str, Number]:
     foreign = any(not series.exact for series in record.series)
     if foreign or look(replace(record, series=())):
         return {}
-    for stage, epoch, so_far in _growing(record):
-        if look(so_far):
-            return {"stage": stage, "epoch": epoch}
-    return {}
-
-
-def _growing(record: Record) -> Iterator[tuple[str, int, Record]]:
-    """The record as it was after every epoch, with the stage and the number of that epoch."""
     for place, series in enumerate(record.series):
+        earlier = record.series[:place]
         for count, line in enumerate(series.epochs, start=1):
-            if line.epoch is not None:
-                under_way = replace(series, epochs=series.epochs[:count])
-                so_far = (*record.series[:place], under_way)
-                yield series.stage, line.epoch, replace(record, series=so_far)
+            if line.epoch is None:
+                continue
+            under_way = replace(series, epochs=series.epochs[:count])
+            if look(replace(record, series=(*earlier, under_way))):
+                return {"stage": series.stage, "epoch": line.epoch}
+    return {}
 
 
 def root_causes_first(findings: Sequence[Finding]) -> list[Finding]:
@@ -278,12 +275,13 @@ def handbook() -> str:
     head = ["| code | severity | cause | looks at | cure |", "|---|---|---|---|---|"]
     parts: dict[str, list[str]] = {}
     for code, place in catalog.CHECKS.items():
-        module = place.split(":")[0].rsplit(".", 1)[-1]
+        module = place.partition(":")[0].rpartition(".")[2]
         own: Check = catalog.load(catalog.CHECKS, code, "check")
         cells = (f"`{code}`", own.severity, own.cause, own.looks_at, own.cure)
         row = " | ".join(cell.replace("|", "∣") for cell in cells)
         parts.setdefault(module, []).append(f"| {row} |")
     pages = []
     for module, rows in parts.items():
-        pages.append("\n".join([f"## {module.capitalize()}", "", *head, *rows]))
+        title = f"## {module.capitalize()}"
+        pages.append("\n".join([title, "", *head, *rows]))
     return "\n\n".join(pages) + "\n"

@@ -24,7 +24,7 @@ from leverplus_doctor.checks.results import printed_differences
 from leverplus_doctor.logs.files import runs_of_folder
 from leverplus_doctor.logs.names import user_names
 from leverplus_doctor.read import is_run, read_target
-from leverplus_doctor.records import Published, Record
+from leverplus_doctor.records import GroupStats, Published, Record
 
 WIDTH = 110
 
@@ -94,34 +94,46 @@ def doctor(
             continue
         findings = examine(record, check)
         if not alone:
-            findings = [replace(finding, source=str(path)) for finding in findings]
+            findings = _with_source(findings, str(path))
         examined.append(Examined(path, record, findings))
-    together = [] if alone else _compare_trainings(examined)
-    if alone and is_run(examined[0].path):
-        _keep_findings(examined[0])
+    together: list[Finding] = []
+    if not alone:
+        together = _compare_trainings(examined)
+    first = examined[0]
+    if alone and is_run(first.path):
+        _keep_findings(first)
     if csv is not None:
-        read = examined[0].record
-        if not alone or read is None or read.groups is None:
+        groups = first.record.groups if first.record else None
+        if not alone or groups is None:
             raise LeverError(
                 f"{files[0]} holds no groups, or is one of several targets, so there is no data quality to write; leave "
                 "--csv out"
             )
-        _write_csv(csv, read.groups.measures)
+        _write_csv(csv, groups.measures)
     shown = [*_shown(examined, together)]
     if html is not None:
-        page = Console(record=True, file=io.StringIO(), width=WIDTH)
-        for part in shown:
-            drawn = part if isinstance(part, str) else draw_table(part)
-            page.print(drawn, markup=False, highlight=False)
-        rundir.write_text(html, page.export_html())
+        _write_page(html, shown)
     found = list(together)
+    told = []
     for own in examined:
         found += own.findings
-    value: dict[str, Any] = {"targets": [own.as_json() for own in examined]}
+        told.append(own.as_json())
+    value: dict[str, Any] = {"targets": told}
     if alone:
-        value = examined[0].as_json()
+        value = told[0]
     value["findings"] = [finding.as_json() for finding in found]
     return Outcome(value, shown, int(any(own.problem for own in examined)))
+
+
+def _write_page(path: Path, shown: Sequence[str | Table]) -> None:
+    """Write what is printed as a page."""
+    page = Console(record=True, file=io.StringIO(), width=WIDTH)
+    for part in shown:
+        drawn: Any = part
+        if isinstance(part, Table):
+            drawn = draw_table(part)
+        page.print(drawn, markup=False, highlight=False)
+    rundir.write_text(path, page.export_html())
 
 
 def _files_of(targets: Sequence[Path]) -> list[Path]:
@@ -140,12 +152,18 @@ def _files_of(targets: Sequence[Path]) -> list[Path]:
 def _compare_trainings(examined: Sequence[Examined]) -> list[Finding]:
     """What several trainings show together: whether their seeds differ by more than they gain."""
     series = []
+    paths = []
     for own in examined:
-        for trained in own.record.series if own.record else ():
-            series.append(replace(trained, label=f"{own.path} {trained.label}"))
-    sources = ", ".join(str(own.path) for own in examined)
-    record = Record(source=sources, series=tuple(series))
-    return [replace(own, source=sources) for own in seeds_outweigh_gain(record)]
+        paths.append(str(own.path))
+        if own.record is not None:
+            for trained in own.record.series:
+                series.append(replace(trained, label=f"{own.path} {trained.label}"))
+    record = Record(series=tuple(series))
+    return _with_source(seeds_outweigh_gain(record), ", ".join(paths))
+
+
+def _with_source(findings: Sequence[Finding], source: str) -> list[Finding]:
+    return [replace(finding, source=source) for finding in findings]
 
 
 def _keep_findings(own: Examined) -> None:
@@ -194,20 +212,29 @@ def _shown(examined: Sequence[Examined], together: Sequence[Finding]) -> Shown:
             continue
         groups = own.record.groups
         if groups is not None:
-            rows = [[name, f"{value:,.4g}"] for name, value in groups.measures.items()]
-            yield Table("data quality", ["measure", "value"], rows)
-        if groups is not None and len(groups.sources) > 1:
             rows = []
-            for name, source in groups.sources.items():
-                gt_prob = "" if source.gt_prob is None else f"{source.gt_prob:.3g}"
-                cells = [name, f"{source.members:,}", f"{source.positive:.1%}"]
-                rows.append([*cells, f"{source.accuracy:.3f}", gt_prob])
-            yield Table("by origin", SOURCES, rows)
+            for name, value in groups.measures.items():
+                rows.append([name, f"{value:,.4g}"])
+            yield Table("data quality", ["measure", "value"], rows)
+            if len(groups.sources) > 1:
+                yield _sources_table(groups)
         for line in overview(own.record):
             yield fill(line, WIDTH, subsequent_indent="  ")
         yield from _shown_findings(own.record.source, own.findings)
     if together:
         yield from _shown_findings("all of them together", together)
+
+
+def _sources_table(groups: GroupStats) -> Table:
+    rows = []
+    for name, source in groups.sources.items():
+        cells = [name, f"{source.members:,}", f"{source.positive:.1%}"]
+        cells.append(f"{source.accuracy:.3f}")
+        gt_prob = ""
+        if source.gt_prob is not None:
+            gt_prob = f"{source.gt_prob:.3g}"
+        rows.append([*cells, gt_prob])
+    return Table("by origin", SOURCES, rows)
 
 
 def _shown_findings(source: str, findings: Sequence[Finding]) -> Iterator[str]:
@@ -217,18 +244,18 @@ def _shown_findings(source: str, findings: Sequence[Finding]) -> Iterator[str]:
     counts = Counter(finding.severity for finding in findings)
     counted = []
     for severity in GRAVEST_FIRST:
-        name = "remark" if severity == "info" else severity
-        many = "" if counts[severity] == 1 else "s"
+        name = severity.replace("info", "remark")
         if counts[severity]:
-            counted.append(f"{counts[severity]} {name}{many}")
+            counted.append(_counted(counts[severity], name))
     yield f"{source}: {', '.join(counted)}; root causes first\n"
     for number, finding in enumerate(findings, start=1):
         title = f"{number}. [{finding.severity}] {finding.code}: {finding.title}"
         yield fill(title, WIDTH, subsequent_indent="   ")
         evidence = [f"{key} {value}" for key, value in finding.evidence.items()]
         fixes = []
-        for key, value in finding.fix["set"].items() if finding.fix else ():
-            fixes.append(f"--set {key}={dumps(value)}")
+        if finding.fix is not None:
+            for key, value in finding.fix["set"].items():
+                fixes.append(f"--set {key}={dumps(value)}")
         parts = {
             "evidence": ", ".join(evidence),
             "cause": finding.cause,
@@ -242,21 +269,29 @@ def _shown_findings(source: str, findings: Sequence[Finding]) -> Iterator[str]:
         yield ""
 
 
+def _counted(count: int, what: str) -> str:
+    if count == 1:
+        return f"1 {what}"
+    return f"{count} {what}s"
+
+
 def overview(record: Record) -> list[str]:
     """What was taken from a target, and what its printed accuracies do show: a line each."""
     lines = []
     if record.read_as:
         names = []
         for ours, name in record.read_as.items():
-            names.append(ours if ours == name else f"{ours} from {name}")
+            source = ""
+            if ours != name:
+                source = f" from {name}"
+            names.append(ours + source)
         lines.append(f"read as: {', '.join(names)}")
     if record.series:
         names = []
         for series in record.series:
             count = sum(line.epoch is not None for line in series.epochs)
-            unit = series.unit if count == 1 else f"{series.unit}s"
             label = series.label or "training"
-            names.append(f"{label} {series.stage} ({count} {unit})")
+            names.append(f"{label} {series.stage} ({_counted(count, series.unit)})")
         lines.append(f"trainings: {', '.join(names)}")
     lines += _conclusions(record.published)
     if record.report is not None:
@@ -273,30 +308,35 @@ def _conclusions(published: Published) -> list[str]:
         return [
             "cannot be concluded: whether the printed gains are real: their rows and n are missing"
         ]
-    rows = [row for row in printed_differences(published) if row.shots != "mean"]
     settled = []
-    for row in rows:
+    total = still_open = 0
+    for row in printed_differences(published):
+        if row.shots == "mean":
+            continue
+        total += 1
+        still_open += row.open
         if row.settled:
             at = f"{shots_name(int(row.shots))} (n = {row.n})"
             settled.append(f"{row.name} {100 * row.diff:+.1f} points at {at}")
-    still_open = sum(row.open for row in rows)
-    noise = len(rows) - len(settled) - still_open
+    noise = total - len(settled) - still_open
     left = []
-    if not rows:
+    if not total:
         left.append(
             "which row is better: no row stands beside a baseline on a known number of items"
         )
     if still_open:
         left.append(
-            f"{still_open} of {len(rows)} differences from a baseline, noise or not by the share of items on which both "
+            f"{still_open} of {total} differences from a baseline, noise or not by the share of items on which both "
             "differ, which is not printed"
         )
     if noise:
         left.append(
-            f"{noise} of {len(rows)} differences from a baseline, too small for their n"
+            f"{noise} of {total} differences from a baseline, too small for their n"
         )
-    sizes = sorted({arm.n for arm in published.arms if arm.n is not None})
-    on = f"on {', '.join(map(str, sizes))} items" if sizes else "without n"
+    sizes = {arm.n for arm in published.arms} - {None}
+    on = "without n"
+    if sizes:
+        on = f"on {', '.join(map(str, sorted(filter(None, sizes))))} items"
     stands = "nothing"
     if settled:
         stands = (

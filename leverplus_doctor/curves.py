@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import mean, median
 
 from leverplus_doctor.records import Series
@@ -45,8 +46,7 @@ class Curve:
     def noise(self) -> float:
         """Standard deviation of a value around the course of the curve, from second differences (a line has none)."""
         bends = []
-        triples = zip(self.values, self.values[1:], self.values[2:], strict=False)
-        for before, here, after in triples:
+        for (before, here), (_, after) in pairwise(pairwise(self.values)):
             bends.append(abs(before - 2.0 * here + after))
         if not bends:
             return 0.0
@@ -58,8 +58,9 @@ class Curve:
         """Standard error of `change`, with a floor for curves that are printed without noise."""
         # a difference of two means of `_part` values each
         of_noise = self.noise * math.sqrt(2.0 / self._part)
+        largest = max(map(abs, self.values))
         # `rises` asks for three standard errors, so that this floor makes SMALLEST the smallest change
-        return max(of_noise, SMALLEST / 3.0 * max(map(abs, self.values)))
+        return max(of_noise, SMALLEST / 3.0 * largest)
 
     @property
     def rises(self) -> bool:
@@ -82,8 +83,9 @@ class Curve:
     def fell_from_its_best(self) -> bool:
         """Whether its last fifth lies below the best run of as many values: one lucky value is not enough."""
         best = -math.inf
-        for start in range(len(self.values) - self._part + 1):
-            best = max(best, mean(self.values[start : start + self._part]))
+        part = self._part
+        for end in range(part, len(self.values) + 1):
+            best = max(best, mean(self.values[end - part : end]))
         return best - self.late > 4.0 * self.error
 
     @property
@@ -132,7 +134,8 @@ def held_out_error(series: Series, metric: str = "val/reward") -> float | None:
 
 def chance_level(series: Series) -> float | None:
     """The negative log-likelihood of a uniform policy on the sequences of a stage, from nll_skill = 1 - nll / it."""
-    nll, skill = series.last("nll"), series.last("nll_skill")
+    nll = series.last("nll")
+    skill = series.last("nll_skill")
     if nll is None or skill is None or skill >= 1.0:
         return None
     return nll / (1.0 - skill)
@@ -141,7 +144,8 @@ def chance_level(series: Series) -> float | None:
 def unmoved(series: Series) -> list[str]:
     """What was measured and did not move at all; empty where anything moved, or too little was measured to say."""
     still = []
-    kl, step = curve(series, "kl", 8), curve(series, "kl_prox", 8)
+    kl = curve(series, "kl", 8)
+    step = curve(series, "kl_prox", 8)
     if kl is not None:
         if abs(kl.late) > 1e-4:
             return []
@@ -157,7 +161,10 @@ def unmoved(series: Series) -> list[str]:
     if series.stage not in ("grpo", "ppo"):
         judged.insert(0, "loss/total")
     for metric in judged:
-        found = curve(series, metric, 3 if metric.startswith("val/") else 8)
+        fewest = 8
+        if metric.startswith("val/"):
+            fewest = 3
+        found = curve(series, metric, fewest)
         if found is None:
             continue
         if found.moves:
@@ -177,6 +184,5 @@ _IN_WORDS = {
 
 def metric_in_words(metric: str) -> str:
     """A metric of a log as sentences name it."""
-    plain = metric.removeprefix("val/").replace("_", " ")
-    held_out = f"held-out {plain}" if metric.startswith("val/") else plain
-    return _IN_WORDS.get(metric, held_out)
+    plain = metric.replace("val/", "held-out ").replace("_", " ")
+    return _IN_WORDS.get(metric, plain)

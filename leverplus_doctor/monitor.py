@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ class Monitor:
         self.report(broken, f"after {folder.name}")
 
     def _keep(self, measured: Measured) -> None:
-        write_json(self.run.folder / rundir.PROBE, measured.as_json())
+        write_json(self.run.folder / rundir.PROBE, asdict(measured))
         note_findings(self.run)
 
     def watched(self, judge: Judge, stage: str, epochs: int) -> Judge:
@@ -110,7 +111,7 @@ class Monitor:
         model knows nothing by intention.
         """
         untrained = self.run.recipe.model.untrained
-        errors = [finding for finding in findings if finding.severity == ERROR]
+        errors = _errors(findings)
         stops = self.run.strict and not untrained
         for finding in findings:
             # the first error is the sentence that a run which stops ends with
@@ -157,9 +158,13 @@ def _early(record: Record) -> list[Finding]:
     return [finding for finding in examine(record) if finding.code not in LATE]
 
 
+def _errors(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == ERROR]
+
+
 def refuse(findings: Sequence[Finding]) -> None:
     """Raise on the first error, with what to try; silent when there is none."""
-    errors = [finding for finding in findings if finding.severity == ERROR]
+    errors = _errors(findings)
     if not errors:
         return
     first = errors[0]

@@ -19,15 +19,17 @@ from leverplus_doctor.records import Probe
 
 if TYPE_CHECKING:
     from leverplus.data.types import Group, Item, Pool
+    from leverplus.learn.data.batch import GroupBatch
     from leverplus.learn.data.from_search import RowMaker
     from leverplus.learn.data.rows import Row
-    from leverplus.learn.policies.base import Policy
+    from leverplus.learn.policies.base import Policy, StepLogprobs
     from leverplus.learn.policies.table import ItemTable
     from leverplus.run.run import Run
     from leverplus.scores.scorer import Prompt, Scorer
 
 PROBES = 64  # rows or queries that a probe looks at: seconds, and enough to see what is wrong everywhere
-JUDGED_GROUPS, ASKED_AGAIN = 200, 32
+JUDGED_GROUPS = 200
+ASKED_AGAIN = 32
 """Groups whose rewards are compared, and scores that are asked for again."""
 
 
@@ -53,15 +55,16 @@ def measure(
     make_rows: RowMaker,
 ) -> Probe:
     """Everything that can be measured before the first step."""
-    dev, test = run.chosen_items("dev", PROBES), run.chosen_items("test", PROBES)
-    pools = {"train": [group.pool for group in groups]}
-    for split, chosen in (("dev", dev), ("test", test)):
-        pools[split] = run.pools(chosen)[0]
+    pools: dict[str, Sequence[Pool]] = {"train": [group.pool for group in groups]}
     queries = run.training_queries()
-    items = {}
-    for item in (*run.demonstrations, *dev, *test, *queries):
-        items[str(item.id)] = item
-    held_out = [*run.task.items("dev"), *run.task.items("test")]
+    shown = [*run.demonstrations, *queries]
+    held_out: list[Item] = []
+    for split in ("dev", "test"):
+        chosen = run.chosen_items(split, PROBES)
+        shown += chosen
+        pools[split] = run.pools(chosen)[0]
+        held_out += run.task.items(split)
+    items = {str(item.id): item for item in shown}
     measured = [
         probe_splits(queries, held_out),
         probe_pools(pools, items),
@@ -72,7 +75,10 @@ def measure(
     # the model is in this process, was asked for something, and the groups are its answers
     score = run.recipe.score
     if score.engine == "local" and run.scorer.meter.fresh and not score.groups:
-        asked = [(own.query, own.members[-1].demos) for own in groups if own.members]
+        asked = []
+        for group in groups:
+            if group.members:
+                asked.append((group.query, group.members[-1].demos))
         measured.append(probe_scorer(run.scorer, asked[:ASKED_AGAIN]))
     return merged(*measured)
 
@@ -84,49 +90,70 @@ def probe_pools(
     builders = {}
     leaked = 0
     for split, own in pools.items():
-        if own:
-            builders[split] = ",".join(sorted({pool.builder for pool in own}))
+        used = set()
         for pool in own:
+            used.add(pool.builder)
             image = items[pool.query].image_id
             shown = {items[candidate].image_id for candidate in pool.candidates}
-            leaked += pool.query in pool.candidates or bool({image} & shown - {None})
+            found = image is not None and image in shown
+            leaked += found or pool.query in pool.candidates
+        if used:
+            builders[split] = ",".join(sorted(used))
     return Probe(builders=builders, leaked=leaked)
 
 
 def probe_splits(queries: Iterable[Item], held_out: Iterable[Item]) -> Probe:
     """Images that training queries share with all items of dev and test."""
     trained = {item.image_id for item in queries} - {None}
-    return Probe(overlap=len(trained & {item.image_id for item in held_out}))
+    tested = {item.image_id for item in held_out}
+    return Probe(overlap=len(trained & tested))
 
 
 def probe_policy(policy: Policy, rows: Sequence[Row], table: ItemTable) -> Probe:
     """Two passes over the same weights, KL to a fresh copy, loss of the start and of chance, labels outside pools."""
-    batch = collate([row for row in rows if not _outside(row)][:PROBES], table)
+    batch = _batch(rows, table)
     with torch.no_grad():
         new = policy_logprobs(policy.eval(), batch)
         old = policy_logprobs(frozen_copy(policy), batch)
         kl = categorical_kl(new.table, old.table)  # (B, G, S), per step
         measured = sequence_nll(old, batch.mask)
-    # (B, G, S), 0 where a list has ended
-    gap = (new.steps - old.steps).abs().masked_fill(~new.valid, 0.0)
+    nll = measured["nll"]
     skill = measured["nll_skill"]  # 1 - nll / nll of a uniform choice
+    chance = None
+    if skill < 1.0:
+        chance = nll / (1.0 - skill)
+    kl = kl.masked_fill(~new.valid, 0.0).sum(-1)  # (B, G)
     return Probe(
-        log_ratio=float(gap.max()),
-        kl=float(kl.masked_fill(~new.valid, 0.0).sum(-1).max()),
-        nll=measured["nll"],
-        chance=measured["nll"] / (1.0 - skill) if skill < 1.0 else None,
+        log_ratio=_largest_gap(new, old),
+        kl=float(kl.max()),
+        nll=nll,
+        chance=chance,
         unreachable=sum(map(_outside, rows)),
     )
 
 
+def _batch(rows: Sequence[Row], table: ItemTable) -> GroupBatch:
+    """The first rows whose sequences all lie in their pools."""
+    whole = [row for row in rows if not _outside(row)]
+    return collate(whole[:PROBES], table)
+
+
+def _largest_gap(first: StepLogprobs, second: StepLogprobs) -> float:
+    """The largest difference of two passes over the steps (B, G, S) that a list has."""
+    gap = (first.steps - second.steps).abs()
+    return float(gap.masked_fill(~first.valid, 0.0).max())
+
+
 def _outside(row: Row) -> int:
     """Sequences of a row that name a position beyond its pool."""
-    return int((row.sequences >= len(row.pool_rows)).any(-1).sum())
+    beyond = row.sequences >= len(row.pool_rows)  # (G, S)
+    return int(beyond.any(-1).sum())
 
 
 def probe_labels(rows: Sequence[Row], groups: Sequence[Group]) -> Probe:
     """How many of the sequences a stage is about to learn from do not have the accuracy that was measured for them."""
-    pools, known = {}, {}
+    pools = {}
+    known = {}
     for group in groups:
         pools[group.query] = group.pool.candidates
         for score in group.scores:
@@ -134,23 +161,25 @@ def probe_labels(rows: Sequence[Row], groups: Sequence[Group]) -> Probe:
     labels = wrong = 0
     for row in rows:
         candidates = pools[row.query]
-        sequences = zip(row.sequences.tolist(), row.accuracy.tolist(), strict=True)
-        for sequence, accuracy in sequences:
+        accuracies = row.accuracy.tolist()
+        labels += len(accuracies)
+        for sequence, accuracy in zip(row.sequences.tolist(), accuracies, strict=True):
             demos = []
             for place in sequence:
                 if 0 <= place < len(candidates) and place != STOP:
                     demos.append(candidates[place])
             measured = known.get((row.query, tuple(demos)))
-            labels += 1
             wrong += measured is None or abs(measured - accuracy) > 1e-6
     return Probe(labels=labels, mislabelled=wrong)
 
 
 def probe_rewards(rows: Sequence[Row]) -> Probe:
     """How reward and accuracy go together among sequences that compete, and how often the reward tells none apart."""
-    found, flat = [], []
+    found = []
+    flat = []
     for row in rows:
-        reward, accuracy = row.rewards.double().numpy(), row.accuracy.double().numpy()
+        reward = row.rewards.double().numpy()
+        accuracy = row.accuracy.double().numpy()
         flat.append(is_flat(reward.tolist()))
         if np.ptp(reward) > 1e-6 and np.ptp(accuracy) > 1e-6:
             found.append(float(np.corrcoef(reward, accuracy)[0, 1]))
@@ -158,19 +187,20 @@ def probe_rewards(rows: Sequence[Row]) -> Probe:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    if not values:
+        return None
+    return float(np.mean(values))
 
 
 def probe_checkpoint(
     policy: Policy, folder: Path, rows: Sequence[Row], table: ItemTable
 ) -> Probe:
     """Whether a checkpoint answers as the policy that was saved; one that does not fit raises CheckpointError."""
-    batch = collate([row for row in rows if not _outside(row)][:PROBES], table)
+    batch = _batch(rows, table)
     with torch.no_grad():
         saved = policy_logprobs(policy.eval(), batch)
         loaded = policy_logprobs(load_checkpoint(folder)[0].eval(), batch)
-    gap = (saved.steps - loaded.steps).abs().masked_fill(~saved.valid, 0.0)
-    return Probe(missing=0, unexpected=0, logit_gap=float(gap.max()))
+    return Probe(missing=0, unexpected=0, logit_gap=_largest_gap(saved, loaded))
 
 
 def probe_scorer(scorer: Scorer, prompts: Sequence[Prompt]) -> Probe:

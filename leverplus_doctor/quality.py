@@ -69,7 +69,8 @@ class GroupMeter:
         self.counts["distinct"] += len({sample.demos for sample in members})
         if pool is not None:
             self.pools.append(pool)
-        measured, pick = [], np.nan
+        measured = []
+        pick = np.nan
         for sample in members:
             self.counts["members"] += 1
             self.counts["without_density"] += not sample.density
@@ -99,15 +100,22 @@ class GroupMeter:
         tiers: Counter[str] = Counter()
         within = []
         for own in self.queries:
-            accuracy, gt_prob = own[:, 0], own[:, 1]
+            accuracy = own[:, 0]
+            gt_prob = own[:, 1]
             equal = signal.is_flat(accuracy)
             # a reward made of gt_prob can still tell members apart whose accuracies are all equal
             equally_likely = bool(np.isnan(gt_prob).any()) or signal.is_flat(gt_prob)
             if not equal and not equally_likely:
                 within.append(np.corrcoef(accuracy, gt_prob)[0, 1])
-            right, levels = (accuracy > 0).sum(), len(np.unique(accuracy))
-            flat, all_one = equal and equally_likely, signal.all_right(accuracy)
-            rows.append((len(own), right, accuracy.max(), levels, flat, all_one))
+            row = (
+                len(own),
+                (accuracy > 0).sum(),
+                accuracy.max(),
+                len(np.unique(accuracy)),
+                equal and equally_likely,
+                signal.all_right(accuracy),
+            )
+            rows.append(row)
             tiers[tier_or_flat(accuracy.tolist())] += 1
         sizes, rights, best, levels, flat, all_one = np.array(rows, float).T
         members = np.concatenate(self.queries)
@@ -118,9 +126,13 @@ class GroupMeter:
         sources = {}
         for name, place in sorted(self.sources.items()):
             own = members[members[:, 2] == place]
-            right, known = float(np.mean(own[:, 0] > 0)), ~np.isnan(own[:, 1])
-            mean, likely = float(own[:, 0].mean()), _mean(own[known, 1])
-            sources[name] = SourceStats(len(own), right, mean, likely)
+            known = ~np.isnan(own[:, 1])
+            sources[name] = SourceStats(
+                members=len(own),
+                positive=float(np.mean(own[:, 0] > 0)),
+                accuracy=float(own[:, 0].mean()),
+                gt_prob=_mean(own[known, 1]),
+            )
         stats = GroupStats(
             queries=len(self.queries),
             members=self.counts["members"],
@@ -182,7 +194,7 @@ class GroupMeter:
             for tier, count in stats.tiers.items():
                 measures[f"queries of tier {tier}"] = count
             # does a higher probability of the reference mean a better answer? 1.0 belongs to the last tenth
-            tenths = np.minimum((10 * weighed[:, 1]).astype(int), 9)
+            tenths = (10 * weighed[:, 1]).astype(int).clip(max=9)
             for tenth in np.unique(tenths).tolist():
                 name = f"accuracy where gt_prob is {tenth / 10:.1f} to {(tenth + 1) / 10:.1f}"
                 measures[name] = _mean(weighed[tenths == tenth, 0])
@@ -204,14 +216,18 @@ def quartiles(values: Array | Sequence[float]) -> tuple[float, ...]:
 
 
 def _mean(values: Array | Sequence[float]) -> float | None:
-    return float(np.mean(values)) if np.size(values) else None
+    if not np.size(values):
+        return None
+    return float(np.mean(values))
 
 
 def _rank_correlation(weighed: Array) -> float | None:
     """Spearman's correlation of accuracy and gt_prob; None when one of both never varies."""
-    if not len(weighed) or not np.ptp(weighed[:, 0]) or not np.ptp(weighed[:, 1]):
+    accuracy = weighed[:, 0]
+    gt_prob = weighed[:, 1]
+    if not len(weighed) or not np.ptp(accuracy) or not np.ptp(gt_prob):
         return None
-    return float(spearmanr(weighed[:, 0], weighed[:, 1]).statistic)
+    return float(spearmanr(accuracy, gt_prob).statistic)
 
 
 def stats_of(groups: Iterable[Group]) -> GroupStats:

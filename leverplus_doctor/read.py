@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,22 +127,28 @@ def _is_log(counted: Series, known: Record) -> bool:
 
     A report, which compares results and speaks of several trainings, knows better which line belongs to which.
     """
-    told = [line for series in known.series for line in series.epochs]
-    if len(counted.epochs) != len(told):
-        return len(counted.epochs) > len(told)
+    told = sum(len(series.epochs) for series in known.series)
+    if len(counted.epochs) != told:
+        return len(counted.epochs) > told
     results = known.published
     if results.arms or results.gains or results.choices or results.live:
         return False
-    numbers = sum(len(line.values) for line in told)
-    own = sum(len(line.values) for line in counted.epochs)
-    return len(known.series) <= 1 and own >= numbers
+    numbers = sum(map(_count_numbers, known.series))
+    return len(known.series) <= 1 and _count_numbers(counted) >= numbers
+
+
+def _count_numbers(series: Series) -> int:
+    return sum(len(line.values) for line in series.epochs)
 
 
 def _read_json_lines(path: Path, chosen: Names) -> Record:
     """JSON lines: our own log has stages, that of another library has not; a logger may wrap what was printed."""
     rows = read_objects(path)
     lines = lines_of(rows)
-    if any(value is not None for line in lines for value in line.values.values()):
+    measured: set[float | None] = set()
+    for line in lines:
+        measured.update(line.values.values())
+    if measured - {None}:
         if not chosen and any("stage" in row for row in rows):
             return Record(source=str(path), series=series_of(rows, {}))
         return _record_of({"": lines}, path, chosen)
@@ -175,8 +181,6 @@ def _read_json(path: Path, chosen: Names) -> Record:
         if "arms" in values and "comparisons" in values:
             return Record(source=str(path), report=read_record(path))
         groups = load(LEGACY, "group_stats", "reader")(values, str(path))
-    except DataError:
-        raise
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise DataError(
             f"{path} is not RL data of a form this version knows ({error}); {READ}"
@@ -203,10 +207,6 @@ class Measured:
     probe: Probe = field(default_factory=Probe)
     groups: GroupStats | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """As probe.json holds it."""
-        return asdict(self)
-
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run of this package."""
@@ -219,7 +219,8 @@ def read_run(folder: Path) -> Record:
         raise MissingFile(
             f"{folder} is not a run folder (no resolved.toml, no log.jsonl); `lever run` makes one"
         )
-    resolved, log = folder / rundir.RESOLVED, folder / rundir.LOG
+    resolved = folder / rundir.RESOLVED
+    log = folder / rundir.LOG
     settings: dict[str, Any] = {}
     if resolved.is_file():
         settings = flat_settings(parse_toml(resolved.read_bytes()))
@@ -257,8 +258,9 @@ def flat_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings as `section.key`."""
     flat = {}
     for section, table in values.items():
-        for key, value in table.items() if isinstance(table, Mapping) else ():
-            flat[f"{section}.{key}"] = value
+        if isinstance(table, Mapping):
+            for key, value in table.items():
+                flat[f"{section}.{key}"] = value
     return flat
 
 
@@ -292,18 +294,21 @@ def read_picks(path: Path) -> list[PickCounts]:
     chosen: dict[tuple[str, int], list[Sequence[str]]] = {}
     for arm, shots, draw in read_predictions(path):
         if shots > 0:
-            own = [prediction.demos for prediction in draw]
-            chosen.setdefault((arm, shots), []).extend(own)
+            lists = chosen.setdefault((arm, shots), [])
+            for prediction in draw:
+                lists.append(prediction.demos)
     return [picks_of(*key, lists) for key, lists in chosen.items()]
 
 
 def picks_of(arm: str, shots: int, lists: Sequence[Sequence[str]]) -> PickCounts:
     """How varied the choices of an arm are."""
     counts: Counter[str] = Counter()
+    lengths: Counter[int] = Counter()
     for demos in lists:
         counts.update(demos)
-    lengths = Counter(len(demos) for demos in lists)
-    picks, items = counts.total(), len(lists)
+        lengths[len(demos)] += 1
+    picks = counts.total()
+    items = len(lists)
     common = [count / picks for _, count in counts.most_common(10)]
     return PickCounts(
         arm=arm,

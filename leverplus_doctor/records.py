@@ -64,7 +64,7 @@ class Series:
         values = self.numbers(metric)
         if values and self.unit == "step":
             return median(values[-max(1, len(values) // 5) :])
-        return values[-1] if values else None
+        return next(reversed(values), None)
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,10 @@ class Record:
 
     def compared(self, arm: str, baseline: str) -> list[ComparisonRow]:
         """The comparisons of an arm with a baseline at one shot or more, of eval.json."""
+        if self.report is None:
+            return []
         rows = []
-        for row in self.report.comparisons if self.report else ():
+        for row in self.report.comparisons:
             if row.arm == arm and row.baseline == baseline and row.shots > 0:
                 rows.append(row)
         return rows

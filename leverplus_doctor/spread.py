@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from leverplus.catalog import LEGACY, load
 from leverplus.data.settings import read_section
-from leverplus.data.types import Group, Member, Pool
+from leverplus.data.types import Group, ItemId, Member, Pool
 from leverplus.errors import DataError, RecipeError
 from leverplus.learn.data.from_search import compete, component_values, evidence_of
 from leverplus.learn.maths.signal import FLAT, is_right
@@ -51,11 +51,15 @@ def groups_of(path: Path) -> Iterable[Group]:
 
 def _of_store(path: Path) -> Iterator[Group]:
     for scores in stored_scores(path):
-        shown = dict.fromkeys(item for score in scores for item in score.demos)
+        query = scores[0].query
+        shown: dict[ItemId, None] = {}
+        members = []
+        for score in scores:
+            shown |= dict.fromkeys(score.demos)
+            members.append(Member(score.demos, "store"))
         # a store does not know pools: what was shown stands in
-        pool = Pool(scores[0].query, tuple(shown), "store")
-        members = tuple(Member(score.demos, "store") for score in scores)
-        yield Group(scores[0].query, pool, members, tuple(scores))
+        pool = Pool(query, tuple(shown), "store")
+        yield Group(query, pool, tuple(members), tuple(scores))
 
 
 class Spread:
@@ -69,19 +73,29 @@ class Spread:
             for places in compete(group, same_shots=True):
                 if len(places) < 2:
                     continue
-                members = [group.members[place] for place in places]
-                scores = [group.scores[place] for place in places]
+                members = []
+                scores = []
+                right = []
+                shots = []
+                for place in places:
+                    score = group.scores[place]
+                    members.append(group.members[place])
+                    scores.append(score)
+                    right.append(is_right(score.accuracy))
+                    shots.append(len(score.demos))
                 evidence = evidence_of(members, scores, known)
                 rewards = component_values(evidence, config.mode, config)  # (members,)
-                right = [is_right(score.accuracy) for score in scores]
-                shots = [len(score.demos) for score in scores]
                 self.competing.append(np.stack([rewards, right, shots], axis=1))
 
     def rows(self) -> dict[str, float]:
         """The measures in order; right and wrong only where there are some."""
         every = np.concatenate(self.competing)
         reward, right, shots = every.T
-        flat = sum(np.ptp(own[:, 0]) <= FLAT for own in self.competing)
+        flat = 0
+        deviations = []
+        for own in self.competing:
+            flat += bool(np.ptp(own[:, 0]) <= FLAT)
+            deviations.append(own[:, 0].std(ddof=1))
         rows: dict[str, float] = {
             "groups": len(self.competing),
             "sequences": len(every),
@@ -91,11 +105,11 @@ class Spread:
         for place, name in enumerate(QUARTERS):
             rows[name] = float(np.quantile(reward, place / 4))
         rows["distinct values"] = len(np.unique(reward.round(9)))
-        rows["groups without spread"] = int(flat)
-        rows["share of groups without spread"] = float(flat / len(self.competing))
-        inside = np.mean([own[:, 0].std(ddof=1) for own in self.competing])
-        rows["mean deviation inside a group (n - 1)"] = float(inside)
-        good, bad = reward[right == 1], reward[right == 0]
+        rows["groups without spread"] = flat
+        rows["share of groups without spread"] = flat / len(self.competing)
+        rows["mean deviation inside a group (n - 1)"] = float(np.mean(deviations))
+        good = reward[right == 1]
+        bad = reward[right == 0]
         for name, rewards in (("right", good), ("wrong", bad)):
             if len(rewards):
                 rows[f"{name} sequences"] = len(rewards)

@@ -80,7 +80,9 @@ def beam_search(
     All beginnings of all prompts are rows of one batch; those of one prompt stand together.
     """
     searches = [_PromptBeams() for _ in range(len(first))]
-    alive, counts, logprobs = list(range(len(first))), [1] * len(first), first
+    alive = list(range(len(first)))
+    counts = [1] * len(first)
+    logprobs = first
     for length in range(1, new_tokens + 1):
         rows: list[int] = []
         tokens: list[int] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +32,9 @@ def caption_words(text: str) -> list[str]:
 
     In other scripts the tokens of `text_tokens`, so that a character of Chinese is a word.
     """
-    return _WORD.findall(text.lower()) if text.isascii() else text_tokens(text)
+    if not text.isascii():
+        return text_tokens(text)
+    return _WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class CiderD:
         squares = [0.0] * LONGEST_NGRAM
         length = 0
         for ngram, count in _ngrams(text).items():
-            rarity = self._log_images - math.log(max(1, self._frequency[ngram]))
+            often = max(1, self._frequency[ngram])
+            rarity = self._log_images - math.log(often)
             weights[ngram] = count * rarity
             squares[len(ngram) - 1] += weights[ngram] ** 2
             if len(ngram) == 2:
@@ -100,13 +103,15 @@ def _similarity(given: _Vector, wanted: _Vector) -> float:
     for ngram in given.weights.keys() & wanted.weights.keys():
         weight = wanted.weights[ngram]
         # the D variant clips at the reference's weight: repeating a rare word gains nothing
-        products[len(ngram) - 1] += min(given.weights[ngram], weight) * weight
+        clipped = min(given.weights[ngram], weight)
+        products[len(ngram) - 1] += clipped * weight
     total = 0.0
     for product, norm, other in zip(products, given.norms, wanted.norms, strict=True):
         if norm > 0 and other > 0:
             total += product / (norm * other)
     gap = given.length - wanted.length
-    return total / LONGEST_NGRAM * math.exp(-(gap * gap) / (2 * SIGMA * SIGMA))
+    shrunk = math.exp(-(gap * gap) / (2 * SIGMA * SIGMA))
+    return total / LONGEST_NGRAM * shrunk
 
 
 class Cider(ConfiguredMetric):
@@ -123,27 +128,3 @@ class Cider(ConfiguredMetric):
     @cached_property
     def _corpus(self) -> CiderD:
         return CiderD(self.options.references)
-
-
-@dataclass(frozen=True)
-class CiderScores:
-    """CIDEr-D of a set of captions: the mean and the value of each image, all in [0, 10]."""
-
-    mean: float
-    items: Mapping[str, float]
-
-
-def cider(
-    captions: Mapping[str, str], references: Mapping[str, Sequence[str]]
-) -> CiderScores:
-    """CIDEr-D of captions by image id; rarities come from the references of exactly these images, as is official."""
-    if captions.keys() != references.keys():
-        odd = sorted(captions.keys() ^ references.keys())
-        raise EvaluationError(
-            f"captions and references must be of the same images; {len(odd)} differ, first: {odd[0]}"
-        )
-    scorer = CiderD(references.values())
-    items = {}
-    for image, caption in captions.items():
-        items[image] = scorer.score(caption, references[image])
-    return CiderScores(sum(items.values()) / len(items), items)

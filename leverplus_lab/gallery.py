@@ -16,6 +16,7 @@ from leverplus import catalog
 from leverplus.errors import LeverError
 from leverplus.run.recipe import Recipe, find_recipe, load_recipe, recipe_names
 from leverplus.run.sweep import Workshop
+from leverplus_doctor.read import flat_settings
 
 if TYPE_CHECKING:
     from leverplus.run.run import Run
@@ -47,9 +48,10 @@ class GalleryCase:
     @property
     def needs_test(self) -> bool:
         """Whether something is to be seen on test only."""
-        return self.healthy or any(
-            catalog.CHECKS[code].startswith(SEEN_AT_TEST) for code in self.codes
-        )
+        for code in self.codes:
+            if catalog.CHECKS[code].startswith(SEEN_AT_TEST):
+                return True
+        return self.healthy
 
 
 @dataclass(frozen=True)
@@ -77,25 +79,18 @@ def case(
 ) -> GalleryCase:
     """One recipe; overrides leave alone what it sets itself and stages it does not run, changes do not."""
     values = tomllib.loads(find_recipe(name).read_text(encoding="utf-8"))
-    own = {
-        f"{section}.{key}"
-        for section, table in values.items()
-        if isinstance(table, dict)
-        for key in table
-    }
-    fixed = own if "extends" in values else set()
+    fixed = {}
+    if "extends" in values:
+        fixed = flat_settings(values)
     idle = set(catalog.STAGES) - set(load_recipe(name).stages)
-    keys = {text: text.split("=")[0] for text in overrides}
-    sizes = [
-        text
-        for text, key in keys.items()
-        if key not in fixed and key.split(".")[0] not in idle
-    ]
+    sizes = []
+    for text in overrides:
+        key = text.split("=")[0]
+        if key not in fixed and key.split(".")[0] not in idle:
+            sizes.append(text)
     recipe = load_recipe(name, [*sizes, *changes])
-    codes = tuple(
-        word for word in re.findall(r"\w+", recipe.expected) if word in catalog.CHECKS
-    )
-    return GalleryCase(name, recipe, codes)
+    codes = filter(catalog.CHECKS.__contains__, re.findall(r"\w+", recipe.expected))
+    return GalleryCase(name, recipe, tuple(codes))
 
 
 def run_case(

@@ -29,7 +29,8 @@ Scores = NDArray[np.float64]
 BASELINE = "baseline"
 _LISTED = tomllib.loads(Path(__file__).with_name("plans.toml").read_text("utf-8"))
 PLANS: Mapping[str, float | None] = {
-    name: _LISTED["reported"].get(name) for name in _LISTED["recipes"]
+    **dict.fromkeys(_LISTED["recipes"]),
+    **_LISTED["reported"],
 }
 """The recipes of the table, and by how many points each was reported above the baseline (None: not reported)."""
 
@@ -71,10 +72,12 @@ def run_plans(
         )
     recipes = {}
     for name in wanted:
-        sizes = quick_plan_settings(name) if quick else ()
+        sizes: Sequence[str] = ()
+        if quick:
+            sizes = quick_plan_settings(name)
         recipes[name] = load_recipe(name, sizes)
     owners = first_of_each(recipes)
-    distinct = [name for name in wanted if owners[name] == name]
+    distinct = list(dict.fromkeys(owners.values()))
     done: dict[str, list[EvaluatedRun]] = {}
     failed: dict[str, str] = {}
     for number, name in enumerate(distinct, 1):
@@ -120,26 +123,27 @@ def summarise_plans(
     done: Mapping[str, Sequence[EvaluatedRun]], owners: Mapping[str, str]
 ) -> dict[str, Any]:
     """One row a recipe: accuracies, and the difference from its baseline in the mean over shots, after Holm."""
-    everything = [run for runs in done.values() for run in runs]
-    names = [run.name for run in everything]
-    require_same(names, [run.record.conditions for run in everything])
-    first = done[BASELINE][0]
-    clusters = first.results.images
+    names = []
+    conditions = []
     scores = {}
     for name, runs in done.items():
-        scores[name] = np.stack([run.scores("learned", "mean") for run in runs])
+        own = []
+        for run in runs:
+            names.append(run.name)
+            conditions.append(run.record.conditions)
+            own.append(run.scores("learned", "mean"))
+        scores[name] = np.stack(own)
+    require_same(names, conditions)
+    first = done[BASELINE][0]
+    clusters = first.results.images
     differences = {}
-    for name, own in scores.items():
+    for name, trained in scores.items():
         if name != BASELINE:
             rival = scores[reference_of(name, scores)]
-            found = compare_by_seed(
-                own,
-                rival,
-                clusters=clusters,
-            )
+            found = compare_by_seed(trained, rival, clusters=clusters)
             differences[name] = found
-    adjusted = holm([found["p_value"] for found in differences.values()])
-    for found, p in zip(differences.values(), adjusted, strict=True):
+    chances = [found["p_value"] for found in differences.values()]
+    for found, p in zip(differences.values(), holm(chances), strict=True):
         low, high = found["ci95"]
         found["p_adjusted"] = p
         found["within_noise"] = p >= LEVEL or low <= 0.0 <= high
@@ -167,17 +171,22 @@ def _row(
     runs: Sequence[EvaluatedRun],
     difference: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    learned = [run.record.arms["learned"] for run in runs]
-    accuracy = {}
-    for n in learned[0].shots:
-        accuracy[str(n)] = float(np.mean([own.shots[n] for own in learned]))
-    accuracy["mean"] = float(np.mean([own.accuracy for own in learned]))
+    records = [run.record for run in runs]
+    values: dict[str, list[float]] = {}
+    calls = 0
+    for record in records:
+        learned = record.arms["learned"]
+        for n, value in learned.shots.items():
+            values.setdefault(str(n), []).append(value)
+        calls = max(calls, record.model_calls or 0)
+    # behind those of single shots
+    values["mean"] = [record.arms["learned"].accuracy for record in records]
     return {
         "recipe": name,
-        "same_as": owner if owner != name else None,
-        "accuracy": accuracy,
-        "gap_closed": mean_gap([run.record for run in runs]),
-        "model_calls": max(run.record.model_calls or 0 for run in runs),
+        "same_as": None if owner == name else owner,
+        "accuracy": {key: float(np.mean(own)) for key, own in values.items()},
+        "gap_closed": mean_gap(records),
+        "model_calls": calls,
         "difference": difference,
         "reported": PLANS.get(name),
     }
@@ -197,36 +206,28 @@ def compare_by_seed(
     larger p, the wider interval and the larger detectable effect are taken.
     """
     changed = own - baseline
-    items = compare(
-        own.mean(axis=0),
-        baseline.mean(axis=0),
-        clusters=clusters,
-    )
-    found = {
-        "diff": items.diff,
-        "p_value": items.p_value,
-        "mde80": items.mde80,
-        "ci95": list(items.ci95),
-    }
-    if len(own) == 1:
-        return {**found, "seed_sd": None}
-    if not changed.any():
-        return {**found, "seed_sd": 0.0}
-    half = np.full((1, own.shape[1]), 0.5)
-    both = compare_seeds(
-        (changed + 1.0) / 2.0,
-        half,
-        clusters=clusters,
-    )
+    first = own.mean(axis=0)
+    items = compare(first, baseline.mean(axis=0), clusters=clusters)
+    low, high = items.ci95
+    p_value = items.p_value
+    mde80 = items.mde80
+    seed_sd = None
+    if len(own) > 1:
+        seed_sd = 0.0
+    if len(own) > 1 and changed.any():
+        half = np.full((1, own.shape[1]), 0.5)
+        both = compare_seeds((changed + 1.0) / 2.0, half, clusters=clusters)
+        p_value = max(p_value, both.p_value)
+        mde80 = max(mde80, 2.0 * both.mde80)
+        low = min(low, 2.0 * both.ci95[0])
+        high = max(high, 2.0 * both.ci95[1])
+        seed_sd = 2.0 * both.seed_sd[0]
     return {
         "diff": items.diff,
-        "p_value": max(items.p_value, both.p_value),
-        "mde80": max(items.mde80, 2.0 * both.mde80),
-        "ci95": [
-            min(items.ci95[0], 2.0 * both.ci95[0]),
-            max(items.ci95[1], 2.0 * both.ci95[1]),
-        ],
-        "seed_sd": 2.0 * both.seed_sd[0],
+        "p_value": p_value,
+        "mde80": mde80,
+        "ci95": [low, high],
+        "seed_sd": seed_sd,
     }
 
 
@@ -255,15 +256,19 @@ HEADER = (
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row of the table as texts; points are hundredths of accuracy."""
-    shots = [100 * value for key, value in row["accuracy"].items() if key != "mean"]
-    listed = " / ".join(f"{value:.1f}" for value in shots)
-    start = [row["recipe"], listed, f"{100 * row['accuracy']['mean']:.1f}"]
-    reported = "" if row["reported"] is None else f"{row['reported']:+.2f}"
+    # the mean stands last
+    *shots, mean = (f"{100 * value:.1f}" for value in row["accuracy"].values())
+    start = [row["recipe"], " / ".join(shots), mean]
+    reported = ""
+    if row["reported"] is not None:
+        reported = f"{row['reported']:+.2f}"
     found = row["difference"]
     if found is None:
         return [*start, "", "", "", "the baseline", reported]
-    low, high = (100 * bound for bound in found["ci95"])
-    verdict = "above" if found["diff"] > 0 else "below"
+    low, high = found["ci95"]
+    verdict = "below"
+    if found["diff"] > 0:
+        verdict = "above"
     if found["diff"] == 0.0 and found["seed_sd"] == 0.0:
         verdict = "the same answers"
     elif found["within_noise"]:
@@ -272,12 +277,15 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         verdict += f" (same as {row['same_as']})"
     if row.get("from", BASELINE) != BASELINE:
         verdict += f" (from {row['from']})"
-    points, interval = f"{100 * found['diff']:+.2f}", f"{low:+.1f} to {high:+.1f}"
+    points = f"{100 * found['diff']:+.2f}"
+    interval = f"{100 * low:+.1f} to {100 * high:+.1f}"
     return [*start, points, interval, f"{found['p_adjusted']:.2g}", verdict, reported]
 
 
 def _seeds(found: Mapping[str, Any]) -> str:
-    return "1 seed" if found["seeds"] == 1 else f"{found['seeds']} seeds"
+    if found["seeds"] == 1:
+        return "1 seed"
+    return f"{found['seeds']} seeds"
 
 
 def plan_sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -294,16 +302,18 @@ def plan_sentence(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def conclusion(found: Mapping[str, Any]) -> str:
     """How many differences are real, and what could have been seen."""
-    tested = []
+    tested = real = 0
+    detectable = 0.0
     for row in found["recipes"]:
-        if row["difference"] and not row["same_as"]:
-            tested.append(row["difference"])
-    real = sum(not difference["within_noise"] for difference in tested)
+        difference = row["difference"]
+        if difference and not row["same_as"]:
+            tested += 1
+            real += not difference["within_noise"]
+            detectable = max(detectable, difference["mde80"])
     if not tested:
         return f"No recipe could be compared with {found['baseline']}."
-    detectable = max(difference["mde80"] for difference in tested)
     return (
-        f"{real} of {len(tested)} recipes differ from {found['baseline']} beyond noise; a true difference of "
+        f"{real} of {tested} recipes differ from {found['baseline']} beyond noise; a true difference of "
         f"{100 * detectable:.1f} points would be found four times in five."
     )
 
@@ -319,8 +329,9 @@ def plans_markdown(found: Mapping[str, Any]) -> str:
         "in the mean over shots.",
         "",
     ]
-    for cells_of_line in (HEADER, ["---"] * len(HEADER), *map(cells, found["recipes"])):
-        lines.append(f"| {' | '.join(cells_of_line)} |")
+    rows = [HEADER, ["---"] * len(HEADER), *map(cells, found["recipes"])]
+    for row in rows:
+        lines.append(f"| {' | '.join(row)} |")
     lines.append("")
     arms = found["arms"]
     known = [f"{arm} {100 * arms[arm]:.1f}" for arm in BESIDE if arm in arms]

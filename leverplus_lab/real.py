@@ -60,7 +60,9 @@ class WayRecord:
     @property
     def expected(self) -> float:
         """What arms are chosen by: the estimate, or accuracy on dev where there is none; NaN where neither is."""
-        return self.dev if np.isnan(self.estimate) else self.estimate
+        if np.isnan(self.estimate):
+            return self.dev
+        return self.estimate
 
     @property
     def mean(self) -> float:
@@ -70,7 +72,9 @@ class WayRecord:
 def shots_of_setting(setting: str) -> str:
     """The number of demonstrations that a setting shows; "" where it shows none."""
     found = re.search(r"(\d+) shots?\b", setting)
-    return found.group(1) if found else ""
+    if found is None:
+        return ""
+    return found.group(1)
 
 
 def read_records(folder: Path) -> list[WayRecord]:
@@ -97,7 +101,8 @@ def read_file(path: Path) -> list[WayRecord]:
             f"{path} holds no records of recorded tables; the package brings its own"
         )
     about = json.loads(meta)
-    items, groups = table.column("item").to_pylist(), table.column("group").to_pylist()
+    items = table.column("item").to_pylist()
+    groups = table.column("group").to_pylist()
     found = []
     for name, known in about["arms"].items():
         arm, _, shots = name.rpartition("@")
@@ -141,7 +146,11 @@ def _best(records: Iterable[WayRecord]) -> WayRecord | None:
 
 def _usable(records: Sequence[WayRecord]) -> list[WayRecord]:
     """Arms that do not look at the answer, at their own number of shots."""
-    return [r for r in records if r.shots == "best" and r.kind != "looks"]
+    found = []
+    for record in records:
+        if record.shots == "best" and record.kind != "looks":
+            found.append(record)
+    return found
 
 
 def recommended(records: Sequence[WayRecord]) -> WayRecord:
@@ -158,9 +167,11 @@ def best_of(
     shots: str,
 ) -> WayRecord | None:
     """The arm of some kinds that training and dev queries find best."""
-    return _best(
-        r for r in records if r.kind in kinds and r.shots == shots and r.arm not in OURS
-    )
+    found = []
+    for record in records:
+        if record.kind in kinds and record.shots == shots and record.arm not in OURS:
+            found.append(record)
+    return _best(found)
 
 
 def _pairs(records: Sequence[WayRecord], advised: WayRecord) -> list[dict[str, Any]]:
@@ -186,7 +197,7 @@ def _compare(
     rival: WayRecord,
     against: str,
 ) -> dict[str, Any]:
-    both = ~(np.isnan(record.accuracy) | np.isnan(rival.accuracy))
+    both = np.isfinite(record.accuracy) & np.isfinite(rival.accuracy)
     groups = np.asarray(record.groups)[both].tolist()
     found = compare(
         record.accuracy[both],
@@ -211,9 +222,11 @@ def _correct(compared: list[dict[str, Any]]) -> None:
     for row, found in zip(compared, adjusted, strict=True):
         row["p_adjusted"] = found.p_adjusted
         row["mde80_adjusted"] = found.mde80_adjusted
-        row["standing"] = "above" if found.diff > 0 else "below"
+        row["standing"] = "below"
         if found.within_noise:
             row["standing"] = "within"
+        elif found.diff > 0:
+            row["standing"] = "above"
 
 
 def _row(record: WayRecord, advised: bool) -> dict[str, Any]:
@@ -221,7 +234,7 @@ def _row(record: WayRecord, advised: bool) -> dict[str, Any]:
     for name in ("task", "model", "arm", "shots", *ABOUT):
         row[name] = getattr(record, name)
     row["accuracy"] = record.mean
-    row["n"] = int((~np.isnan(record.accuracy)).sum())
+    row["n"] = int(np.isfinite(record.accuracy).sum())
     row["recommended"] = advised
     return row
 
@@ -229,7 +242,9 @@ def _row(record: WayRecord, advised: bool) -> dict[str, Any]:
 def _shares(compared: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in compared:
-        arm, against, shots = row["arm"], row["against"], row["shots"]
+        arm = row["arm"]
+        against = row["against"]
+        shots = row["shots"]
         fresh = {"arm": arm, "against": against, "shots": shots, "tables": 0}
         fresh |= {"above": 0, "within": 0, "below": 0}
         own = found.setdefault((arm, against, shots), fresh)
@@ -239,6 +254,7 @@ def _shares(compared: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 Row = Mapping[str, Any]
+Pair = tuple[str, str]
 Lines = tuple[Sequence[str], list[list[str]]]
 """A head and the rows below it."""
 
@@ -260,40 +276,50 @@ def way_name(arm: str) -> str:
     """A way of choosing as the tables call it."""
     plain = arm.removesuffix("_calibrated")
     name = NAMES.get(plain, arm_name(plain))
-    return name if plain == arm else f"{name}, calibrated"
+    if plain == arm:
+        return name
+    return f"{name}, calibrated"
 
 
 def task_lines(found: Mapping[str, Any], task: str) -> Lines:
     """Arms of a task: accuracy with one demonstration and at the arm's own number of shots, model by model."""
-    rows = [row for row in found["arms"] if row["task"] == task]
-    models = sorted({row["model"] for row in rows})
+    models = set()
+    arms: dict[Pair, dict[Pair, Row]] = {}  # (kind, arm) -> (model, shots)
+    for row in found["arms"]:
+        if row["task"] == task:
+            models.add(row["model"])
+            places = arms.setdefault((row["kind"], row["arm"]), {})
+            places[row["model"], row["shots"]] = row
     head = ["way of choosing", "what it knows", "settings tried"]
-    for model in models:
+    for model in sorted(models):
         head += [f"{model}, 1 shot", "own best"]
-    arms = list(dict.fromkeys((row["kind"], row["arm"]) for row in rows))
-    arms.sort(key=lambda pair: list(KINDS).index(pair[0]))
     lines = []
-    for kind, arm in arms:
-        own = [row for row in rows if row["arm"] == arm]
-        cells = [way_name(arm), KINDS[kind], _tries(own)]
-        for model in models:
-            places = {row["shots"]: row for row in own if row["model"] == model}
-            cells += [_accuracy(places.get("1")), _own_best(places.get("best"))]
+    order = list(KINDS)
+    for kind, arm in sorted(arms, key=lambda pair: order.index(pair[0])):
+        places = arms[kind, arm]
+        cells = [way_name(arm), KINDS[kind]]
+        cells.append(_tries(places.values()))
+        for model in sorted(models):
+            cells.append(_accuracy(places.get((model, "1"))))
+            cells.append(_own_best(places.get((model, "best"))))
         lines.append(cells)
     return head, lines
 
 
-def _tries(rows: Sequence[Row]) -> str:
+def _tries(rows: Iterable[Row]) -> str:
     """Among how many settings an arm's own was chosen, at its own number of shots; from model to model, if it differs.
 
     An arm that looks at the answer chooses no setting.
     """
     tried = sorted({row["tries"] for row in rows if row["shots"] == "best"})
-    return "-".join(str(count) for count in dict.fromkeys((*tried[:1], *tried[-1:])))
+    ends = dict.fromkeys((*tried[:1], *tried[-1:]))
+    return "-".join(map(str, ends))
 
 
 def _accuracy(row: Row | None) -> str:
-    return "" if row is None else f"{100 * row['accuracy']:.1f}"
+    if row is None:
+        return ""
+    return f"{100 * row['accuracy']:.1f}"
 
 
 def _own_best(row: Row | None) -> str:
@@ -304,7 +330,9 @@ def _own_best(row: Row | None) -> str:
     cell = _accuracy(row)
     if shots:
         cell += f" ({shots})"
-    return cell + " *" if row["recommended"] else cell
+    if row["recommended"]:
+        cell += " *"
+    return cell
 
 
 COMPARED = (
@@ -317,15 +345,22 @@ def comparison_lines(found: Mapping[str, Any]) -> Lines:
     """Ours and the recommended arm against the rivals that training and dev queries find best."""
     lines = []
     for row in found["comparisons"]:
-        low, high = (100 * bound for bound in row["ci95"])
+        low, high = row["ci95"]
         who = row["arm"]
         if who == "recommended":
             who = f"{row['is']}, recommended"
-        shots = "1 shot" if row["shots"] == "1" else "own best"
-        line = [row["task"], row["model"], f"{who}, {shots}"]
-        line += [f"{row['rival']} ({row['against']})", str(row["n"])]
-        line += [f"{100 * row['diff']:+.1f}", f"{low:+.1f} to {high:+.1f}"]
-        line += [f"{row['p_adjusted']:.2g}", row["standing"]]
+        shots = {"1": "1 shot", "best": "own best"}[row["shots"]]
+        line = [
+            row["task"],
+            row["model"],
+            f"{who}, {shots}",
+            f"{row['rival']} ({row['against']})",
+            str(row["n"]),
+            f"{100 * row['diff']:+.1f}",
+            f"{100 * low:+.1f} to {100 * high:+.1f}",
+            f"{row['p_adjusted']:.2g}",
+            row["standing"],
+        ]
         lines.append(line)
     return COMPARED, lines
 

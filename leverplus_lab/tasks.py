@@ -2,8 +2,7 @@
 
 `okvqa_captions` has a machine caption in the picture's place, so that a model that only reads text can answer. Captions
 exist for val2014, so its questions are split by picture. The ten answers are stemmed and predictions likewise: results
-are not comparable with published OK-VQA. A caption of `coco_captions` is judged alone by `token_f1` in search and
-training; CIDEr needs a corpus, so `CaptionTask.cider` computes it over a whole split.
+are not comparable with published OK-VQA.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from leverplus.data.tasks.splits import SPLITS
 from leverplus.data.tasks.vqa import COCO, StrictModel, find_file, read_file
 from leverplus.data.types import Item, ItemId
 from leverplus.errors import DataError
-from leverplus_lab.cider import CiderScores, cider
 
 # COCO captions
 
@@ -73,19 +71,7 @@ def caption_answer(raw: str) -> str:
     return re.sub(r"[\"“”]", "", caption).strip()
 
 
-class CaptionTask(FileTask):
-    """A `FileTask` whose items are pictures to describe."""
-
-    def cider(self, captions: Mapping[ItemId, str]) -> CiderScores:
-        """CIDEr-D of captions against the references of exactly these pictures."""
-        given, references = {}, {}
-        for item_id, caption in captions.items():
-            given[str(item_id)] = caption
-            references[str(item_id)] = self.item(item_id).answers
-        return cider(given, references)
-
-
-def coco_captions(section: TaskSection) -> CaptionTask:
+def coco_captions(section: TaskSection) -> FileTask:
     """COCO captions from `dataset_coco.json` if it is there, else from `captions_{train,val}{2014,2017}.json`."""
     where = (
         "captions http://images.cocodataset.org/annotations/annotations_trainval2014.zip, or the Karpathy splits "
@@ -97,7 +83,8 @@ def coco_captions(section: TaskSection) -> CaptionTask:
     drafts: list[Draft] = []
     if find_file(folders, ("dataset_coco.json",)):
         karpathy = read_file(folders, ("dataset_coco.json",), _Karpathy, problems)
-        for image in karpathy.images if karpathy else ():
+        images = karpathy.images if karpathy else []
+        for image in images:
             captions = [sentence.raw for sentence in image.sentences]
             name = f"{image.filepath}/{image.filename}".lstrip("/")
             split = KARPATHY[image.split]
@@ -105,14 +92,8 @@ def coco_captions(section: TaskSection) -> CaptionTask:
     else:
         for split, half in (("train", "train"), ("test", "val")):
             drafts += _official_captions(folders, split, half, section, problems)
-    rules = AnswerRules("token_f1", "caption")
-    task = task_from_drafts("coco_captions", drafts, section, problems, answers=rules)
-    items: list[Item] = []
-    for split in SPLITS:
-        items += task.items(split)
-    return CaptionTask(
-        task.name, items, answers=rules, notes=task.notes, places=task.places
-    )
+    rules = AnswerRules("cider", "caption")
+    return task_from_drafts("coco_captions", drafts, section, problems, answers=rules)
 
 
 def _official_captions(
@@ -137,10 +118,10 @@ def _official_captions(
         else:
             place = f"{path.name}, caption of image {row.image_id}"
             problems.add(place, "is empty, or the file has no such image")
-    return [
-        _described(number, captions[number], split, files[number], section)
-        for number in sorted(captions)
-    ]
+    drafts = []
+    for number, own in sorted(captions.items()):
+        drafts.append(_described(number, own, split, files[number], section))
+    return drafts
 
 
 def _described(
@@ -149,8 +130,10 @@ def _described(
     image = None
     if section.images != "none":
         root = Path(section.images or section.folder).expanduser()
-        direct = root / Path(name).name  # all pictures in one folder
-        image = str(direct if direct.is_file() else root / name)
+        path = root / Path(name).name  # all pictures in one folder
+        if not path.is_file():
+            path = root / name
+        image = str(path)
     answers = tuple(" ".join(caption.split()) for caption in captions)
     item = Item(ItemId(str(number)), SHOWS, answers, split, image, str(number))
     return Draft(item, f"picture {number}")
@@ -184,9 +167,11 @@ def okvqa_captions(section: TaskSection) -> FileTask:
     captions = _machine_captions(folder, problems)
     rows = read_file((folder, folder / "okvqa"), ANSWERS, _AllAnswers, problems)
     drafts = []
-    for row in rows.root if rows else ():
+    questions = rows.root if rows else []
+    for row in questions:
         # .../COCO_val2014_NUMBER.jpg; captions name pictures without leading zeros
-        picture = Path(row.image).stem.rpartition("_")[2].lstrip("0") or "0"
+        number = Path(row.image).stem.rpartition("_")[2]
+        picture = number.lstrip("0") or "0"
         place = f"question_id {row.question_id}"
         if captions and picture not in captions:
             problems.add(place, f"there is no caption of picture {picture}")
@@ -221,8 +206,10 @@ def _machine_captions(folder: Path, problems: Problems) -> dict[str, str]:
     captions: dict[str, str] = {}
     for number, line in enumerate(_lines(path, problems), start=1):
         image, _, text = line.partition("\t")
+        if not line.strip():
+            continue
         try:
-            caption = json.loads(text)[0]["caption"].strip() if line.strip() else ""
+            caption = json.loads(text)[0]["caption"].strip()
         except (ValueError, LookupError, TypeError, AttributeError):
             problems.add(
                 f"{path.name}, line {number}",

@@ -44,7 +44,8 @@ class Fields:
     @classmethod
     def of(cls, signature: Any, named: Mapping[str, str | None]) -> Fields | None:
         """Fields by the names given, else by `question` and `answer`, else the only ones; None where named ones lack."""
-        inputs, seen = {}, []
+        inputs = {}
+        seen = []
         for name, own in signature.input_fields.items():
             if own.annotation is dspy.Image:
                 seen.append(name)
@@ -56,10 +57,12 @@ class Fields:
                 outputs[name] = own.annotation
         question = named["question"] or _usual(inputs, "question")
         answer = named["answer"] or _usual(outputs, "answer")
-        if not {question, answer, ""} <= {*inputs, *outputs, ""} or not outputs:
+        if not {question, answer, ""} <= {*inputs, *outputs, ""}:
+            return None
+        if not inputs or not outputs:
             return None
         image = named["image"] or next(iter(seen), "")
-        return cls(inputs, outputs, question, answer, image) if inputs else None
+        return cls(inputs, outputs, question, answer, image)
 
     def example(self, demo: Demo) -> Any:
         """A demonstration as a DSPy example in the types of the signature; LeverError where a text does not fit."""
@@ -74,11 +77,12 @@ class Fields:
                 f"the answer of demonstration {demo.id} is one text, and the signature has the outputs "
                 f"{', '.join(self.outputs)}; name the one it is with answer="
             )
-        kinds, values = {**self.inputs, **self.outputs}, {}
-        for name, text in {**given, **(written or {self.answer: demo.answer})}.items():
-            values[name] = _as_type(
-                text, kinds[name], f"{name} of demonstration {demo.id}"
-            )
+        kinds = {**self.inputs, **self.outputs}
+        values = {}
+        texts = {**given, **(written or {self.answer: demo.answer})}
+        for name, text in texts.items():
+            where = f"{name} of demonstration {demo.id}"
+            values[name] = _as_type(text, kinds[name], where)
         if self.image and demo.image is not None:
             given[self.image] = ""
             values[self.image] = dspy.Image(demo.data_url())  # a path is refused there
@@ -89,7 +93,9 @@ def _usual(fields: Mapping[str, Any], usual: str) -> str:
     """The field of the usual name, else the only one; "" where there are several others."""
     if usual in fields:
         return usual
-    return next(iter(fields)) if len(fields) == 1 else ""
+    if len(fields) == 1:
+        return next(iter(fields))
+    return ""
 
 
 def _as_type(text: str, kind: Any, where: str) -> Any:
@@ -115,9 +121,11 @@ class ChosenDemos(Parameter):
     """
 
     def __init__(self, source: Selector | str | Path, shots: int | None) -> None:
-        self.selector, self.shots = open_selector(source), shots
-        place = self.selector.source.folder if isinstance(source, Selector) else source
-        self.source = str(place)
+        self.selector = open_selector(source)
+        self.shots = shots
+        if isinstance(source, Selector):
+            source = source.source.folder
+        self.source = str(source)
 
     def reset(self) -> None:
         """Optimisers reset what they tune; the choice is not tuned by them."""
@@ -129,7 +137,8 @@ class ChosenDemos(Parameter):
     def load_state(self, state: Mapping[str, Any], **_options: Any) -> ChosenDemos:
         """Open the bundle that a saved program names; a warning where its demonstrations have changed since."""
         self.selector = open_selector(state["source"])
-        self.source, self.shots = state["source"], state["shots"]
+        self.source = state["source"]
+        self.shots = state["shots"]
         if self.selector.fingerprint != state["fingerprint"]:
             warnings.warn(
                 f"{self.source} has changed since this program was saved; other demonstrations may be chosen",
@@ -147,8 +156,11 @@ class WithDemos(dspy.Module):
         self, predictor: Any, chosen: ChosenDemos, fields: Fields, *, apart: bool
     ) -> None:
         super().__init__()
-        self.predictor, self.chosen, self.fields = predictor, chosen, fields
-        self.apart, self.told = apart, False
+        self.predictor = predictor
+        self.chosen = chosen
+        self.fields = fields
+        self.apart = apart
+        self.told = False
 
     def forward(self, **inputs: Any) -> Any:
         if "demos" not in inputs:
@@ -162,7 +174,8 @@ class WithDemos(dspy.Module):
 
     def demos_for(self, inputs: Mapping[str, Any]) -> list[Any]:
         """The demonstrations for a call's inputs as DSPy examples, nearest to the query last."""
-        fields, chosen = self.fields, self.chosen
+        fields = self.fields
+        chosen = self.chosen
         image = inputs.get(fields.image)
         asked = {name: own for name, own in inputs.items() if name in fields.inputs}
         asked[fields.image] = getattr(image, "url", image)  # it holds a data URL
@@ -207,7 +220,9 @@ class LeverFewShot(Teleprompter):
         predictors: Sequence[str] | None = None,
         leave_out_itself: bool = False,
     ) -> None:
-        self.source, self.shots, self.leave_out_itself = source, shots, leave_out_itself
+        self.source = source
+        self.shots = shots
+        self.leave_out_itself = leave_out_itself
         self.names = {"question": question, "answer": answer, "image": image}
         self.predictors = predictors
 

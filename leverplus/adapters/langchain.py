@@ -44,7 +44,8 @@ class LeverExampleSelector(BaseExampleSelector):
     ) -> None:
         self.selector = open_selector(selector)
         self.columns = Columns(self.selector, question, image, answer, order)
-        self.shots, self.allowed = shots, allowed
+        self.shots = shots
+        self.allowed = allowed
         self.text_template = text_template
 
     def select_examples(
@@ -70,7 +71,8 @@ class LeverExampleSelector(BaseExampleSelector):
     def add_example(self, example: Mapping[str, Any]) -> str:
         """Add a demonstration, usable at once; its id."""
         answer = example.get(self.columns.answer)
-        return self.selector.add([{**self.columns.asked(example), "answer": answer}])[0]
+        demo = {**self.columns.asked(example), "answer": answer}
+        return self.selector.add([demo])[0]
 
     def messages(self, input_variables: Mapping[str, Any]) -> list[Any]:
         """The whole chat as LangChain messages: instruction, demonstrations with and without pictures, the query.

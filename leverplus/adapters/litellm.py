@@ -15,6 +15,7 @@ from typing import Any
 
 from leverplus.adapters.opening import BUNDLE, open_selector
 from leverplus.bundle.selector import Selector
+from leverplus.data.fields import asked_in
 from leverplus.errors import needs_extra
 
 with needs_extra("the adapter for litellm"):
@@ -43,7 +44,9 @@ class LeverHook(CustomLogger):
         deadline_s: float = 2.0,
     ) -> None:
         super().__init__()
-        self.source, self.shots, self.deadline_s = selector, shots, deadline_s
+        self.source = selector
+        self.shots = shots
+        self.deadline_s = deadline_s
 
     async def async_pre_call_hook(
         self,
@@ -54,8 +57,8 @@ class LeverHook(CustomLogger):
     ) -> dict[str, Any]:
         """The request with demonstrations, or as it is."""
         messages = data.get("messages")
-        place = _last_user_turn(messages) if call_type in CHATS else None
-        if messages is None or place is None:
+        place = _last_user_turn(messages)
+        if messages is None or place is None or call_type not in CHATS:
             return data
         try:
             selector = await asyncio.to_thread(self._open)
@@ -82,9 +85,12 @@ class LeverHook(CustomLogger):
         return selector
 
     def _choose(self, selector: Selector, content: Any) -> tuple[list[str], list[Any]]:
-        shots = os.environ.get(SHOTS) if self.shots is None else self.shots
-        count = None if shots is None else int(shots)
-        demos = selector.select(**_asked(content), shots=count)
+        shots = self.shots
+        if shots is None and SHOTS in os.environ:
+            shots = int(os.environ[SHOTS])
+        words, images = asked_in({"content": content})
+        image = next(iter(images), None)
+        demos = selector.select(question=words, image=image, shots=shots)
         return [str(demo.id) for demo in demos], selector.turns(demos)
 
 
@@ -92,26 +98,14 @@ def _last_user_turn(messages: Any) -> int | None:
     """Where the last user turn stands; None where there is none, or somebody has answered already."""
     if not isinstance(messages, Sequence):
         return None
-    roles = []
-    for message in messages:
-        roles.append(message.get("role") if isinstance(message, Mapping) else None)
-    if "user" not in roles or {"assistant", "tool", "function"} & set(roles):
-        return None
-    return len(roles) - 1 - roles[::-1].index("user")
-
-
-def _asked(content: Any) -> dict[str, Any]:
-    """The text and the first picture of a message of the OpenAI form."""
-    if isinstance(content, str):
-        return {"question": content}
-    asked: dict[str, Any] = {"question": ""}
-    for part in content or ():
-        if part.get("type") == "text":
-            asked["question"] += f" {part['text']}"
-        elif part.get("type") == "image_url":
-            url = part["image_url"]
-            asked.setdefault("image", url["url"] if isinstance(url, Mapping) else url)
-    return asked
+    place = None
+    for number, message in enumerate(messages):
+        role = isinstance(message, Mapping) and message.get("role")
+        if role in ("assistant", "tool", "function"):
+            return None
+        if role == "user":
+            place = number
+    return place
 
 
 hook = LeverHook()

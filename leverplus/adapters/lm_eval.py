@@ -67,7 +67,9 @@ class LeverTask(ConfigurableTask):
         self, doc: Any, num_fewshot: int, *positional: Any, **options: Any
     ) -> Any:
         """The prompt of a document. The harness asks for it before the pictures of the same document."""
-        shown = chosen_docs(self._columns, doc, num_fewshot) if num_fewshot else []
+        shown = []
+        if num_fewshot:
+            shown = chosen_docs(self._columns, doc, num_fewshot)
         self._shown, self.sampler = (doc, shown), ChosenSampler(shown)
         return super().fewshot_context(doc, len(shown), *positional, **options)
 
@@ -85,4 +87,6 @@ class LeverTask(ConfigurableTask):
 def _listed(pictures: Any) -> list[Any]:
     if pictures is None:
         return []
-    return list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+    if isinstance(pictures, (list, tuple)):
+        return list(pictures)
+    return [pictures]

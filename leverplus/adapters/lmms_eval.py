@@ -33,13 +33,15 @@ def doc_to_messages(
     def user(text: str, picture: Any) -> dict[str, Any]:
         """A user's turn; `url` of a picture is a PIL image, as lmms-eval's models take it."""
         words = options.get("pre_prompt", "") + text + options.get("post_prompt", "")
-        shown = [] if picture is None else [{"type": "image", "url": picture}]
-        return {"role": "user", "content": [*shown, {"type": "text", "text": words}]}
+        content = [{"type": "text", "text": words}]
+        if picture is not None:
+            content.insert(0, {"type": "image", "url": picture})
+        return {"role": "user", "content": content}
 
     turns = []
     for demo in columns.choose(doc, options.get("lever_shots"), apart=True):
+        turns.append(user(demo.question, demo.pil()))
         answer = [{"type": "text", "text": demo.answer}]
-        turns += [user(demo.question, demo.pil())]
-        turns += [{"role": "assistant", "content": answer}]
-    question, image = str(doc[columns.question]), clean_picture(doc.get(columns.image))
-    return [*turns, user(question, image)]
+        turns.append({"role": "assistant", "content": answer})
+    image = clean_picture(doc.get(columns.image))
+    return [*turns, user(str(doc[columns.question]), image)]

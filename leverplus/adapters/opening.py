@@ -44,7 +44,8 @@ def matching_fields(
     known = {name.lower(): name for name in names}
     found = {}
     for name, value in variables.items():
-        own, text = known.get(str(name).lower()), as_text(value)
+        own = known.get(str(name).lower())
+        text = as_text(value)
         if own is not None and text is not None:
             found[own] = text
     return found
@@ -102,7 +103,9 @@ class Columns:
         if apart:
             allowed = apart_from(**asked)
         demos = self.selector.select(**asked, shots=shots, allowed=allowed)
-        return demos if self.order == ORDERS[0] else demos[::-1]
+        if self.order == ORDERS[0]:
+            return demos
+        return demos[::-1]
 
     def example(self, demo: Demo) -> dict[str, Any]:
         """The texts of a demonstration under the names of the fields."""
@@ -121,12 +124,15 @@ def apart_from(
     """
     query = Query.of(question, image, fields)
     words = clean_question(query.item.question)
-    own = None if query.picture is None else pixel_digest(query.picture)
+    own = None
+    if query.picture is not None:
+        own = pixel_digest(query.picture)
 
     def fits(demo: Demo) -> bool:
+        if own is None and demo.image is None:
+            return clean_question(demo.question) != words
         if own is None or demo.image is None:
-            blind = own is None and demo.image is None
-            return not blind or clean_question(demo.question) != words
+            return True
         named = demo.image
         if not named.startswith("sha256:") and (picture := demo.pil()):
             named = pixel_digest(picture)  # a run names its pictures otherwise

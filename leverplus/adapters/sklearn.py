@@ -77,8 +77,12 @@ class DemoSelector(TransformerMixin, BaseEstimator):
         model: str = "",
         output: str = "pairs",
     ) -> None:
-        self.bundle, self.shots, self.arm = bundle, shots, arm
-        self.embedder, self.model, self.output = embedder, model, output
+        self.bundle = bundle
+        self.shots = shots
+        self.arm = arm
+        self.embedder = embedder
+        self.model = model
+        self.output = output
 
     def fit(self, X: Any, y: Any = None) -> DemoSelector:
         """Keep examples X with answers y, or open the bundle."""
@@ -99,13 +103,15 @@ class DemoSelector(TransformerMixin, BaseEstimator):
             raise WrongInput(
                 f'arm = "{self.arm}" needs a training; use `lever fit` and give its bundle'
             )
-        examples, answers = self._examples(X, reset=True), _listed(y)
+        examples = self._examples(X, reset=True)
+        answers = _listed(y)
         if len(examples) != len(answers):
             raise WrongInput(
                 f"X has {len(examples)} examples and y has {len(answers)} answers"
             )
         self._given = list(zip(examples, answers, strict=True))
-        self._demos, rows = [], []
+        self._demos = []
+        rows = []
         for number, (example, answer) in enumerate(self._given):
             query = _query(number, example)
             rows.extend(query.pop("vectors", {}).values())
@@ -128,7 +134,8 @@ class DemoSelector(TransformerMixin, BaseEstimator):
     def _choose_from(self, source: Examples) -> None:
         training = Training(source.items, self._vectors, RULES)
         source.arm = open_arm(self.arm).fit(training)
-        source.corpus, source.shots = training.corpus, self.shots
+        source.corpus = training.corpus
+        source.shots = self.shots
         self.selector_ = Selector(source)
 
     def _examples(self, X: Any, *, reset: bool) -> list[Any]:
@@ -140,7 +147,9 @@ class DemoSelector(TransformerMixin, BaseEstimator):
         rows = validate_data(
             self, X, dtype=np.float32, accept_sparse="csr", reset=reset
         )
-        return list(rows.toarray() if hasattr(rows, "toarray") else rows)
+        if hasattr(rows, "toarray"):
+            rows = rows.toarray()
+        return list(rows)
 
     def transform(self, X: Any) -> Any:
         """What to show for every x, in prompt order, nearest last."""
@@ -159,7 +168,8 @@ class DemoSelector(TransformerMixin, BaseEstimator):
             )
         positions = np.full((len(chosen), self.shots), -1, np.int64)  # (n, shots)
         for row, demos in enumerate(chosen):
-            positions[row, : len(demos)] = [int(demo.id) for demo in demos]
+            numbers = [int(demo.id) for demo in demos]
+            positions[row, : len(demos)] = numbers
         return positions
 
     def _pair(self, demo: Demo) -> Any:
@@ -200,7 +210,9 @@ def _query(number: int, x: Any) -> dict[str, Any]:
         raise WrongInput(
             f"x number {number} is a {type(x).__name__}, neither a text nor a mapping with `question`"
         )
-    unit = x / np.linalg.norm(x) if x.any() else np.eye(1, len(x))[0]
+    unit = np.eye(1, len(x))[0]
+    if x.any():
+        unit = x / np.linalg.norm(x)
     return {"question": f"row {number}", "vectors": {"text": unit}}
 
 

@@ -72,7 +72,8 @@ from leverplus.version import __version__
 
 SHOTS = 4
 """Demonstrations shown where nobody says how many."""
-READ_AT_ONCE, WRITTEN_AT_ONCE = 500, 256
+READ_AT_ONCE = 500
+WRITTEN_AT_ONCE = 256
 """Demonstrations that are in memory together, with their pictures while a bundle is written."""
 TRUST = "LEVER_TRUST"
 """The environment variable that names modules from which bundles may import parts, commas between them."""
@@ -146,7 +147,8 @@ class Manifest(BundlePlan):
 
 def read_manifest(folder: Path) -> Manifest:
     """What a bundle says of itself; refused where it is of another format, or not what was written."""
-    path, values = folder / MANIFEST, read_json(folder / MANIFEST)
+    path = folder / MANIFEST
+    values = read_json(folder / MANIFEST)
     again = "make the bundle anew with `lever pack RUN --out DIR` or `lever fit`"
     try:
         found = Manifest.model_validate_json(json.dumps(values), strict=True)
@@ -259,7 +261,8 @@ class Bundle(Source):
         self.model = ModelSection(**dict(self.facts.model))
         self.widths = {name: width for name, width in self.facts.fields if width}
         self.store = DemoStore(folder / DEMOS)
-        self._version, self._seen = self.store.version(), -1
+        self._version = self.store.version()
+        self._seen = -1
         fresh, closed = self._look(0)
         rules = AnswerRules(self.facts.task.metric, self.facts.task.cut)
         self.corpus = Corpus.of(fresh, self.store.items, rules).closed(closed)
@@ -271,7 +274,9 @@ class Bundle(Source):
     def _check_arm(self) -> None:
         """Refuse an arm that was fitted to other demonstrations or vectors."""
         read = {name: self.widths.get(name) for name in self.arm.vector_fields}
-        wanted = self.arm.policy.dims if isinstance(self.arm, Learned) else {}
+        wanted: Mapping[str, int] = {}
+        if isinstance(self.arm, Learned):
+            wanted = self.arm.policy.dims
         problem = f"it reads other vectors than {self.widths}"
         try:
             self.arm.check(len(self.corpus))
@@ -314,8 +319,10 @@ class Bundle(Source):
             )
         section = EmbedSection(**made.model_dump(exclude={"fingerprint"}))
         if (self.folder / ENCODER).is_dir():
-            inside = list((self.folder / ENCODER).iterdir())
-            place = inside[0] if len(inside) == 1 else self.folder / ENCODER
+            place = self.folder / ENCODER
+            inside = list(place.iterdir())
+            if len(inside) == 1:
+                place = inside[0]
             section = replace(section, model=str(place))
         embedder = open_embedder(section, None)
         here = dict(embedder.fingerprint())
@@ -355,7 +362,9 @@ class Bundle(Source):
                 "this selector chooses by the numbers of its demonstrations, so none can be added; train a new one"
             )
         drafts: dict[ItemId, Kept] = {}
-        for number, demo in enumerate([demos] if isinstance(demos, Mapping) else demos):
+        if isinstance(demos, Mapping):
+            demos = [demos]
+        for number, demo in enumerate(demos):
             draft = draft_demo(number, demo)
             if drafts.setdefault(draft[0].id, draft)[0] != draft[0]:
                 raise LeverError(
@@ -438,12 +447,15 @@ def draft_demo(number: int, demo: Any) -> Kept:
     for answer in answers:
         if not isinstance(answer, str) or not answer.strip():
             raise LeverError(f"{where}: needs an answer, a text that is not empty")
-    name, meta = demo.get("id"), demo.get("meta") or {}
+    name = demo.get("id")
+    meta = demo.get("meta") or {}
     if not isinstance(meta, Mapping) or (name is not None and not str(name).strip()):
         raise LeverError(
             f"{where}: meta must be a mapping, and an id must not be empty"
         )
-    image = None if query.picture is None else pixel_digest(query.picture)
+    image = None
+    if query.picture is not None:
+        image = pixel_digest(query.picture)
     item = replace(
         query.item,
         id=ItemId("" if name is None else str(name)),
@@ -457,8 +469,9 @@ def draft_demo(number: int, demo: Any) -> Kept:
         digest = digest_of(record_of(item)).hex()
     except ValueError as error:
         raise LeverError(f"{where}: {error}") from error
-    kept = png_of(content) if isinstance(content, Image.Image) else content
-    return replace(item, id=item.id or ItemId(f"demo-{digest}")), kept
+    if isinstance(content, Image.Image):
+        content = png_of(content)
+    return replace(item, id=item.id or ItemId(f"demo-{digest}")), content
 
 
 def write_bundle(
@@ -484,13 +497,18 @@ def write_bundle(
         )
     if arm.unsavable:
         raise LeverError(f"arm {arm.spec} cannot be packed: {arm.unsavable}")
-    blocks = {name: vectors[name] for name in Widths.model_fields if name in vectors}
+    blocks = {}
+    widths = {}
+    for name in Widths.model_fields:
+        if name in vectors:
+            blocks[name] = vectors[name]
+            widths[name] = vectors[name].shape[1]
     with staged_folder(folder) as place:
         place.chmod(0o700)
         facts = Manifest(
             **dict(plan),
             arm=arm.spec,
-            fields=Widths(**{name: own.shape[1] for name, own in blocks.items()}),
+            fields=Widths(**widths),
             vectors="<f2" if len(blocks["text"]) > FLAT_ABOVE else "<f4",
         )
         arm.save(place / ARM)
@@ -522,7 +540,9 @@ def _write_demos(
     blocks: Mapping[str, NDArray[Any]],
     kind: str,
 ) -> None:
-    rest, start, count = iter(demos), 0, len(blocks["text"])
+    rest = iter(demos)
+    start = 0
+    count = len(blocks["text"])
     while part := list(islice(rest, WRITTEN_AT_ONCE)):
         rows = slice(start, start + len(part))
         vectors = [block[rows] for block in blocks.values()]

@@ -79,8 +79,10 @@ def picture_content(image: Picture) -> bytes | Image.Image | None:
     if not isinstance(image, (str, Path)):
         raise LeverError(f"a picture cannot be a {type(image).__name__}; {TAKEN}")
     text = os.path.expanduser(image)
-    if not text or os.path.isfile(text):
-        return Path(text).read_bytes() if text else None
+    if not text:
+        return None
+    if os.path.isfile(text):
+        return Path(text).read_bytes()
     body = text
     if text[:5].lower() == "data:":
         body = text.partition(",")[2]
@@ -108,13 +110,17 @@ def picture_sentence(what: str) -> Iterator[None]:
 
 def clean_picture(image: Picture) -> Image.Image | None:
     """The picture in RGB, decoded to its end; None stays None."""
-    named = isinstance(image, (str, Path))
-    with picture_sentence(str(image)[:200] if named else "the picture"):
+    name = "the picture"
+    if isinstance(image, (str, Path)):
+        name = str(image)[:200]
+    with picture_sentence(name):
         content = picture_content(image)
+        if content is None:
+            return None
         if isinstance(content, bytes):
             with Image.open(io.BytesIO(content)) as opened:
                 return as_rgb(opened)
-        return None if content is None else as_rgb(content)
+        return as_rgb(content)
 
 
 def pixel_digest(picture: Image.Image) -> str:
@@ -133,7 +139,9 @@ def png_of(picture: Image.Image) -> bytes:
 class HeldPictures:
     """A task of pictures in memory, by `Item.image`: what embedders and prompts need of queries and examples."""
 
-    name, version, answers = "held", "", AnswerRules("exact_match")
+    name = "held"
+    version = ""
+    answers = AnswerRules("exact_match")
 
     def __init__(
         self, pictures: Mapping[str, Callable[[], Image.Image | None]]
@@ -147,7 +155,9 @@ class HeldPictures:
         raise DataError(f"there is no item '{item_id}' here")
 
     def image(self, item: Item) -> Image.Image | None:
-        return None if item.image is None else self.pictures[item.image]()
+        if item.image is None:
+            return None
+        return self.pictures[item.image]()
 
     def image_digest(self, item: Item) -> str:
         return item.image or ""
@@ -182,14 +192,17 @@ class Query:
             if isinstance(question, str) and question.strip():
                 inputs.setdefault(QUESTION, question)
             question = render_fields(inputs)
-        words, picture = clean_question(question), clean_picture(image)
+        words = clean_question(question)
+        picture = clean_picture(image)
         digest = words_digest(words, picture)
         name = ItemId(f"query-{digest[:12]}")
-        shown = question if inputs else words  # lines of inputs stay lines
-        own = None if picture is None else str(name)
-        return cls(
-            Item(name, shown, (), "query", own, name, fields=inputs), picture, digest
-        )
+        if inputs:
+            words = question  # lines of inputs stay lines
+        own = None
+        if picture is not None:
+            own = str(name)
+        item = Item(name, words, (), "query", own, name, fields=inputs)
+        return cls(item, picture, digest)
 
     @property
     def pictures(self) -> dict[str, Callable[[], Image.Image | None]]:
@@ -211,11 +224,15 @@ class Demo(Item):
     def of(cls, item: Item, read: Callable[[], bytes]) -> Demo:
         """An example whose picture, where it has one, is read when it is asked for."""
         values = {own.name: getattr(item, own.name) for own in fields(Item)}
-        return cls(**values, read=None if item.image is None else read)
+        if item.image is not None:
+            values["read"] = read
+        return cls(**values)
 
     def image_bytes(self) -> bytes | None:
         """The picture as the file it came in, PNG where it came in none."""
-        return None if self.read is None else self.read()
+        if self.read is None:
+            return None
+        return self.read()
 
     def pil(self) -> Image.Image | None:
         """The picture, decoded to RGB."""
@@ -228,7 +245,8 @@ class Demo(Item):
             return None
         kind = _media_type(content)
         if kind not in SENT and (picture := self.pil()):
-            content, kind = png_of(picture), SENT[0]
+            content = png_of(picture)
+            kind = SENT[0]
         return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
     @property
@@ -250,7 +268,9 @@ class Demo(Item):
         """What `lever select --json` prints: nothing in it depends on where the bundle lies."""
         shown: dict[str, Any] = {"id": self.id, "question": self.question}
         shown |= {"answer": self.answer, "image": self.image}
-        return {**shown, "fields": dict(self.fields)} if self.fields else shown
+        if self.fields:
+            shown["fields"] = dict(self.fields)
+        return shown
 
 
 class Picks(list[Demo]):

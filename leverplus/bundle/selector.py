@@ -72,7 +72,9 @@ class Selector:
     """
 
     def __init__(self, source: Source) -> None:
-        self.source, self.way, self.shots = source, source.arm, source.shots
+        self.source = source
+        self.way = source.arm
+        self.shots = source.shots
         self._urls: dict[str, str] = {}
 
     @classmethod
@@ -163,8 +165,11 @@ class Selector:
         the query by field instead of having it embedded. `fields` are several named inputs in place of a question, or
         beside it, such as `fields={"context": ..., "question": ...}`.
         """
-        count = self.check_shots(self.shots if shots is None else shots)
-        query, way = Query.of(question, image, fields), self.way
+        if shots is None:
+            shots = self.shots
+        count = self.check_shots(shots)
+        query = Query.of(question, image, fields)
+        way = self.way
         self.source.refresh()
         if count == 0 and way.calls == 1 and not explain:
             return Picks()
@@ -235,7 +240,9 @@ class Selector:
         picks = None
         while picks is None:  # what was chosen may be deleted meanwhile
             corpus = source.corpus
-            only = None if allowed is None else self._allowed_rows(allowed, corpus)
+            only = None
+            if allowed is not None:
+                only = self._allowed_rows(allowed, corpus)
             asked = Queries([item], embedded, (None,), (only,), digest_of)
             if way.limit is not None:
                 asked = replace(asked, only=(way.limit.rows(asked, corpus),))
@@ -275,30 +282,31 @@ class Selector:
         lists: list[Rows] = []
         if way.combines or way.calls != 1:
             lists = way.choose_lists(asked, corpus, shots)[0]
-        judged, near = None, []
+        needed = {*shown, *chain(*lists)}
+        judged = None
+        near = []
+        looked_at = []
         if explain:
             judged = way.explain(asked, corpus, shots)
             near = corpus.nearest(asked, search_weight(way), shots)[0].rows.tolist()
-        looked_at = [] if judged is None else judged.rows.tolist()
-        demos = self.source.demos({*shown, *chain(*lists), *looked_at, *near})
-        if not demos.keys() >= {*shown, *chain(*lists)}:
+            looked_at = judged.rows.tolist()
+        demos = self.source.demos({*needed, *looked_at, *near})
+        if not demos.keys() >= needed:
             return None
-        picks = Picks(demos[row] for row in shown)
+        picks = Picks(map(demos.__getitem__, shown))
         if way.calls == 0:
             answers = way.answer(asked, corpus, [lists], [[]])
-            picks.answer = None if answers is None else answers[0]
+            if answers is not None:
+                picks.answer = answers[0]
         else:
-            picks.lists = [Picks(demos[row] for row in rows) for rows in lists]
+            picks.lists = [Picks(map(demos.__getitem__, rows)) for rows in lists]
         if judged is not None:
             similar = [demos[row].id for row in near[::-1] if row in demos]
             told = explanation(way, asked, corpus, judged, demos)
-            picks.explanation = {
-                **told,
-                "shots": len(near),
-                "nearest_would_show": similar,
-                "calls": way.calls,
-                "lists": [[demo.id for demo in own] for own in picks.lists],
-            }
+            told |= {"shots": len(near), "nearest_would_show": similar}
+            told["calls"] = way.calls
+            told["lists"] = [[demo.id for demo in own] for own in picks.lists]
+            picks.explanation = told
         return picks
 
     def _allowed_rows(self, allowed: Allowed, corpus: Corpus) -> Positions:
@@ -308,10 +316,11 @@ class Selector:
         """
         key = getattr(allowed, "cache_key", None)
         known: dict[str, list[int]] = corpus.derive("allowed", lambda _: {})
-        fit = known.get(key) if isinstance(key, str) else None
+        fit = known.get(str(key))
         if not callable(allowed):
-            given = [allowed] if isinstance(allowed, str) else allowed
-            fit = [*self.source.rows_of([ItemId(name) for name in given]).values()]
+            if isinstance(allowed, str):
+                allowed = [allowed]
+            fit = [*self.source.rows_of(list(map(ItemId, allowed))).values()]
         elif fit is None:
             fit = [row for row, demo in self.source.all() if allowed(demo)]
             if len(known) >= FILTERS_KEPT:
@@ -376,7 +385,9 @@ class Selector:
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete demonstrations for good, all of these or, where one is not there, none; how many."""
-        return self.source.delete([ids] if isinstance(ids, str) else ids)
+        if isinstance(ids, str):
+            ids = [ids]
+        return self.source.delete(ids)
 
     def push_to_hub(self, address: str, *, private: bool = True) -> str:
         """Upload the bundle to a hub, `hf://ORG/NAME`, and return where it lies there."""
@@ -392,7 +403,9 @@ class Selector:
     def card(self) -> str:
         """What the bundle says of itself: task, figures, calls, licence."""
         path = self.source.folder / CARD
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        if not path.is_file():
+            return ""
+        return path.read_text(encoding="utf-8")
 
 
 def _given_vectors(corpus: Corpus, vectors: Mapping[str, Any]) -> Vectors:
@@ -400,8 +413,10 @@ def _given_vectors(corpus: Corpus, vectors: Mapping[str, Any]) -> Vectors:
     found: dict[str, Any] = {}
     for name, values in vectors.items():
         array = np.asarray(values, np.float32).reshape(1, -1)
-        norm, block = float(np.linalg.norm(array)), corpus.blocks.get(name)
-        width = 0 if block is None else block.width
+        norm = float(np.linalg.norm(array))
+        width = 0
+        if name in corpus.blocks:
+            width = corpus.blocks[name].width
         if array.shape[1] != width or not 0 < norm < np.inf:
             raise LeverError(
                 f"vectors['{name}'] must be {width} numbers, finite and not all zero, not {array.shape[1]}"
@@ -426,7 +441,8 @@ def explanation(
     `label` what labels add to the score, `effect` how much the demonstration was measured to raise accuracy by itself,
     `interaction` what a learned selector sees in the pair beyond the average candidate.
     """
-    rows, near = judged.rows, np.zeros(0)
+    rows = judged.rows
+    near = np.zeros(0)
     if len(rows):
         near = corpus.similarity(asked, rows, search_weight(arm))[0]
     measured = dict(enumerate(getattr(arm, "effect", ())))
@@ -442,8 +458,9 @@ def explanation(
         for name in ("id", "question", "answer"):
             entry[name] = getattr(demos[row], name)
         for name in ("score", "label", "effect", "similarity", "interaction"):
-            own = float(values[name][number]) if name in values else np.nan
-            # six digits say all there is to say; what nobody measured is null
-            entry[name] = round(own, 6) if np.isfinite(own) else None
+            entry[name] = None  # nobody measured it
+            if name in values and np.isfinite(values[name][number]):
+                # six digits say all there is to say
+                entry[name] = round(float(values[name][number]), 6)
         table.append(entry)
     return {"arm": arm.spec, "goes_by": arm.says, "candidates": table}

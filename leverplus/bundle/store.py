@@ -151,7 +151,8 @@ class DemoStore:
         """Keep demonstrations with their vectors (N, D); inside a transaction of the caller's (`change`)."""
         row, change = self._last()
         for (item, picture), vector in zip(demos, vectors, strict=True):
-            record, block = record_of(item), vector.tobytes()
+            record = record_of(item)
+            block = vector.tobytes()
             if len(record) > LONGEST:
                 raise LeverError(
                     f"demonstration {item.id[:80]} has {len(record):,} characters; at most {LONGEST:,} are kept"
@@ -171,7 +172,9 @@ class DemoStore:
         """Forget demonstrations, all or none; inside a transaction of the caller's (`change`)."""
         found = self.rows_of(ids)
         if missing := [name for name in ids if name not in found]:
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            more = ""
+            if len(missing) > 1:
+                more = f" (and {len(missing) - 1} more)"
             raise LeverError(
                 f"there is no demonstration {missing[0]}{more}; `lever demos list` shows those there are"
             )
@@ -196,7 +199,8 @@ class DemoStore:
             (count,) = self.db.execute(
                 "SELECT count(*) FROM demos WHERE row >= ?", (known,)
             ).fetchone()
-            fresh, closed = np.zeros((count, width), kind), []
+            fresh = np.zeros((count, width), kind)
+            closed = []
             for row, name, digest, vectors in self.db.execute(
                 "SELECT row, id, vectors_digest, vectors FROM demos WHERE changed > ?",
                 (since,),
@@ -233,4 +237,6 @@ class DemoStore:
             found = self.db.execute(
                 "SELECT content, digest FROM pictures WHERE name = ?", (name,)
             ).fetchone()
-            return None if found is None else _verified(*found)
+            if found is None:
+                return None
+            return _verified(*found)

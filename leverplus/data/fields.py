@@ -19,7 +19,8 @@ from leverplus.errors import DataError
 QUESTION = "question"
 """The name of the input that is shown last where an example has several."""
 
-MESSAGES, TOOLS = "messages", "tools"
+MESSAGES = "messages"
+TOOLS = "tools"
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -33,7 +34,9 @@ def as_text(value: Any) -> str | None:
     ('true', '2.5', '{"a": [1, null]}', None)
     """
     value = plain_value(value)
-    return value if value is None or isinstance(value, str) else _dumped(value)
+    if value is None or isinstance(value, str):
+        return value
+    return _dumped(value)
 
 
 def plain_value(value: Any) -> Any:
@@ -41,7 +44,9 @@ def plain_value(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
-        return None if math.isnan(value) else value
+        if math.isnan(value):
+            return None
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -49,7 +54,9 @@ def plain_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy: a number or an array
         return plain_value(value.tolist())
     # missing in pandas, which is not imported for it
-    return None if str(value) in ("NaT", "<NA>") else str(value)
+    if str(value) in ("NaT", "<NA>"):
+        return None
+    return str(value)
 
 
 def clean_fields(fields: Any) -> dict[str, str]:
@@ -84,7 +91,9 @@ def render_fields(fields: Mapping[str, str]) -> str:
     Question: Where is it?
     """
     if MESSAGES in fields:
-        lines = [f"Tools: {fields[TOOLS]}"] if TOOLS in fields else []
+        lines = []
+        if TOOLS in fields:
+            lines.append(f"Tools: {fields[TOOLS]}")
         for turn in json.loads(fields[MESSAGES]):
             lines.append(f"{str(turn['role']).capitalize()}: {_turn_text(turn)}")
         return "\n".join(lines)
@@ -123,14 +132,14 @@ def chat_example(messages: Any, tools: Any = None) -> Chat:
         raise DataError(
             "messages holds no assistant turn, so there is no answer to show"
         )
-    calls = _tool_calls(turns[-1])
-    answer = _dumped(calls) if calls else _turn_text(turns[-1])
-    turns.pop()
+    last = turns.pop()
+    answer = _calls_text(last) or _turn_text(last)
     if not answer.strip():
         raise DataError(
             "the last assistant turn is empty, so there is no answer to show"
         )
-    if not any(turn["role"] in ("user", "tool", "function") for turn in turns):
+    roles = {turn["role"] for turn in turns}
+    if roles.isdisjoint(("user", "tool", "function")):
         raise DataError("messages holds no user turn before the last assistant turn")
     images: list[Any] = []
     kept = []
@@ -144,13 +153,22 @@ def chat_example(messages: Any, tools: Any = None) -> Chat:
         raise DataError(
             f"messages shows {len(images)} pictures; an example has one: leave the others out"
         )
-    image = images[0] if images else None
+    image = next(iter(images), None)
     if len(turns) == 1 and not tools:
         return Chat(_turn_text(turns[0]), {}, answer, image)
     fields = {MESSAGES: _dumped(kept)}
     if tools:
         fields = {TOOLS: _dumped(_objects(tools, TOOLS)), **fields}
     return Chat(render_fields(fields), fields, answer, image)
+
+
+def asked_in(turn: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The words of a user's turn in a chat, and its pictures as its parts name them.
+
+    >>> asked_in({"role": "user", "content": [{"type": "text", "text": "What is it?"}]})
+    ('What is it?', [])
+    """
+    return _turn_text(turn), _images(turn.get("content"))
 
 
 def _turns_of(messages: Any) -> list[dict[str, Any]]:
@@ -182,15 +200,18 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     """What a turn says: its text, else its tool calls as a JSON list of names and arguments."""
     content = turn.get("content")
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "\n".join(text for text in texts if isinstance(text, str))
+        texts = []
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+        return "\n".join(texts)
     if isinstance(content, str) and content:
         return content
-    calls = _tool_calls(turn)
-    return _dumped(calls) if calls else ""
+    return _calls_text(turn)
 
 
-def _tool_calls(turn: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _calls_text(turn: Mapping[str, Any]) -> str:
+    """The tool calls of a turn as a JSON list of names and arguments; "" where it has none."""
     calls = []
     for call in _objects(turn.get("tool_calls") or [], "tool_calls"):
         function = call.get("function")
@@ -201,18 +222,23 @@ def _tool_calls(turn: Mapping[str, Any]) -> list[dict[str, Any]]:
             with suppress(json.JSONDecodeError, RecursionError):
                 arguments = json.loads(arguments)
         calls.append({"name": function.get("name"), "arguments": arguments or {}})
-    return calls
+    if not calls:
+        return ""
+    return _dumped(calls)
 
 
 def _images(content: Any) -> list[Any]:
     """The pictures of a turn, as the parts of its content name them."""
-    images = []
-    for part in content if isinstance(content, list) else []:
+    images: list[Any] = []
+    if not isinstance(content, list):
+        return images
+    for part in content:
         if isinstance(part, dict):
             shown = part.get("image_url", part.get("image"))
             if isinstance(shown, dict) and "url" in shown:
                 shown = shown["url"]
-            images += [] if shown is None else [shown]
+            if shown is not None:
+                images.append(shown)
     return images
 
 

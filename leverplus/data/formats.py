@@ -42,7 +42,8 @@ TABLES = (".parquet", ".arrow")
 BATCH = 1024
 """Rows of a table that are in memory together."""
 
-MOST_GROWTH, ALWAYS_ALLOWED = 200, 1 << 26
+MOST_GROWTH = 200
+ALWAYS_ALLOWED = 1 << 26
 """A gzip file may grow 200 times (JSON of one repeated record does), or to 64 MB, whichever is more."""
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -83,16 +84,19 @@ class Problems:
     def finish(self) -> None:
         if not self.found:
             return
-        lines = [f"  - {place}: {what}" for place, what in self.found[:LISTED]]
+        count = "1 problem"
+        if len(self.found) > 1:
+            count = f"{len(self.found):,} problems"
+        lines = [f"task {self.task}: {count}, nothing was loaded"]
+        for place, what in self.found[:LISTED]:
+            lines.append(f"  - {place}: {what}")
         if len(self.found) > LISTED:
             lines.append(f"  ... and {len(self.found) - LISTED:,} more")
-        lines += [f"  found: {line}" for line in self.present]
+        for line in self.present:
+            lines.append(f"  found: {line}")
         if self.where:
             lines.append(f"  where to get it: {self.where}")
-        count = "1 problem" if len(self.found) == 1 else f"{len(self.found):,} problems"
-        raise DataError(
-            f"task {self.task}: {count}, nothing was loaded\n" + "\n".join(lines)
-        )
+        raise DataError("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -170,20 +174,24 @@ def _open_text(path: Path, problems: Problems) -> RecordSource:
     if kind in ("csv", "tsv"):
         return _open_csv(path, text, problems)
     if first[:1] in "[{" or kind in ("jsonl", "ndjson", "json"):
-        listed = first[:1] == "["
-        rows = _json_rows(path.name, text, problems, listed=listed)
-        return RecordSource(path.name, "record" if listed else "line", rows)
+        unit = "line"
+        if first[:1] == "[":
+            unit = "record"
+        rows = _json_rows(path.name, text, problems, unit)
+        return RecordSource(path.name, unit, rows)
     return _open_csv(path, text, problems)
 
 
 def _json_rows(
-    name: str, text: str, problems: Problems, *, listed: bool
+    name: str, text: str, problems: Problems, unit: str
 ) -> Iterator[Numbered]:
-    """One record a line, or those of one list.
+    """One record a line, or those of one list (`unit` "record").
 
     Lines end at a line feed alone: other ends, such as U+2028, may stand inside a JSON text.
     """
-    lines = [text] if listed else text.split("\n")
+    lines = [text]
+    if unit == "line":
+        lines = text.split("\n")
     for first, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -195,19 +203,22 @@ def _json_rows(
                 f"is not JSON ({error.msg}, column {error.colno}); write one record a line, such as {EXAMPLE}",
             )
             continue
-        for number, row in enumerate(value if listed else [value], start=first):
+        if unit == "line":
+            value = [value]
+        for number, row in enumerate(value, start=first):
             if isinstance(row, dict):
                 yield number, row
             else:
-                place = f"{name}, {'record' if listed else 'line'} {number}"
                 what = f"must be an object in braces; it is {shortened(row)}"
-                problems.add(place, what)
+                problems.add(f"{name}, {unit} {number}", what)
 
 
 def shortened(value: Any) -> str:
     """A value as JSON, at most 40 characters of it, for an error message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    if len(text) > 40:
+        text = f"{text[:37]}..."
+    return text
 
 
 def _open_csv(path: Path, text: str, problems: Problems) -> RecordSource:
@@ -224,12 +235,12 @@ def _open_csv(path: Path, text: str, problems: Problems) -> RecordSource:
         with suppress(csv.Error):  # a quote that does not end
             tables.append(_cells(text, separator, quoting))
     rows = min(tables, key=_unevenness)
-    names = [name.strip() for name in rows[0][1]]
-    twice = {name for name in names if name and names.count(name) > 1}
-    if twice:
-        raise DataError(
-            f"{path}: two columns are called {min(twice)!r}; rename one of them"
-        )
+    names = list(map(str.strip, rows[0][1]))
+    for name in filter(None, names):
+        if names.count(name) > 1:
+            raise DataError(
+                f"{path}: two columns are called {name!r}; rename one of them"
+            )
     records: list[Numbered] = []
     for begins, cells in rows[1:]:
         if len(cells) == len(names):
@@ -270,13 +281,15 @@ def _open_tables(place: Path) -> RecordSource:
     if not place.exists():
         raise MissingFile(f"there is no file {place}")
     parts = []
-    for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+    if place.is_file():
+        parts.append(("", _arrow_batches(place)))
+    for path in sorted(place.rglob("*")):
         # `datasets` keeps what it computed beside the data
         if path.suffix not in TABLES or path.name.startswith("cache-"):
             continue
         folder = SPLIT_NAMES.get(path.parent.name.lower(), "")
         split = SPLIT_NAMES.get(path.stem.split("-")[0].lower(), folder)
-        parts.append((split if place.is_dir() else "", _arrow_batches(path)))
+        parts.append((split, _arrow_batches(path)))
     if not parts:
         raise DataError(f"{place} holds no data set: no *.arrow or *.parquet")
     require_packages(f"reading {place}", "pyarrow")
@@ -310,10 +323,11 @@ def _with_words(
 ) -> list[dict[str, Any]]:
     """Rows whose class labels are words; a number outside the list, such as -1, is no label."""
     for column, names in words.items():
+        known = dict(enumerate(names))
         for row in rows:
             value = row.get(column)
             if isinstance(value, int):
-                row[column] = names[value] if 0 <= value < len(names) else None
+                row[column] = known.get(value)
     return rows
 
 
@@ -343,9 +357,10 @@ def _open_object(data: Any) -> RecordSource:
     """The records of an object in memory; WrongUsage with a sentence where it holds none."""
     kind = type(data).__name__
     if type(data).__module__.partition(".")[0] == "datasets":
-        splits = data if isinstance(data, Mapping) else {"": data}
+        if not isinstance(data, Mapping):
+            data = {"": data}
         parts = []
-        for name, part in splits.items():
+        for name, part in data.items():
             split = SPLIT_NAMES.get(str(name).lower(), "")
             parts.append((split, _dataset_batches(part)))
         return _rows_of_parts(f"the {kind}", parts)
@@ -373,9 +388,9 @@ def _dataset_batches(part: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _numbered(rows: Iterable[Any], kind: str) -> Iterator[Numbered]:
-    for number, given in enumerate(rows, start=1):
-        # also an Example of DSPy
-        row = given.toDict() if hasattr(given, "toDict") else given
+    for number, row in enumerate(rows, start=1):
+        if hasattr(row, "toDict"):
+            row = row.toDict()  # an Example of DSPy  # noqa: PLW2901
         if not isinstance(row, Mapping):
             raise WrongUsage(
                 f"record {number} of the {kind} is a {type(row).__name__}; each must be a dict, such as {EXAMPLE}"

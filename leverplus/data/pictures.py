@@ -42,7 +42,9 @@ class KeptPictures:
     """
 
     def __init__(self, folder: Path | None, source: str) -> None:
-        self.folder, self.source, self.written = folder, source, False
+        self.folder = folder
+        self.source = source
+        self.written = False
 
     def name_of(self, value: Any) -> str | None:
         """The path of a record's picture; None where it has none, DataError with a sentence where it is none."""
@@ -125,8 +127,8 @@ def picture_reason(error: BaseException) -> str:
         return TOO_LARGE
     if isinstance(error, UnidentifiedImageError):
         return "it is in no format of pictures that is known"
-    reason = str(error.strerror or error) if isinstance(error, OSError) else str(error)
-    return reason or type(error).__name__
+    reason = getattr(error, "strerror", None) or error
+    return str(reason) or type(error).__name__
 
 
 def picture_fault(path: Path, *, decode: bool) -> str | None:

@@ -162,8 +162,10 @@ def parse_columns(text: str | Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(text, str):
         return dict(text or {})
     columns: dict[str, str] = {}
-    for part in text.split(",") if text else ():
-        name, _, column = (word.strip() for word in part.partition("="))
+    if not text:
+        return columns
+    for part in text.split(","):
+        name, _, column = map(str.strip, part.partition("="))
         if not name or not column:
             raise WrongUsage(
                 f"--columns {text[:100]}: write NAME=COLUMN, such as question=Frage,answer=Antwort"
@@ -183,15 +185,24 @@ def find_form(
             raise DataError(
                 f"{where} has no column {column!r} for {name}; it has {', '.join(keys)[:200]}"
             )
-    free = [key for key in keys if key not in columns.values()]
-    known = {key.strip().lower(): key for key in reversed(free)}
-    picture = next((known[name] for name in PICTURES if name in known), "")
-    own = {name: columns.get(name, known.get(name, "")) for name in OWN}
-    own["image"] = columns.get("image", picture)
-    own["fields"] = known.get("fields", "")
+    known: dict[str, str] = {}
+    for key in keys:
+        if key not in columns.values():
+            known.setdefault(key.strip().lower(), key)
+    own = {}
+    for name in (*OWN, "fields"):
+        if name in known:
+            own[name] = known[name]
+    for name in reversed(PICTURES):
+        if name in known:
+            own["image"] = known[name]
+    for name in (*OWN, "image"):
+        if name in columns:
+            own[name] = columns[name]
     if "question" not in (*known, *columns):
-        own[MESSAGES], own[TOOLS] = known.get(MESSAGES, ""), known.get(TOOLS, "")
-    own = {name: key for name, key in own.items() if key}
+        for name in (MESSAGES, TOOLS):
+            if name in known:
+                own[name] = known[name]
     if MESSAGES in own:
         said = (
             f"{own[MESSAGES]} are chats: the last assistant turn of each is the answer"
@@ -251,8 +262,11 @@ class _Reader:
         if MESSAGES in form.own:
             tools = plain_value(self._own(row, TOOLS))
             chat = chat_example(plain_value(self._own(row, MESSAGES)), tools)
-            question, fields, answers = chat.question, chat.fields, [chat.answer]
-            shown = shown if chat.image is None else chat.image
+            question = chat.question
+            fields = chat.fields
+            answers = [chat.answer]
+            if chat.image is not None:
+                shown = chat.image
         else:
             answers = self._answers(value_at(row, form.answer), form.several)
             if not answers and form.several:  # some records have answers, others answer
@@ -289,15 +303,17 @@ class _Reader:
 
     def _own(self, row: Row, name: str) -> Any:
         key = self.form.own.get(name)
-        return None if key is None else value_at(row, key)
+        if key is None:
+            return None
+        return value_at(row, key)
 
     def _inputs(self, row: Row) -> tuple[str, Mapping[str, str]]:
         """The question of a record, and its named inputs where it has several."""
         value = self._own(row, "fields")
         if value is not None:
-            fields = clean_fields(
-                parse_json(value) if isinstance(value, str) else value
-            )
+            if isinstance(value, str):
+                value = parse_json(value)
+            fields = clean_fields(value)
             return render_fields(fields), fields
         named = {name: value_at(row, key) for name, key in self.form.inputs.items()}
         if list(named) == [QUESTION]:
@@ -307,8 +323,10 @@ class _Reader:
                 raise DataError(f"{key} must be a text; it is {shortened(value)}")
             return as_text(value) or "", {}
         fields = clean_fields(named)
-        several = len(fields) > 1 or len(named) == 1
-        return render_fields(fields), fields if several else {}
+        text = render_fields(fields)
+        if len(fields) == 1 and len(named) > 1:
+            fields = {}
+        return text, fields
 
     def _answers(self, value: Any, several: bool) -> list[str]:
         """The right answers of a record; none where it has none."""
@@ -320,17 +338,21 @@ class _Reader:
         if several and isinstance(value, list):
             texts = []
             for one in value:
-                own = one.get("answer") if isinstance(one, dict) else None
-                # answers of VQA are objects
-                texts.append(as_text(one if own is None else own))
-            return [text for text in texts if text is not None]
+                if isinstance(one, dict) and one.get("answer") is not None:
+                    one = one["answer"]  # answers of VQA are objects  # noqa: PLW2901
+                text = as_text(one)
+                if text is not None:
+                    texts.append(text)
+            return texts
         if isinstance(value, list):
             if self.form.texts and len(value) == 1:
                 value = value[0]  # a list of one label
             else:
                 self.lists += 1
         text = as_text(value)
-        return [text] if text else []
+        if not text:
+            return []
+        return [text]
 
     def _id(self, row: Row, number: int) -> ItemId:
         """The id of a record; whoever gives none finds an item again by its line."""
@@ -367,20 +389,24 @@ class _Reader:
     def said(self, keys: Sequence[str]) -> list[str]:
         """What the user is told: what was recognised, what is not used, what was left out."""
         form = self.form
-        said = [form.said] if form.said else []
+        said = []
+        if form.said:
+            said.append(form.said)
         if self.lists:
             said.append(
                 f"{self.lists:,} answers are lists and count as JSON; if they are several right answers, give "
                 f"--columns answers={form.answer}"
             )
-        read = (*form.inputs.values(), form.answer, *form.own.values())
-        used = {key.partition(".")[0] for key in (*read, self.options.split_key)}
-        unused = [key[:40] for key in keys if key not in {*used, *read}]
+        used = {*form.inputs.values(), form.answer, *form.own.values()}
+        for key in (*used, self.options.split_key):
+            used.add(key.partition(".")[0])
+        unused = [key[:40] for key in keys if key not in used]
         if unused:
-            more = ", ..." if len(unused) > 8 else ""
+            listed = ", ".join(unused[:8])
+            if len(unused) > 8:
+                listed += ", ..."
             said.append(
-                f"keys that are not used: {', '.join(unused[:8])}{more}; --columns NAME={unused[0]} shows one as an "
-                "input"
+                f"keys that are not used: {listed}; --columns NAME={unused[0]} shows one as an input"
             )
         if self.unlabelled:
             said.append(
@@ -395,7 +421,9 @@ def value_at(row: Row, key: str) -> Any:
         return row.get(key)
     value: Any = row
     for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
     return value
 
 

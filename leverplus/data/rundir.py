@@ -47,8 +47,10 @@ LOCK = "run.lock"
 
 def of_split(name: str, split: str) -> str:
     """The name of EVAL or PREDICTIONS for a split: that of test has none in it (`eval.json`, `eval-dev.json`)."""
+    if split == "test":
+        return name
     stem, dot, ending = name.partition(".")
-    return name if split == "test" else f"{stem}-{split}{dot}{ending}"
+    return f"{stem}-{split}{dot}{ending}"
 
 
 def started_from(run: Path, name: str) -> Path | None:
@@ -56,7 +58,9 @@ def started_from(run: Path, name: str) -> Path | None:
     if not name or Path(name).expanduser().is_absolute() or Path(name).exists():
         return None
     manifest = run / MANIFEST
-    home = read_json(manifest).get("started_in") if manifest.is_file() else None
+    if not manifest.is_file():
+        return None
+    home = read_json(manifest).get("started_in")
     if isinstance(home, str) and (Path(home) / name).exists():
         return Path(home)
     return None

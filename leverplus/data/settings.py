@@ -76,7 +76,9 @@ def read_section(
             kept[key] = check_value(value, hints[key], fields[key].metadata)
         except ValueError as error:
             problems.append(f"{prefix}{key} = {show_value(value)}: {error}")
-    return cls(**kept) if len(problems) == before else None
+    if len(problems) > before:
+        return None
+    return cls(**kept)
 
 
 def nearest(name: str, known: Mapping[str, Any], prefix: str = "") -> str:
@@ -111,12 +113,13 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return value  # whether it can be imported is asked where it is used, and by `lever check`
     allowed = metadata["choices"]
     if allowed is not None and value not in allowed:
-        texts = [str(choice) for choice in allowed]
-        near = difflib.get_close_matches(str(value), texts, n=1)
-        meant = f" (did you mean '{near[0]}'?)" if near else ""
-        own = ", or package.module:attribute" if metadata["part"] else ""
-        listed = ", ".join(show_value(choice) for choice in allowed)
-        raise ValueError(f"allowed: {listed}{own}{meant}")
+        listed = ", ".join(map(show_value, allowed))
+        if metadata["part"]:
+            listed += ", or package.module:attribute"
+        near = difflib.get_close_matches(str(value), list(map(str, allowed)), n=1)
+        if near:
+            listed += f" (did you mean '{near[0]}'?)"
+        raise ValueError(f"allowed: {listed}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         _check_range(value, metadata["low"], metadata["high"], metadata["above"])
     return value
@@ -128,14 +131,18 @@ def _check_range(
     if not math.isfinite(value):
         raise ValueError("must be a finite number")
     bounds = []
+    holds = True
     if low is not None:
-        bounds.append((value >= low, f"at least {low}"))
+        holds = value >= low
+        bounds.append(f"at least {low}")
     if above is not None:
-        bounds.append((value > above, f"above {above}"))
+        holds = holds and value > above
+        bounds.append(f"above {above}")
     if high is not None:
-        bounds.append((value <= high, f"at most {high}"))
-    if not all(holds for holds, _ in bounds):
-        raise ValueError("must be " + " and ".join(text for _, text in bounds))
+        holds = holds and value <= high
+        bounds.append(f"at most {high}")
+    if not holds:
+        raise ValueError("must be " + " and ".join(bounds))
 
 
 def plain_settings(section: Any) -> dict[str, Any]:
@@ -143,7 +150,9 @@ def plain_settings(section: Any) -> dict[str, Any]:
     found = {}
     for field in settings_of(section):
         value = getattr(section, field.name)
-        found[field.name] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            value = list(value)
+        found[field.name] = value
     return found
 
 
@@ -152,7 +161,8 @@ def hashed_settings(section: Any) -> dict[str, Any]:
 
     A setting that is added changes no hash, so that results and run folders of before it are still recognised.
     """
-    values, found = plain_settings(section), {}
+    values = plain_settings(section)
+    found = {}
     for field in settings_of(section):
         if getattr(section, field.name) != field.default:
             found[field.name] = values[field.name]
@@ -163,8 +173,11 @@ def outside_parts(section: Any, prefix: str) -> list[tuple[str, str, str]]:
     """Parts of somebody else that a section names: key, kind and `package.module:attribute`."""
     found = []
     for field in settings_of(section):
-        kind, value = field.metadata["part"], getattr(section, field.name)
-        for name in value if isinstance(value, tuple) else (value,):
+        kind = field.metadata["part"]
+        names = getattr(section, field.name)
+        if not isinstance(names, tuple):
+            names = (names,)
+        for name in names:
             if kind and is_outside(name):
                 found.append((f"{prefix}{field.name}", kind, name))
     return found
@@ -184,4 +197,6 @@ def show_value(value: Any) -> str:
     """A value as it is written in a recipe."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)

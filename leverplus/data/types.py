@@ -153,11 +153,10 @@ class Score:
         weights = {
             label: math.exp(logprob - most) for label, logprob in self.choices.items()
         }
-        given = sum(
-            weights[reference.answer]
-            for reference in self.references
-            if reference.count
-        )
+        given = 0.0
+        for reference in self.references:
+            if reference.count:
+                given += weights[reference.answer]
         return given / sum(weights.values())
 
 

@@ -102,7 +102,9 @@ class CachedEmbedder:
     ) -> None:
         self.encoder: Any = encoder
         self.folder = folder
-        self.batch, self.mean, self.progress = batch, mean, progress
+        self.batch = batch
+        self.mean = mean
+        self.progress = progress
 
     @cached_property
     def _fingerprint(self) -> Mapping[str, str]:  # kept, because it hashes all weights
@@ -244,7 +246,8 @@ def read_vectors(path: Path) -> tuple[dict[bytes, int], Any]:
     """The rows of keys in a file of kept vectors, and the vectors (N, D)."""
     # opened here: NumPy leaves a damaged file open
     with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-        keys, vectors = kept["keys"], kept["vectors"]
+        keys = kept["keys"]
+        vectors = kept["vectors"]
     return {key.tobytes(): row for row, key in enumerate(keys)}, vectors
 
 

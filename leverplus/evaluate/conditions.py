@@ -47,7 +47,8 @@ def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) 
     for name, own in zip(names[1:], conditions[1:], strict=True):
         found = []
         for key, meaning in MEANINGS.items():
-            one, other = first.get(key), own.get(key)
+            one = first.get(key)
+            other = own.get(key)
             if one != other:
                 shown = f"{_show(one, other)} and {_show(other, one)}"
                 found.append(f"{meaning} ({shown})")
@@ -60,9 +61,16 @@ def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) 
 
 def require_unseen(queries: Sequence[Item], demonstrations: Sequence[Item]) -> None:
     """Refuse to evaluate on pictures or items that demonstrations show: the answer could be looked up."""
-    items = {item.id for item in demonstrations}
-    images = {item.image_id for item in demonstrations} - {None}
-    seen = [query for query in queries if query.id in items or query.image_id in images]
+    items = set()
+    images = set()
+    for item in demonstrations:
+        items.add(item.id)
+        images.add(item.image_id)
+    images.discard(None)
+    seen = []
+    for query in queries:
+        if query.id in items or query.image_id in images:
+            seen.append(query)
     if seen:
         raise EvaluationError(
             f"{len(seen)} of {len(queries)} evaluated items share their picture with a demonstration, such as "
@@ -72,7 +80,10 @@ def require_unseen(queries: Sequence[Item], demonstrations: Sequence[Item]) -> N
 
 def _show(value: Any, other: Any) -> str:
     """A value as text; of a table only the entries that differ from the other's."""
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        own = [f"{key} {part}" for key, part in value.items() if other.get(key) != part]
-        return ", ".join(own) or "nothing"
-    return str(value)
+    if not isinstance(value, Mapping) or not isinstance(other, Mapping):
+        return str(value)
+    own = []
+    for key, part in value.items():
+        if other.get(key) != part:
+            own.append(f"{key} {part}")
+    return ", ".join(own) or "nothing"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
-from typing import Any, Protocol, runtime_checkable
+from itertools import islice, permutations
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from leverplus.arms.base import Arm, Rows
 from leverplus.arms.corpus import Corpus, Queries
 from leverplus.arms.nearest import NearestBoth
 from leverplus.data.tasks.base import Task
-from leverplus.data.types import Demos, Item, ItemId, Pool, Score
+from leverplus.data.types import Demos, Item, Pool, Score
 from leverplus.errors import NotMeasured
 from leverplus.evaluate.conditions import conditions_of
 from leverplus.evaluate.names import (
@@ -30,6 +30,8 @@ from leverplus.evaluate.settings import TEXT_SHARES, EvalSection
 from leverplus.evaluate.stats import adjust, compare, known_interval
 from leverplus.learn.data.search import greedy_oracle
 from leverplus.scores.scorer import EVALUATION, TRAINING, Scorer
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,17 @@ class EvaluationContext:
 
     def asked_by(self, arm: Arm) -> Queries:
         """The questions as an arm sees them; one that asks no model is not limited to what the model was asked."""
-        return self.asked if arm.calls else replace(self.asked, only=())
+        if arm.calls:
+            return self.asked
+        return replace(self.asked, only=())
 
     def demos(self, rows: Rows) -> Demos:
         """The examples of some rows."""
         return tuple(self.demonstrations[row].id for row in rows)
+
+    def all_demos(self, lists: Iterable[Rows]) -> list[Demos]:
+        """The examples of several lists of rows."""
+        return list(map(self.demos, lists))
 
     def score(
         self, items: Sequence[Item], lists: Sequence[Demos], what: str
@@ -68,15 +76,17 @@ class EvaluationContext:
         self, lists: Sequence[Demos], what: str, items: Sequence[Item] | None = None
     ) -> list[Prediction]:
         """The same as predictions, for all questions or for `items`."""
-        own = self.queries if items is None else items
-        return [Prediction.of(score) for score in self.score(own, lists, what)]
+        if items is None:
+            items = self.queries
+        return list(map(Prediction.of, self.score(items, lists, what)))
 
 
 def run_arms(
     context: EvaluationContext, arms: Sequence[Arm], section: EvalSection
 ) -> Results:
     """Every fitted arm at every number of shots, then the yardsticks that look at the answers."""
-    results, shots = Results.of(context.queries), sorted(section.shots)
+    results = Results.of(context.queries)
+    shots = sorted(section.shots)
     for arm in arms:
         for own in arm.draws(section.random_draws):
             run_arm(results, context, own, shots)
@@ -97,9 +107,8 @@ def run_arm(
     if arm.calls == 1 and not arm.combines:
         chosen = arm.choose_each(context.asked, context.corpus, wanted)
         for n, rows in chosen.items():
-            lists = [context.demos(own) for own in rows]
             what = f"{arm.label}, {shots_name(n)}"
-            results.add(arm.spec, n, context.ask(lists, what))
+            results.add(arm.spec, n, context.ask(context.all_demos(rows), what))
         return
     answer = _answered_twice if arm.asks_first else answered
     for n in wanted:
@@ -108,19 +117,22 @@ def run_arm(
 
 def answered(context: EvaluationContext, arm: Arm, shots: int) -> list[Prediction]:
     """The predictions of an arm that makes one answer of several, or answers by itself."""
-    asked, corpus = context.asked_by(arm), context.corpus
+    asked = context.asked_by(arm)
+    corpus = context.corpus
     lists = arm.choose_lists(asked, corpus, shots)
     shown = arm.choose(asked, corpus, shots)
-    scores: list[list[Score]] = [[] for _ in lists]
+    found: list[Score] = []
+    counts = [0] * len(lists)
     if arm.calls > 0:
-        items, demos = [], []
+        items = []
+        demos = []
+        counts = list(map(len, lists))
         for item, own in zip(context.queries, lists, strict=True):
-            for rows in own:
-                items.append(item)
-                demos.append(context.demos(rows))
+            items += [item] * len(own)
+            demos += context.all_demos(own)
         what = f"{arm.label}, {shots_name(shots)}"
-        found = iter(context.score(items, demos, what))
-        scores = [[next(found) for _ in own] for own in lists]
+        found = context.score(items, demos, what)
+    scores = in_groups(found, counts)
     answers = arm.answer(asked, corpus, lists, scores)
     if answers is None:
         raise NotImplementedError(
@@ -134,17 +146,28 @@ def answered(context: EvaluationContext, arm: Arm, shots: int) -> list[Predictio
     return predictions
 
 
+def in_groups(values: Iterable[Value], counts: Iterable[int]) -> list[list[Value]]:
+    """Values one after the other as lists of so many each.
+
+    >>> in_groups("abc", [2, 0, 1])
+    [['a', 'b'], [], ['c']]
+    """
+    left = iter(values)
+    return [list(islice(left, count)) for count in counts]
+
+
 def _answered_twice(
     context: EvaluationContext, arm: Arm, shots: int
 ) -> list[Prediction]:
     """The predictions of an arm that chooses by a first answer of the model; both calls are counted."""
-    asked, corpus = context.asked, context.corpus
+    asked = context.asked
+    corpus = context.corpus
     what = f"{arm.label}, {shots_name(shots)}"
-    first = [context.demos(rows) for rows in arm.choose(asked, corpus, shots)]
+    first = context.all_demos(arm.choose(asked, corpus, shots))
     answers = context.score(context.queries, first, f"{what}, first answers")
     words = [score.answer for score in answers]
     second = arm.choose_given(asked, corpus, shots, words)
-    return context.ask([context.demos(rows) for rows in second], what)
+    return context.ask(context.all_demos(second), what)
 
 
 def run_oracles(
@@ -158,7 +181,7 @@ def run_oracles(
     greedy = []
     for scores in greedy_oracle(context.scorer, context.pools, max(shots)):
         # with 1, 2, ... demonstrations
-        greedy.append([Prediction.of(score) for score in scores])
+        greedy.append(list(map(Prediction.of, scores)))
     for n in shots:
         results.add("oracle", n, [steps[n - 1] for steps in greedy])
     if "zero_shot" in results.draws:
@@ -167,9 +190,13 @@ def run_oracles(
             results.add("oracle_any", n, oracle_any(zero, greedy, n))
     if 1 in shots:
         results.add("oracle_exhaustive", 1, [steps[0] for steps in greedy])
-    all_pairs = sum(len(pool) * (len(pool) - 1) for pool in context.pools)
-    if 2 in shots and all_pairs <= section.exhaustive_calls:
+    if 2 in shots and sum(map(_pairs_of, context.pools)) <= section.exhaustive_calls:
         results.add("oracle_exhaustive", 2, best_pairs(context))
+
+
+def _pairs_of(pool: Pool) -> int:
+    """How many ordered pairs of candidates there are."""
+    return len(pool) * (len(pool) - 1)
 
 
 def oracle_any(
@@ -193,10 +220,9 @@ def best_pairs(context: EvaluationContext) -> list[Prediction]:
         for pair in permutations(pool.candidates, 2):
             prompts.append((pool.query, pair))
     # all pools are asked in one batch; the scores come back in the order of the prompts
-    scores = iter(context.scorer.score(prompts, EVALUATION, "all ordered pairs"))
+    scores = context.scorer.score(prompts, EVALUATION, "all ordered pairs")
     best = []
-    for pool in context.pools:
-        tried = [next(scores) for _ in range(len(pool) * (len(pool) - 1))]
+    for tried in in_groups(scores, map(_pairs_of, context.pools)):
         best.append(Prediction.of(max(tried, key=lambda score: score.accuracy)))
     return best
 
@@ -207,7 +233,8 @@ def best_text_share(context: EvaluationContext, shots: Sequence[int]) -> float:
         return 1.0
     values = {}
     for share in TEXT_SHARES:
-        results, arm = Results.of(context.queries), NearestBoth()
+        results = Results.of(context.queries)
+        arm = NearestBoth()
         arm.text_weight = share
         run_arm(results, context, arm, sorted(shots))
         means = [results.accuracy(arm.spec, n).mean() for n in shots]
@@ -224,12 +251,14 @@ def calibrate(draw: Sequence[Prediction], task: Task) -> list[Prediction]:
     split, not their labels. After Zhou et al., Batch Calibration, ICLR 2024, with the mean taken of log-probabilities.
     """
     labels = list(draw[0].choices)
-    if not labels or any(list(own.choices) != labels for own in draw):
-        raise NotMeasured(
-            "calibration needs the log-probability of every label on every item; set eval.calibrate = false, or use a "
-            "task with labels and a backend that offers log-probabilities"
-        )
-    rows = [list(own.choices.values()) for own in draw]
+    rows = []
+    for own in draw:
+        if not labels or list(own.choices) != labels:
+            raise NotMeasured(
+                "calibration needs the log-probability of every label on every item; set eval.calibrate = false, or use a "
+                "task with labels and a backend that offers log-probabilities"
+            )
+        rows.append(list(own.choices.values()))
     logprobs = np.array(rows)  # (items, labels)
     best = (logprobs - logprobs.mean(axis=0)).argmax(axis=1)  # (items,)
     calibrated = []
@@ -257,7 +286,9 @@ def mean_shots(results: Results, arm: str) -> list[int] | None:
     if own == [0]:
         return own
     evaluated = [n for n in results.every_shots() if n in MEAN_SHOTS]
-    return evaluated if evaluated and set(evaluated) <= set(own) else None
+    if not evaluated or not set(evaluated) <= set(own):
+        return None
+    return evaluated
 
 
 def arm_results(
@@ -269,21 +300,26 @@ def arm_results(
     """
     table = {}
     for arm in results.draws:
-        by_shots, ci95 = {}, {}
+        by_shots = {}
+        ci95 = {}
         for n in results.shots(arm):
             accuracy = results.accuracy(arm, n)
             by_shots[n] = float(accuracy.mean())
             if intervals:
                 ci95[n] = known_interval(accuracy, clusters=results.images)
-        wanted, mean = mean_shots(results, arm), None
+        wanted = mean_shots(results, arm)
+        mean = None
         if wanted is not None:
             mean = float(np.mean([by_shots[n] for n in wanted]))
         facts = facts_of(arm)
+        spent = facts.fit_calls
+        if facts.trained:
+            spent = training_calls or 0
         table[arm] = ArmResult(
             shots=by_shots,
             title=facts.title,
             calls_per_question=facts.calls,
-            training_calls=(training_calls or 0) if facts.trained else facts.fit_calls,
+            training_calls=spent,
             mean=mean,
             ci95=ci95,
         )
@@ -297,7 +333,8 @@ def gap_closed(table: Mapping[str, ArmResult]) -> dict[str, dict[str, float]]:
     """
     if "oracle" not in table or "random" not in table:
         return {}
-    top, floor = _by_key(table["oracle"]), _by_key(table["random"])
+    top = _by_key(table["oracle"])
+    floor = _by_key(table["random"])
     closed: dict[str, dict[str, float]] = {}
     for arm, own in table.items():
         if arm.removesuffix(CALIBRATED) in ("random", "zero_shot", *YARDSTICKS):
@@ -327,11 +364,14 @@ def comparisons(
     One question is one arm against all it is compared with: p values are corrected within it.
     """
     table = []
-    for arm in dict.fromkeys(arm for arm, _ in pairs):
+    rivals: dict[str, list[str]] = {}
+    for arm, baseline in pairs:
+        rivals.setdefault(arm, []).append(baseline)
+    for arm, baselines in rivals.items():
         names: list[tuple[str, int]] = []
         found = []
-        for own, baseline in pairs:
-            for shots in results.shots(arm) if own == arm else ():
+        for baseline in baselines:
+            for shots in results.shots(arm):
                 against = results.against(baseline, shots)
                 if against is not None:
                     first = results.accuracy(arm, shots)
@@ -362,37 +402,15 @@ def compared_pairs(results: Results) -> list[tuple[str, str]]:
         facts = facts_of(arm)
         if not facts.trained:
             continue
-        calibrated = arm.endswith(CALIBRATED)
-        named = [name + CALIBRATED * calibrated for name in facts.compared_with]
+        ending = ""
+        if arm.endswith(CALIBRATED):
+            ending = CALIBRATED
+        named = [name + ending for name in facts.compared_with]
         for rival in named or baselines:
-            fits = rival.endswith(CALIBRATED) or not calibrated
-            if fits and rival in results.draws and rival != arm:
+            fits = rival.endswith(ending) and rival != arm
+            if fits and rival in results.draws:
                 pairs.append((arm, rival))
     return pairs
-
-
-@runtime_checkable
-class JudgesCaptions(Protocol):
-    """A task whose metric judges all captions of a split together."""
-
-    def cider(self, captions: Mapping[ItemId, str]) -> Any: ...
-
-
-def cider_table(results: Results, task: JudgesCaptions) -> dict[str, dict[int, float]]:
-    """CIDEr-D (0 to 10) of every arm by shots, averaged over draws.
-
-    It needs all captions of a split; while searching, a caption is scored alone by the task's own metric.
-    """
-    table: dict[str, dict[int, float]] = {}
-    for arm, by_shots in results.draws.items():
-        table[arm] = {}
-        for shots, draws in by_shots.items():
-            means = []
-            for draw in draws:
-                captions = {prediction.item: prediction.answer for prediction in draw}
-                means.append(task.cider(captions).mean)
-            table[arm][shots] = float(np.mean(means))
-    return table
 
 
 def first_record(

@@ -6,7 +6,6 @@ Where pyarrow is not installed the same rows are lines of JSON, in `predictions.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +62,12 @@ class Results:
 
     @classmethod
     def of(cls, queries: Sequence[Item]) -> Results:
-        return cls(
-            [item.id for item in queries],
-            [item.image_id or item.id for item in queries],
-        )
+        items = []
+        images = []
+        for item in queries:
+            items.append(item.id)
+            images.append(item.image_id or item.id)
+        return cls(items, images)
 
     def add(self, arm: str, shots: int, predictions: Sequence[Prediction]) -> None:
         """One draw of an arm: a prediction for every item, in their order."""
@@ -146,7 +147,8 @@ def _write_parquet(results: Results, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text, few = pa.string(), pa.int8()
+    text = pa.string()
+    few = pa.int8()
     name = pa.dictionary(few, text)  # few arms, many rows: each name is stored once
     types = (text, text, name, few, few, pa.list_(text), text, pa.float64())
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
@@ -159,7 +161,9 @@ def _write_parquet(results: Results, path: Path) -> None:
 def predictions_file(path: Path) -> Path:
     """The file of predictions that is there: `path` itself, or the lines of JSON beside it."""
     lines = path.with_suffix(LINES)
-    return lines if lines.is_file() and not path.is_file() else path
+    if lines.is_file() and not path.is_file():
+        return lines
+    return path
 
 
 def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results:
@@ -178,7 +182,7 @@ def read_predictions(path: Path, arms: Collection[str] | None = None) -> Results
 
 def _read_lines(path: Path, arms: Collection[str] | None) -> Iterator[Sequence[Any]]:
     lines, damaged = read_log(path)
-    if damaged or any(set(COLUMNS) - set(row) for row in lines):
+    if damaged or not all(set(COLUMNS) <= set(row) for row in lines):
         raise DataError(
             f"{path} holds lines that cannot be read; type `lever eval {path.parent}`"
         )
@@ -192,11 +196,13 @@ def _read_parquet(path: Path, arms: Collection[str] | None) -> Iterable[Sequence
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    filters = None if arms is None else [("arm", "in", list(arms))]
+    filters = None
+    if arms is not None:
+        filters = [("arm", "in", list(arms))]
     try:
-        missing = [name for name in COLUMNS if name not in pq.read_schema(path).names]
+        missing = set(COLUMNS) - set(pq.read_schema(path).names)
         if missing:
-            raise pa.ArrowInvalid(f"it has no column {', '.join(missing)}")
+            raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(missing))}")
         table = pq.read_table(path, columns=list(COLUMNS), filters=filters)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
@@ -223,17 +229,17 @@ def collect(rows: Iterable[Sequence[Any]], source: str) -> Results:
     results = Results(items, [images[item] for item in items])
     for (arm, shots, number), predictions in draws.items():
         place = f"arm '{arm}' at {shots} shots (draw {number})"
-        counts = Counter(prediction.item for prediction in predictions)
-        twice, times = counts.most_common(1)[0]
-        if times > 1:
+        own: dict[ItemId, Prediction] = {}
+        for prediction in predictions:
+            if prediction.item in own:
+                raise EvaluationError(
+                    f"{source}: {place} answers item {prediction.item} more than once; each item counts once"
+                )
+            own[prediction.item] = prediction
+        if len(own) != len(images):
             raise EvaluationError(
-                f"{source}: {place} answers item {twice} {times} times; each item counts once"
-            )
-        if len(predictions) != len(images):
-            raise EvaluationError(
-                f"{source}: {place} has {len(predictions)} items, but there are {len(images)} in the file; "
+                f"{source}: {place} has {len(own)} items, but there are {len(images)} in the file; "
                 "arms can only be compared on the same items"
             )
-        own = {prediction.item: prediction for prediction in predictions}
-        results.add(arm, shots, [own[item] for item in results.items])
+        results.add(arm, shots, [own[item] for item in items])
     return results

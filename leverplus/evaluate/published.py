@@ -103,14 +103,16 @@ class PublishedRow:
             f"{self.arm} against {self.baseline}, {where}: {100 * self.diff:+.2f} points on {n:,} items"
         ]
         for end in self.assuming:
-            low, high = (100 * bound for bound in end.ci95)
-            verdict = "within noise" if end.within_noise else "outside the noise"
+            low, high = end.ci95
+            verdict = "outside the noise"
+            if end.within_noise:
+                verdict = "within noise"
             need = ""
             if end.n_needed is not None:
                 need = f"; {end.n_needed:,} items would settle it"
             parts.append(
                 f"if {100 * end.discordance:.3g} % of the items differ it is {verdict} "
-                f"(95 % interval {low:+.2f} to {high:+.2f}, p = {end.p_adjusted:.2g} after correction{need})"
+                f"(95 % interval {100 * low:+.2f} to {100 * high:+.2f}, p = {end.p_adjusted:.2g} after correction{need})"
             )
         return "; ".join(parts) + "."
 
@@ -138,13 +140,15 @@ def check_published(values: Any, source: str) -> PublishedTable:
             f"{source}: {where}: {first['msg']}; it must hold "
             '{"n": items, "arms": {name: {shots: accuracy}}}, the same items for all arms'
         ) from error
-    if len({frozenset(row) for row in file.arms.values()}) > 1 or not all(
-        file.arms.values()
-    ):
+    shots: set[frozenset[str]] = set()
+    accuracies: list[float] = []
+    for row in file.arms.values():
+        shots.add(frozenset(row))
+        accuracies += row.values()
+    if len(shots) > 1 or not accuracies:
         raise EvaluationError(
             f"{source}: arms have different shots; give all arms the same"
         )
-    accuracies = [value for row in file.arms.values() for value in row.values()]
     unit = _unit(accuracies, file.unit, source)
     fractions = {}
     for arm, row in file.arms.items():
@@ -154,8 +158,11 @@ def check_published(values: Any, source: str) -> PublishedTable:
 
 def _unit(accuracies: Sequence[float], said: str | None, source: str) -> str:
     """Percent or fraction: as the file says, else by size."""
-    low, high = min(accuracies), max(accuracies)
-    unit = said or ("percent" if high > UNCLEAR else "fraction")
+    low = min(accuracies)
+    high = max(accuracies)
+    unit = said or "fraction"
+    if said is None and high > UNCLEAR:
+        unit = "percent"
     problem = ""
     if said is None and 1.0 < high <= UNCLEAR:
         problem = f"the largest accuracy is {high:g}, above 1 but no likely percentage"
@@ -204,15 +211,17 @@ def compare_published(
             f"there is no arm '{against}' in the table; known: {', '.join(table.arms)}"
         )
     base = table.arms[against]
-    others = [arm for arm in table.arms if arm != against]
     places = []
-    for arm in others:
-        for key, own in table.arms[arm].items():
+    means = []
+    for arm, values in table.arms.items():
+        if arm == against:
+            continue
+        for key, own in values.items():
             # 0.53 - 0.5 is a little above 0.03 in floats, and 0.03 must allow it
             places.append((arm, key, round(own - base[key], 12)))
-    for arm in others:
         diff = round(table.mean(arm) - table.mean(against), 12)
-        places.append((arm, "mean", diff))
+        means.append((arm, "mean", diff))
+    places += means
     ends = []
     for end in ENDS:
         chances = [_chance(table.n, diff, end) for _, _, diff in places]
@@ -229,7 +238,8 @@ def compare_published(
 def _chance(n: int, diff: float, discordance: float) -> float:
     """McNemar's p-value if so many items differ, or as many as the difference needs."""
     share = max(discordance, abs(diff))
-    helped, harmed = n * (share + diff) / 2, n * (share - diff) / 2
+    helped = n * (share + diff) / 2
+    harmed = n * (share - diff) / 2
     return mcnemar_test(round(helped), round(harmed))
 
 
@@ -241,7 +251,8 @@ def assume(n: int, diff: float, discordance: float, p_adjusted: float) -> Assume
     share = max(discordance, abs(diff))
     # an item changes by +1, -1 or 0, so that its mean square is the discordance
     se = math.sqrt((share - diff * diff) / n)
-    low, high = max(diff - REACH * se, -1.0), min(diff + REACH * se, 1.0)
+    low = max(diff - REACH * se, -1.0)
+    high = min(diff + REACH * se, 1.0)
     return Assumed(
         discordance=share,
         se=se,

@@ -224,7 +224,6 @@ class EvaluationRecord(Recorded):
     arms: Annotated[dict[str, ArmResult], Field(min_length=1)]
     gap_closed: dict[str, dict[str, FiniteFloat]] = {}
     comparisons: list[ComparisonRow] = []
-    cider: dict[str, ByShots] | None = None
     regret: dict[str, dict[NonNegativeInt, Misses]] = {}
     advice: Advice | None = None
     context: str | None = None

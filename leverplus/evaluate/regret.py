@@ -120,7 +120,8 @@ def regret_table(
             draw = results.first(arm, shots)
             parts = []
             for place in places:
-                own, query = draw[place], context.queries[place]
+                own = draw[place]
+                query = context.queries[place]
                 ceiling = context.task.answers.ceiling(query)
                 parts.append(regret(ceiling, measured[own.item], own.demos))
             table.setdefault(arm, {})[shots] = mean_regret(parts)
@@ -135,7 +136,8 @@ def _try_other_orders(
 ) -> None:
     """Ask with other orders of what the selector chose, and add them to `measured`."""
     for shots in results.shots("learned"):
-        tried, items = [], []
+        tried = []
+        items = []
         for place in places:
             for order in orders(results.first("learned", shots)[place].demos):
                 tried.append(order)

@@ -55,13 +55,17 @@ def agreement(first: Sequence[Demos], second: Sequence[Demos]) -> PickAgreement:
             f"picks can be compared for the same items only; got lists for {len(first)} and {len(second)} items"
         )
     same: dict[int, list[bool]] = {}
-    identical, shares = [], []
+    identical = []
+    shares = []
     for one, other in zip(first, second, strict=True):
         for place, (a, b) in enumerate(zip(one, other, strict=False)):
             same.setdefault(place, []).append(a == b)
         identical.append(one == other)
-        shared, union = len(set(one) & set(other)), len(set(one) | set(other))
-        shares.append(shared / union if union else 1.0)
+        union = len({*one, *other})
+        share = 1.0
+        if union:
+            share = len(set(one) & set(other)) / union
+        shares.append(share)
     return PickAgreement(
         n=len(first),
         identical=float(np.mean(identical)),
@@ -156,15 +160,20 @@ class ComparedMethod:
         return self.runs[0].results.shots(self.arm)
 
     def result(self) -> MethodResult:
-        keys = [str(n) for n in self.shots()]
+        keys = list(map(str, self.shots()))
         if _averaged(self.shots()):
             keys.append("mean")
-        trained = self.runs if self.learns else ()
+        names = []
+        seeds = []
+        if self.learns:
+            for run in self.runs:
+                names.append(run.name)
+                seeds.append(run.seed)
         return MethodResult(
             name=self.name,
             arm=self.arm,
-            runs=[run.name for run in trained],
-            seeds=[run.seed for run in trained],
+            runs=names,
+            seeds=seeds,
             accuracy={key: float(self.scores(key).mean()) for key in keys},
         )
 
@@ -187,11 +196,13 @@ def methods_of(
                     "is nothing to compare; use runs with different seeds or recipes"
                 )
             seeds[run.seed] = run.name
-        name = own[0].name
+        first = own[0]
+        name = first.name
         if len(own) > 1:
-            name = own[0].recipe
+            name = first.recipe
             hashes = {run.recipe_hash for run in runs if run.recipe == name}
-            name += f" {own[0].recipe_hash[:6]}" if len(hashes) > 1 else ""
+            if len(hashes) > 1:
+                name += f" {first.recipe_hash[:6]}"
         methods.append(ComparedMethod(name, tuple(own), arm))
     return methods
 
@@ -202,19 +213,21 @@ def pick_baseline(
     """The baseline (a method, a run of one, or an arm of the runs; the first method unless told) and the others."""
     first = methods[0].runs[0]
     rivals = [arm for arm in first.results.draws if arm != methods[0].arm]
-    if wanted in rivals and wanted not in (method.name for method in methods):
+    names = [method.name for method in methods]
+    if wanted in rivals and wanted not in names:
         return ComparedMethod(wanted, (first,), wanted), list(methods)
     against = None
+    others = []
     for method in methods:
-        names = {method.name, *(run.name for run in method.runs)}
-        if against is None and (wanted is None or wanted in names):
+        own = {method.name, *(run.name for run in method.runs)}
+        if against is None and (wanted is None or wanted in own):
             against = method
-    known = ", ".join([*(method.name for method in methods), *rivals])
+        else:
+            others.append(method)
     if against is None:
         raise EvaluationError(
-            f"there is no run or arm called '{wanted}'; known: {known}"
+            f"there is no run or arm called '{wanted}'; known: {', '.join([*names, *rivals])}"
         )
-    others = [method for method in methods if method is not against]
     if not others:
         raise EvaluationError(
             f"there is nothing to compare with: name runs of two recipes, or --baseline with one of {', '.join(rivals)}"
@@ -239,14 +252,16 @@ def compare_runs(
             pairs.append((method, shots))
     clusters = first.results.images
     rows = []
+    chances = []
     for method, shots in pairs:
-        figures = _compare(
-            method.scores(shots), against.scores(shots), clusters, len(pairs)
-        )
+        own = method.scores(shots)
+        other = against.scores(shots)
+        figures = _compare(own, other, clusters, len(pairs))
+        chances.append(figures["p_value"])
         names = {"arm": method.name, "baseline": against.name, "shots": shots}
         rows.append({**names, **figures})
     typed = []
-    for row, p in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
+    for row, p in zip(rows, holm(chances), strict=True):
         typed.append(RunComparison(**row, p_adjusted=p))
     methods = [against, *others]
     return RunsCompared(
@@ -266,7 +281,8 @@ def _averaged(shots: Sequence[int]) -> list[int]:
 
 
 def _common_shots(method: ComparedMethod, against: ComparedMethod) -> list[str]:
-    own, other = method.shots(), against.shots()
+    own = method.shots()
+    other = against.shots()
     common: list[str] = []
     for n in own:
         if n in other or other == [0]:  # [0]: shows none, so it fits any number
@@ -323,42 +339,43 @@ def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[PickAgreement]:
 def _notes(methods: Sequence[ComparedMethod]) -> list[str]:
     """Warnings about the rows: single seeds, means over different shots, choices made on test."""
     notes = []
-    trained = [method for method in methods if method.learns]
-    single = [method.name for method in trained if len(method.runs) == 1]
-    if single:
-        notes.append(
-            f"trained once: {', '.join(single)}; the spread over seeds is unknown, so this compares these selectors, "
-            "not their recipes (train more seeds with `lever run RECIPE --seed N`)"
-        )
+    lucky = []
+    single = []
     means = {}
     for method in methods:
         if method.shots() != [0]:
             averaged = map(str, _averaged(method.shots()))
             means[method.name] = ", ".join(averaged) or "none"
+        if not method.learns:
+            continue
+        if len(method.runs) == 1:
+            single.append(method.name)
+        for run in method.runs:
+            if run.record.chosen_on_test:
+                lucky.append(
+                    f"{run.name} was chosen on test: its accuracy is too good by luck"
+                )
+    if single:
+        notes.append(
+            f"trained once: {', '.join(single)}; the spread over seeds is unknown, so this compares these selectors, "
+            "not their recipes (train more seeds with `lever run RECIPE --seed N`)"
+        )
     if len(set(means.values())) > 1:
         own = "; ".join(f"{name}: {shots}" for name, shots in means.items())
         notes.append(
             f"the means are over other numbers of shots, so they do not compare ({own})"
         )
-    for method in trained:
-        for run in method.runs:
-            if run.record.chosen_on_test:
-                notes.append(
-                    f"{run.name} was chosen on test: its accuracy is too good by luck"
-                )
-    return notes
+    return notes + lucky
 
 
 def checkpoint_names(folder: Path, stages: Iterable[str]) -> list[str]:
     """The checkpoints of a run in the order they were made: the epochs of every stage, then its chosen one."""
     if not folder.is_dir():
         return []
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     names: list[str] = []
     for stage in stages:
-        names += [name for name in found if name.startswith(f"{stage}-epoch")]
-        if stage in found:
-            names.append(stage)
+        paths = [*sorted(folder.glob(f"{stage}-epoch*")), folder / stage]
+        names += [path.name for path in paths if path.is_dir()]
     return names
 
 
@@ -403,17 +420,26 @@ def rows_of_checkpoints(
     for name, arm in selectors:
         results = Results.of(context.queries)
         run_arm(results, context, arm, sorted(shots))
-        by_shots = {n: results.accuracy(arm.spec, n) for n in results.shots(arm.spec)}
-        wanted = mean_shots(results, arm.spec) or results.shots(arm.spec)
-        # over shots, (items,)
-        mean = np.mean([by_shots[n] for n in wanted], axis=0)
-        picks = [own.demos for own in results.first(arm.spec, max(by_shots))]
+        known = results.shots(arm.spec)
+        wanted = mean_shots(results, arm.spec) or known
+        by_shots = {}
+        averaged = []
+        for n in known:
+            accuracy = results.accuracy(arm.spec, n)
+            by_shots[n] = float(accuracy.mean())
+            if n in wanted:
+                averaged.append(accuracy)
+        mean = np.mean(averaged, axis=0)  # over shots, (items,)
+        picks = [own.demos for own in results.first(arm.spec, max(known))]
+        found = None
+        if before:
+            found = agreement(before, picks)
         row = CheckpointRow(
             checkpoint=name,
-            shots={n: float(own.mean()) for n, own in by_shots.items()},
+            shots=by_shots,
             mean=float(mean.mean()),
             ci95=known_interval(mean, clusters=results.images),
-            agreement=agreement(before, picks) if before else None,
+            agreement=found,
         )
         rows.append(row)
         before = picks

@@ -23,8 +23,9 @@ def _of_learned(record: EvaluationRecord) -> list[ComparisonRow]:
 def strongest(record: EvaluationRecord, *, prompts_only: bool = False) -> str | None:
     """The rival of the learned selector with the highest mean; with `prompts_only` of prompts without training."""
     known = []
-    for arm in dict.fromkeys(row.baseline for row in _of_learned(record)):
-        facts = facts_of(arm)
+    for row in _of_learned(record):
+        arm = row.baseline
+        facts = facts_of(row.baseline)
         fits = facts.asks_model and not facts.trained
         if arm in record.arms and (fits or not prompts_only):
             known.append(arm)
@@ -42,13 +43,16 @@ def headline(record: EvaluationRecord | None) -> ComparisonRow | None:
 
 def verdict(record: EvaluationRecord) -> str:
     """The learned selector against its strongest rival, and the strongest that asks the model, at every shot."""
-    overall, prompt = strongest(record), strongest(record, prompts_only=True)
-    own, rows = record.arms.get("learned"), _of_learned(record)
+    overall = strongest(record)
+    prompt = strongest(record, prompts_only=True)
+    own = record.arms.get("learned")
+    rows = _of_learned(record)
     if overall is None or own is None:
         return NOTHING
-    shots = sorted({row.shots for row in rows})
+    known = {row.shots for row in rows}
     if own.mean is not None:
-        shots = [n for n in shots if n in MEAN_SHOTS] or shots
+        known = known & {*MEAN_SHOTS} or known
+    shots = sorted(known)
     where = f"At {shots_name(shots[0])}"
     if len(shots) > 1:
         *first, last = map(str, shots)
@@ -80,8 +84,8 @@ def _claims(rows: Sequence[ComparisonRow]) -> str:
     """What may be said of the comparisons with one rival; shots of which the same is said stand together."""
     by_claim: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.shots):
-        low, high = (100 * bound for bound in row.ci95)
-        points = f"{100 * row.diff:+.1f} points, {low:+.1f} to {high:+.1f}"
+        low, high = row.ci95
+        points = f"{100 * row.diff:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}"
         said = by_claim.setdefault(CLAIMS[row.verdict], [])
         said.append(f"{shots_name(row.shots)} ({points})")
     parts = [f"{claim} at {', '.join(shots)}" for claim, shots in by_claim.items()]

@@ -103,7 +103,9 @@ class RayEngine:
         hung_after: float = HUNG_AFTER,
     ) -> None:
         self.factory, self.fingerprint = factory, dict(fingerprint)
-        self.workers, self.patience, self.hung_after = workers, patience, hung_after
+        self.workers = workers
+        self.patience = patience
+        self.hung_after = hung_after
         self.repeated = 0
         self._actors: list[Any] = []
         self._head: HeadWatch | None = None
@@ -124,7 +126,8 @@ class RayEngine:
             if problem is not None:  # what is under way is waited for
                 work.waiting.clear()
             while work.free and work.waiting:
-                actor, start = work.free.pop(), work.waiting.popleft()
+                actor = work.free.pop()
+                start = work.waiting.popleft()
                 task = actor.answer.remote(requests[start : start + chunk], start)
                 limit = time.monotonic() + self.hung_after
                 work.asked[task] = _Asked(start, actor, limit)
@@ -213,7 +216,8 @@ class RayEngine:
 
     def _admit(self, work: _Work, task: Any) -> None:
         """Give work to an actor that shows itself; one that cannot even be built is left out."""
-        ray, actor = _ray(), work.absent.pop(task)
+        ray = _ray()
+        actor = work.absent.pop(task)
         try:
             fingerprint, node, _ = ray.get(task)
         except ray.exceptions.RayActorError as error:
@@ -256,7 +260,8 @@ class HeadWatch:
     """Looks whether the head of a cluster (its GCS server, at host:port) still takes connections."""
 
     def __init__(self, address: str, silent: float = SILENT) -> None:
-        self.address, self.silent = address, silent
+        self.address = address
+        self.silent = silent
         self._seen = self._looked = time.monotonic()
 
     def look(self) -> None:

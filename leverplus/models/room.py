@@ -61,7 +61,8 @@ class Room:
                 f"the longest text, {place}, takes {alone:,} tokens with its answer, and {self.owner} has room for "
                 f"{self.tokens:,}; shorten such texts or leave them out, or take a model or server with more room"
             )
-        middling, fit = queries[len(queries) // 2], shots
+        middling = queries[len(queries) // 2]
+        fit = shots
         while fit and self._needed(middling, _middle(demos, fit)) > self.tokens:
             fit -= 1
         if fit < shots:

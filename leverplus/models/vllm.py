@@ -131,7 +131,8 @@ class VllmBackend(OwnModel):
         """The pictures of a prompt, each with the digest of its pixels: vLLM computes each digest once."""
         if not shown:
             return {}
-        pictures, digests = [], []
+        pictures = []
+        digests = []
         for item in shown:
             pixels = self.section.image_pixels
             pictures.append(shown_picture(self.task, item, pixels))
@@ -145,7 +146,8 @@ class VllmBackend(OwnModel):
         self, request: Request, outputs: Sequence[tuple[PromptJob, Any]]
     ) -> Reply:
         logprobs: list[float] = []
-        raw, tokens = "", 0
+        raw = ""
+        tokens = 0
         for job, output in outputs:
             written = list(output.outputs[0].token_ids)
             read = len(output.prompt_token_ids) - (output.num_cached_tokens or 0)

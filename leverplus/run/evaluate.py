@@ -16,10 +16,8 @@ from leverplus.evaluate.advice import advise as advise_by
 from leverplus.evaluate.conditions import conditions_of, require_unseen
 from leverplus.evaluate.evaluate import (
     EvaluationContext,
-    JudgesCaptions,
     arm_results,
     best_text_share,
-    cider_table,
     compared_pairs,
     comparisons,
     first_record,
@@ -143,9 +141,6 @@ def evaluate_run(
     found.attempt(
         "comparisons", lambda: comparisons(results, compared_pairs(results)), run.say
     )
-    task = context.task
-    if isinstance(task, JudgesCaptions):
-        found.attempt("cider", lambda: cider_table(results, task), run.say)
     if section.diagnostics:
         wanted = section.diagnostic_items
         found.attempt("regret", lambda: regret_table(context, results, wanted), run.say)

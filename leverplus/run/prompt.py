@@ -186,7 +186,6 @@ def _probe_weights(values: dict[str, Any]) -> Probe:
     """Weights in this process: their tokenizer and config tell what is asked here; the weights are not loaded."""
     from leverplus.models.hf.load import (
         PACKAGE,
-        TINY,
         find_model,
         load_words,
         require_model,
@@ -197,7 +196,7 @@ def _probe_weights(values: dict[str, Any]) -> Probe:
     require_model(named)
     probe = Probe("hf", values, weighs=True)
     path = Path(named.name).expanduser()
-    there = path.exists() or named.name.startswith((PACKAGE, TINY))
+    there = path.exists() or named.name.startswith(PACKAGE)
     packed = path.is_file() and path.stat().st_size > LARGEST_UNPACKED
     if packed or not there:
         return probe

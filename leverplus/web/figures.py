@@ -86,7 +86,8 @@ def percent(value: float | None) -> str:
 
 def _cell(own: ArmResult, shots: int) -> str:
     """An accuracy with its interval."""
-    value, ends = percent(own.shots.get(shots)), own.ci95.get(shots)
+    value = percent(own.shots.get(shots))
+    ends = own.ci95.get(shots)
     if ends is None:
         return value
     return f"{value} [{percent(ends[0])}, {percent(ends[1])}]"
@@ -102,9 +103,11 @@ def accuracy_figure(record: EvaluationRecord) -> Figure:
     """Accuracy by shots for all arms. The arm that is advised is never hidden."""
     columns = record.every_shots()
     advised = (record.advice or Advice()).arm
-    series, rows = [], []
+    series = []
+    rows = []
     for arm, own in record.arms.items():
-        name, shots = arm_name(arm), sorted(own.shots)
+        name = arm_name(arm)
+        shots = sorted(own.shots)
         quiet = arm in HIDDEN or not facts_of(arm).asks_model
         line = Series(
             name,
@@ -138,7 +141,8 @@ def forest_figure(
     name: str, comparisons: Sequence[ComparisonRow], names: Sequence[str], title: str
 ) -> Figure:
     """Paired differences with their intervals; those within noise are grey. `names` are those of the rows."""
-    labels, rows = [], []
+    labels = []
+    rows = []
     places_of: tuple[list[int], list[int]] = ([], [])  # clear, within noise
     for place, row in enumerate(comparisons):
         low, high = (100 * bound for bound in row.ci95)
@@ -175,15 +179,20 @@ def forest_figure(
 
 def cost_figure(record: EvaluationRecord) -> Figure:
     """Mean accuracy over shots against the calls spent on training."""
-    series, rows = [], []
+    series = []
+    rows = []
     for arm, own in record.arms.items():
         if own.mean is not None:
             name = arm_name(arm)
             cells = (name, f"{own.training_calls:,}", percent(own.mean))
-            value = [100 * own.mean]
-            text = [", ".join(cells)]
-            quiet = arm in HIDDEN
-            point = Series(name, [own.training_calls], value, arm, (), text, quiet)
+            point = Series(
+                name,
+                [own.training_calls],
+                [100 * own.mean],
+                role=arm,
+                texts=[", ".join(cells)],
+                hidden=arm in HIDDEN,
+            )
             series.append(point)
             rows.append(cells)
     table = Table(("who chooses", "training calls", "mean accuracy, %"), rows)
@@ -194,29 +203,33 @@ def cost_figure(record: EvaluationRecord) -> Figure:
 
 def regret_figure(regret: Mapping[int, Misses]) -> Figure:
     """What the learned selector loses by shots, in points, split by where it loses it."""
-    series, rows = [], []
+    series = []
+    rows = []
+    names = list(map(shots_name, regret))
     for kind in MISSES:
         lost = [100 * getattr(own, kind) for own in regret.values()]
-        series.append(Series(kind, [shots_name(n) for n in regret], lost, kind))
-    for n, own in regret.items():
+        series.append(Series(kind, names, lost, kind))
+    for name, own in zip(names, regret.values(), strict=True):
         losses = [percent(getattr(own, key)) for key in (*MISSES, "total")]
-        rows.append((shots_name(n), str(own.n), *losses))
+        rows.append((name, str(own.n), *losses))
     table = Table(("shots", "n", *MISSES, "total"), rows)
-    counts = " and ".join(dict.fromkeys(str(own.n) for own in regret.values()))
+    sizes = dict.fromkeys(str(own.n) for own in regret.values())
+    counts = " and ".join(sizes)
     title = f"Points lost, by where, n = {counts}"
     return Figure("regret", title, "bars", series, table, y="points lost")
 
 
 def gap_table(record: EvaluationRecord) -> Table:
     """Share of the way from random to the greedy oracle that each arm goes, by shots."""
-    keys = [*map(str, record.every_shots()), "mean"]
+    shots = record.every_shots()
     rows = []
     for arm, values in record.gap_closed.items():
-        cells = [f"{100 * values[key]:.0f} %" if key in values else "" for key in keys]
+        cells = dict.fromkeys([*map(str, shots), "mean"], "")
+        for key, value in values.items():
+            cells[key] = f"{100 * value:.0f} %"
         if values:
-            rows.append((arm_name(arm), *cells))
-    names = [*map(shots_name, record.every_shots()), "mean"]
-    return Table(("who chooses", *names), rows)
+            rows.append((arm_name(arm), *cells.values()))
+    return Table(("who chooses", *map(shots_name, shots), "mean"), rows)
 
 
 CURVES = {
@@ -246,15 +259,17 @@ def curve_figures(log: Sequence[Line], findings: Sequence[Line]) -> list[Figure]
     figures: list[Figure] = []
     drawn: list[Numbers] = []
     epochs = [f"{line.get('stage', '')} {line.get('epoch', '')}" for line in log]
+    places = list(range(1, len(log) + 1))
     marks = _marks(log, findings)
     for title, keys in CURVES.items():
-        series, cells = [], [epochs]
+        series = []
+        cells = [epochs]
         for key in keys:
             column = [logged_number(line, key) for line in log]
             if column not in drawn and column.count(None) < len(column):
                 drawn.append(column)
                 name = key.removeprefix("train/").removeprefix("val/")
-                series.append(Series(name, list(range(1, len(log) + 1)), column))
+                series.append(Series(name, places, column))
                 cells.append(["" if own is None else f"{own:.4g}" for own in column])
         if series:
             head = ("epoch", *(own.name for own in series))
@@ -287,9 +302,12 @@ def _marks(
 def stage_starts(log: Sequence[Line]) -> dict[int, str]:
     """The rows of the log at which a stage begins, with its name."""
     starts: dict[int, str] = {}
+    before = None
     for row, line in enumerate(log):
-        if row == 0 or line.get("stage") != log[row - 1].get("stage"):
-            starts[row] = str(line.get("stage", ""))
+        stage = line.get("stage", "")
+        if row == 0 or stage != before:
+            starts[row] = str(stage)
+        before = stage
     return starts
 
 
@@ -299,7 +317,8 @@ def finding_row(finding: Line, log: Sequence[Line]) -> int | None:
     evidence = finding.get("evidence")
     if isinstance(evidence, Mapping):
         place = {**evidence, **finding}
-    epoch, step = logged_number(place, "epoch"), logged_number(place, "step")
+    epoch = logged_number(place, "epoch")
+    step = logged_number(place, "step")
     for row, line in enumerate(log):
         if place.get("stage") in (None, line.get("stage")):
             if epoch is not None and logged_number(line, "epoch") == epoch:
@@ -339,28 +358,32 @@ def group_figures(groups: Mapping[str, Line]) -> list[Figure]:
     figures = []
     for stage, own in groups.items():
         for kind, (title, axis, counted) in HISTOGRAMS.items():
-            if kind in own:
-                counts = own[kind]["counts"]
-                names, middles, rows = [], [], []
-                for (low, high), count in zip(
-                    pairwise(own[kind]["edges"]), counts, strict=True
-                ):
-                    names.append(f"{low:.3g} to {high:.3g}")
-                    middles.append((low + high) / 2)
-                    rows.append((names[-1], f"{count:,}"))
-                table = Table((axis, counted), rows)
-                bars = [Series(counted, middles, counts, texts=names)]
-                name, shown = f"{kind}-{stage}", f"{stage}: {title}"
-                figure = Figure(name, shown, "bars", bars, table, axis, counted)
-                figures.append(figure)
+            if kind not in own:
+                continue
+            counts = own[kind]["counts"]
+            edges = pairwise(own[kind]["edges"])
+            names = []
+            middles = []
+            rows = []
+            for (low, high), count in zip(edges, counts, strict=True):
+                names.append(f"{low:.3g} to {high:.3g}")
+                middles.append((low + high) / 2)
+                rows.append((names[-1], f"{count:,}"))
+            table = Table((axis, counted), rows)
+            bars = [Series(counted, middles, counts, texts=names)]
+            name = f"{kind}-{stage}"
+            shown = f"{stage}: {title}"
+            figure = Figure(name, shown, "bars", bars, table, axis, counted)
+            figures.append(figure)
     return figures
 
 
 def group_table(groups: Mapping[str, Line]) -> Table:
     """Groups and sequences of every stage, and the groups that teach a policy gradient nothing."""
     rows = []
+    keys = ("groups", "sequences", "flat", "all_wrong", "all_right")
     for stage, own in groups.items():
-        keys = ("groups", "sequences", "flat", "all_wrong", "all_right")
-        rows.append((stage, *(str(own.get(key, "")) for key in keys)))
+        cells = [str(own.get(key, "")) for key in keys]
+        rows.append((stage, *cells))
     head = ("stage", "groups", "sequences", "flat", "none right", "all right")
     return Table(head, rows)

@@ -81,9 +81,12 @@ def add_errors(
     @app.exception_handler(RequestValidationError)
     async def unreadable(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][1:]))[:80] or "the request"
-        status = 400 if first["type"] == "json_invalid" else 422
-        return told(status, f"{where}: {first['msg'][:200]}", None)
+        where = ".".join(map(str, first["loc"][1:]))
+        status = 422
+        if first["type"] == "json_invalid":
+            status = 400
+        said = f"{where[:80] or 'the request'}: {first['msg'][:200]}"
+        return told(status, said, None)
 
 
 def busy(message: str) -> HTTPException:
@@ -145,8 +148,10 @@ class Guard:
         more_names: Iterable[str] = (),
         token: AccessToken | None = None,
     ) -> None:
-        self.app, self.token = app, token
-        self.most_bytes, self.all_bytes = most_bytes, all_bytes
+        self.app = app
+        self.token = token
+        self.most_bytes = most_bytes
+        self.all_bytes = all_bytes
         self.held = 0
         """Bytes of the bodies of all requests under way."""
         self.local = host in LOOPBACK
@@ -205,7 +210,8 @@ class Guard:
     def check(self, scope: Scope) -> None:
         """HTTPException for a request that is not let in."""
         headers = headers_of(scope)
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         if not self.knows(host):
             raise HTTPException(
                 403,

@@ -110,7 +110,9 @@ class AccessLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, sent = time.perf_counter(), 0, 0
+        started = time.perf_counter()
+        status = 0
+        sent = 0
         notes: dict[str, Any] = {}
         scope[NOTES] = notes
 

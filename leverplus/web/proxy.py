@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from leverplus.data.fields import asked_in
 from leverplus.data.parsing import parse_json
 from leverplus.errors import LeverError
 from leverplus.web.guard import bearer, headers_of
@@ -156,13 +157,12 @@ class OpenAIProxy:
             return asking.result()
         except httpx.TransportError as error:
             UPSTREAM_FAILURES.inc()
+            status = 502
+            said = "the upstream cannot be reached, or broke the connection"
             if isinstance(error, httpx.TimeoutException):
-                raise HTTPException(
-                    504, "the upstream did not answer in time"
-                ) from None
-            raise HTTPException(
-                502, "the upstream cannot be reached, or broke the connection"
-            ) from None
+                status = 504
+                said = "the upstream did not answer in time"
+            raise HTTPException(status, said) from None
         finally:
             gone.cancel()
             asking.cancel()  # does nothing where it is done
@@ -241,33 +241,20 @@ def read_chat(content: bytes) -> dict[str, Any]:
 
 def asked_of(message: Mapping[str, Any]) -> tuple[str, str | None]:
     """The words of a user turn, and its first picture where that stands in a data URL."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content, None
-    if not isinstance(content, list):
+    if not isinstance(message.get("content"), (str, list)):
         raise NoChat("the user turn has no content")
-    words: list[str] = []
-    urls: list[str] = []
-    for part in content:
-        if not isinstance(part, Mapping):
-            continue
-        if part.get("type") == "text" and isinstance(part.get("text"), str):
-            words.append(part["text"])
-        elif part.get("type") == "image_url":
-            url = part.get("image_url")
-            if isinstance(url, Mapping):
-                url = url.get("url")
-            urls.append(str(url))
-    image = None
-    if urls and urls[0][:5].lower() == "data:":
-        image = urls[0]
-    return "\n".join(words), image
+    words, urls = asked_in(message)
+    image = str(next(iter(urls), ""))
+    if image[:5].lower() != "data:":
+        return words, None
+    return words, image
 
 
 def _whole(text: str) -> int:
-    if not text.strip().isdecimal() or len(text.strip()) > 5:
+    number = text.strip()
+    if not number.isdecimal() or len(number) > 5:
         raise LeverError(f"{SHOTS_HEADER} must be a whole number")
-    return int(text)
+    return int(number)
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -281,9 +268,10 @@ def target_of(scope: Scope) -> bytes:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = unquote(raw.decode("ascii", "replace"))
     # unquoted twice: the upstream may do so too
-    segments = [unquote(segment) for segment in path.removeprefix("/v1/").split("/")]
+    segments = set(map(unquote, path.removeprefix("/v1/").split("/")))
     odd = any(ord(sign) < 32 or sign in "\\\x7f" for sign in path)
-    if not raw.startswith(b"/v1/") or odd or {"", ".", ".."} & set(segments):
+    climbs = not segments.isdisjoint(("", ".", ".."))
+    if odd or climbs or not raw.startswith(b"/v1/"):
         raise HTTPException(400, "this address cannot be passed on")
     target = raw.removeprefix(b"/v1")
     if query := scope.get("query_string", b""):
@@ -297,10 +285,11 @@ def passed_headers(headers: Iterable[Header], *dropped: bytes) -> list[Header]:
     connection = {*HOP_BY_HOP, *dropped}
     for key, value in pairs:
         if key.lower() == b"connection":
-            connection |= {name.strip().lower() for name in value.split(b",")}
+            connection.update(map(bytes.strip, value.lower().split(b",")))
     kept = []
     for key, value in pairs:
-        if key.lower() not in connection and not key.lower().startswith(b"x-lever-"):
+        name = key.lower()
+        if name not in connection and not name.startswith(b"x-lever-"):
             kept.append((key, value))
     return kept
 

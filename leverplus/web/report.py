@@ -34,13 +34,11 @@ SIDE = 96  # pixels of a thumbnail's longer side
 FATES = ("helped", "harmed", "same")
 
 
-class Thumbnails:
-    """Cards of items with small pictures, each embedded once; `task` is None where its data cannot be reached."""
+class Cards:
+    """Items as pages show them; by their ids alone where the task's data cannot be reached (None)."""
 
     def __init__(self, task: Task | None) -> None:
         self.task = task
-        self._class_of: dict[str | None, str] = {None: ""}
-        self._content: dict[bytes, str] = {}
 
     def card(self, item_id: str, note: str = "") -> Card:
         """An item as a card; its id alone where the task does not know it."""
@@ -50,9 +48,22 @@ class Thumbnails:
             item = self.task.item(ItemId(item_id))
         except LeverError:
             return Card(item_id, note=note)
-        return Card.of(item, self._picture(self.task, item), note)
+        return Card.of(item, self.picture(self.task, item), note)
 
-    def _picture(self, task: Task, item: Item) -> str:
+    def picture(self, task: Task, item: Item) -> str:  # noqa: ARG002 for thumbnails
+        """What says that an item has a picture; "" where it has none."""
+        return item.image or ""
+
+
+class Thumbnails(Cards):
+    """Cards with small pictures, each embedded once."""
+
+    def __init__(self, task: Task | None) -> None:
+        super().__init__(task)
+        self._class_of: dict[str | None, str] = {None: ""}
+        self._content: dict[bytes, str] = {}
+
+    def picture(self, task: Task, item: Item) -> str:
         """The class that shows an item's picture; "" where it has none or it cannot be read."""
         if item.image not in self._class_of:
             name = ""
@@ -101,7 +112,8 @@ def build_report(run: Run) -> Path:
 
 def run_values(files: RunFiles) -> dict[str, Any]:
     """What the page of a run shows of its results and its training, for a saved page and for one that is served."""
-    record, found = files.record, files.findings or []
+    record = files.record
+    found = files.findings or []
     curves = figures.curve_figures(files.log, found)
     histograms = figures.group_figures(files.groups)
     values: dict[str, Any] = {
@@ -144,12 +156,13 @@ def example_values(files: RunFiles, pictures: Thumbnails) -> dict[str, Any]:
         return values
     row = headline(files.record)
     fate = fates(results, row)
-    most_used, examples = [], []
+    most_used = []
+    examples = []
     if "learned" in results.draws:
         used = demo_counts(results, "learned")
-        ranked = sorted(used.items(), key=lambda pair: (-pair[1], pair[0]))
-        for demo, count in ranked[:MOST_USED]:
-            most_used.append(pictures.card(demo, f"{count}×"))
+        ranked = sorted(used, key=lambda demo: (-used[demo], demo))
+        for demo in ranked[:MOST_USED]:
+            most_used.append(pictures.card(demo, f"{used[demo]}×"))
     for item in chosen_items(results.items, fate):
         by_shots = []
         for shots in results.shown_shots():
@@ -177,10 +190,8 @@ def fates(results: Results, row: ComparisonRow | None) -> dict[str, str]:
     against = results.against(row.baseline, row.shots)
     if against is None:
         return {}
-    own, base = (
-        results.accuracy("learned", row.shots),
-        results.accuracy(row.baseline, against),
-    )
+    own = results.accuracy("learned", row.shots)
+    base = results.accuracy(row.baseline, against)
     return dict(zip(results.items, fate_names(own - base), strict=True))
 
 
@@ -202,13 +213,15 @@ def chosen_items(
     order = sorted(items, key=lambda item: hashlib.sha256(item.encode()).digest())
     picked: list[ItemId] = []
     for kind in FATES:
-        picked += [own for own in order if fate.get(own, "same") == kind][: count // 3]
-    picked += [own for own in order if own not in set(picked)][: count - len(picked)]
+        alike = [own for own in order if fate.get(own, "same") == kind]
+        picked += alike[: count // 3]
+    others = [own for own in order if own not in picked]
+    picked += others[: count - len(picked)]
     return sorted(picked, key=lambda item: FATES.index(fate.get(item, "same")))
 
 
 def arm_rows(
-    results: Results, item: ItemId, shots: int, pictures: Any
+    results: Results, item: ItemId, shots: int, cards: Cards
 ) -> list[tuple[str, list[Card], str, float]]:
     """What every arm showed an item at a number of shots, in prompt order, its answer and accuracy.
 
@@ -220,7 +233,7 @@ def arm_rows(
         at = results.against(arm, shots)
         if at is not None:
             own = results.first(arm, at)[place]
-            demos = [pictures.card(demo) for demo in own.demos]
+            demos = list(map(cards.card, own.demos))
             rows.append((arm, demos, own.answer, own.accuracy))
     return rows
 
@@ -239,16 +252,20 @@ def usage_table(results: Results) -> Table:
     rows = []
     for arm in results.draws:
         used = demo_counts(results, arm)
-        if used:
-            top = sum(count for _, count in used.most_common(10)) / used.total()
-            counts = (f"{used.total():,}", f"{len(used):,}", f"{100 * top:.1f} %")
-            rows.append((arm_name(arm), str(max(results.shots(arm))), *counts))
+        picks = used.total()
+        if picks:
+            ten = dict(used.most_common(10))
+            top = sum(ten.values()) / picks
+            shots = str(max(results.shots(arm)))
+            counts = (f"{picks:,}", f"{len(used):,}", f"{100 * top:.1f} %")
+            rows.append((arm_name(arm), shots, *counts))
     return Table(("who chooses", "shots", "picks", "distinct", "top-10 share"), rows)
 
 
 def origin_values(run: Run, files: RunFiles) -> dict[str, Any]:
     """Recipe, hashes, versions, and the command that makes the run again."""
-    recipe, manifest = run.recipe, files.manifest
+    recipe = run.recipe
+    manifest = files.manifest
     facts = {
         "recipe": recipe.name,
         "recipe hash": recipe.hash,
@@ -270,7 +287,8 @@ def origin_values(run: Run, files: RunFiles) -> dict[str, Any]:
 
 def command(run: Run) -> str:
     """What to type to make the run again: the name of a shipped recipe that was not changed, else resolved.toml."""
-    name, recipe = run.folder.resolve().name, run.recipe.name
+    name = run.folder.resolve().name
+    recipe = run.recipe.name
     shipped = recipe in recipe_names() and load_recipe(recipe).hash == run.recipe.hash
     source = recipe if shipped else shlex.quote(f"{name}/resolved.toml")
     return f"lever run {source} --seed {run.seed} --out {shlex.quote(name + '-again')}"

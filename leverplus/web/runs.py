@@ -85,7 +85,8 @@ def read_run(folder: Path, *, with_predictions: bool = True) -> RunFiles:
     files.groups = {
         stage: known[stage] for stage in {**stages, **known} if stage in known
     }
-    results, record = files.predictions, files.record
+    results = files.predictions
+    record = files.record
     if results and record and len(results.items) != record.n:
         files.missing[rundir.PREDICTIONS] = (
             f"{rundir.PREDICTIONS} and {rundir.EVAL} are of different evaluations; `lever eval` makes both again."
@@ -109,7 +110,8 @@ def _findings(path: Path) -> list[dict[str, Any]]:
 def _groups(path: Path) -> dict[str, Any]:
     found = read_json(path)
     for kind in ("rewards", "spread"):
-        counts, edges = found[kind]["counts"], found[kind]["edges"]
+        counts = found[kind]["counts"]
+        edges = found[kind]["edges"]
         if not counts or len(edges) != len(counts) + 1:
             raise DataError(f"{kind} is no histogram")
     return found
@@ -117,7 +119,10 @@ def _groups(path: Path) -> dict[str, Any]:
 
 def measured_effects(files: RunFiles) -> dict[str, Any] | None:
     """The effects of demonstrations that a run measured, of the stage that saw the most answers; None without any."""
-    known = [own["effects"] for own in files.groups.values() if own.get("effects")]
+    known = []
+    for own in files.groups.values():
+        if own.get("effects"):
+            known.append(own["effects"])
     return max(known, key=lambda own: int(own["answers"]), default=None)
 
 
@@ -136,20 +141,25 @@ class RunSummary:
     def matches(self, text: str, state: str, wanted: str) -> bool:
         """Whether every word of `text` is somewhere in the line, and the state is the one wanted ("": any)."""
         line = f"{self.name} {self.recipe} seed {self.seed} {self.verdict} {state}"
-        words = text.lower().split()
-        return wanted in ("", state) and all(word in line.lower() for word in words)
+        line = line.lower()
+        for word in text.lower().split():
+            if word not in line:
+                return False
+        return wanted in ("", state)
 
 
 def summarise(name: str, folder: Path) -> RunSummary:
     files = read_run(folder, with_predictions=False)
     damage = " ".join(said for said in files.missing.values() if "cannot" in said)
-    record, said = files.record, damage
+    record = files.record
+    said = damage
     if damage:
         record = None
     elif record is not None:
         said = verdict(record)
     manifest = files.manifest
-    recipe, seed = str(manifest.get("recipe", "")), str(manifest.get("seed", ""))
+    recipe = str(manifest.get("recipe", ""))
+    seed = str(manifest.get("seed", ""))
     row = headline(record)
     return RunSummary(name, recipe, seed, record, row, said, bool(damage))
 

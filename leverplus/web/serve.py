@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, Request
@@ -52,9 +52,6 @@ from leverplus.web.service import (
     filter_of,
     picture_content,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MOST_QUERIES = 256
 """Queries of one request to /select_many, and demonstrations of one to /demos."""
@@ -146,10 +143,13 @@ class JsonApi(Service):
 
     async def readyz(self) -> Response:
         """Whether a request would find room now."""
-        waiting, most = self.work.under_way, self.work.most
-        status, said = 200, "ready"
+        waiting = self.work.under_way
+        most = self.work.most
+        status = 200
+        said = "ready"
         if waiting >= most:
-            status, said = 503, "busy"
+            status = 503
+            said = "busy"
         found = {"status": said, "waiting": waiting, "most": most}
         return JSONResponse(found, status)
 
@@ -190,7 +190,8 @@ class JsonApi(Service):
         """Choose demonstrations for one query."""
 
         def chosen(_: float) -> dict[str, Any]:
-            started, selector = time.perf_counter(), self.served.current()
+            started = time.perf_counter()
+            selector = self.served.current()
             fingerprint = selector.fingerprint
             found = self.choose(selector, query, only)
             return {**found, "fingerprint": fingerprint, "ms": _ms(started)}
@@ -203,8 +204,10 @@ class JsonApi(Service):
         shared = body.model_dump(exclude_unset=True, exclude={"queries"})
 
         def chosen(until: float) -> dict[str, Any]:
-            started, selector = time.perf_counter(), self.served.current()
-            fingerprint, results = selector.fingerprint, []
+            started = time.perf_counter()
+            selector = self.served.current()
+            fingerprint = selector.fingerprint
+            results = []
             for number, query in enumerate(body.queries):
                 check_time(until)
                 own = query.model_dump(exclude_unset=True)
@@ -253,7 +256,10 @@ class JsonApi(Service):
 
         def added(until: float) -> dict[str, Any]:
             selector = self._writable()
-            names = [ItemId(demo.id) for demo in body.demos if demo.id is not None]
+            names = []
+            for demo in body.demos:
+                if demo.id is not None:
+                    names.append(ItemId(demo.id))
             if taken := selector.source.rows_of(names):
                 raise HTTPException(
                     409,

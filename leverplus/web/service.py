@@ -217,7 +217,8 @@ def read_filter(header: str) -> Filter:
                 raise LeverError(
                     f"{FILTER_HEADER} must be KEY=VALUE, several with & between them, percent-encoded"
                 )
-            wanted.setdefault(unquote(key.strip()), set()).add(unquote(value.strip()))
+            values = wanted.setdefault(unquote(key.strip()), set())
+            values.add(unquote(value.strip()))
         conditions.append(wanted)
     return Filter(header, conditions)
 

@@ -37,8 +37,8 @@ from leverplus.models.base import Request as Prompt
 from leverplus.run.run import load_run
 from leverplus.web.figures import figure_values, forest_figure
 from leverplus.web.guard import UPLOAD_BYTES, Guard, add_errors, read_upload
-from leverplus.web.pages import ASSETS, Card, render, webp
-from leverplus.web.report import FATES, arm_rows, fate_names, run_values
+from leverplus.web.pages import ASSETS, render, webp
+from leverplus.web.report import FATES, Cards, arm_rows, fate_names, run_values
 from leverplus.web.runs import DAMAGE, RunsFolder, read_run, stamp
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ class View:
                 f"{name} cannot be loaded: it is not whole ({type(error).__name__}: {error})"
             ) from error
 
-    def cards(self, name: str) -> Cards:
-        """The items of a run's task."""
+    def cards(self, name: str) -> tuple[Cards, str]:
+        """The items of a run's task, and why they are known by their ids alone."""
         try:
-            return Cards(self.load(_run, name))
+            return Cards(self.load(_run, name).task), ""
         except LeverError as error:
-            return Cards(
-                None,
+            return (
+                Cards(None),
                 f"The task's items cannot be reached, so they are shown by id without pictures: {error}",
             )
 
@@ -123,22 +123,6 @@ class View:
                 fields=query.fields or None,
                 explain=True,
             )
-
-
-class Cards:
-    """Items as pages show them; without a run by their ids alone, and why."""
-
-    def __init__(self, run: Run | None, note: str = "") -> None:
-        self.run, self.note = run, note
-
-    def card(self, item_id: str) -> Card:
-        try:
-            if self.run is None:
-                return Card(item_id)
-            item = self.run.task.item(ItemId(item_id))
-        except LeverError:
-            return Card(item_id)
-        return Card.of(item, item.image or "")
 
 
 def page(template: str, status: int = 200, **values: Any) -> Response:
@@ -188,7 +172,8 @@ def _add_runs(app: FastAPI, runs: RunsFolder) -> None:
         rows = []
         names = runs.names()
         for name in names:
-            summary, own = runs.summary(name), runs.state(name)
+            summary = runs.summary(name)
+            own = runs.state(name)
             if summary.matches(q, own, state):
                 rows.append((summary, own))
         return page(
@@ -273,7 +258,8 @@ def _add_comparison(app: FastAPI, view: View) -> None:
 def _add_queries(app: FastAPI, view: View) -> None:
     @app.get("/run/{name}/queries")
     def browse(name: str, asked: Annotated[QueryFilter, Query()]) -> Response:
-        results, cards = view.load(_results, name), view.cards(name)
+        results = view.load(_results, name)
+        (cards, note) = view.cards(name)
         record = read_run(view.runs.folder(name), with_predictions=False).record
         asked, shots = _completed(results, asked, headline(record))
         columns = []
@@ -284,7 +270,8 @@ def _add_queries(app: FastAPI, view: View) -> None:
         fates = fate_names(own - other)
         rows = []
         for place, item in enumerate(results.items):
-            card, fate = cards.card(item), fates[place]
+            card = cards.card(item)
+            fate = fates[place]
             words = f"{item}\n{card.question}\n{answers[place].answer}".lower()
             if asked.fate in ("", fate) and asked.q.strip().lower() in words:
                 mine = (answers[place].answer, own[place])
@@ -304,21 +291,23 @@ def _add_queries(app: FastAPI, view: View) -> None:
             total=len(rows),
             pages=pages,
             number=number,
-            note=cards.note,
+            note=note,
         )
 
     @app.get("/run/{name}/query")
     def show_query(name: str, item: str, shots: int = -1) -> Response:
-        results, cards = view.load(_results, name), view.cards(name)
+        results = view.load(_results, name)
+        (cards, note) = view.cards(name)
         if item not in results.items:
             raise MissingFile(f"there is no query '{item[:80]}' in {name}")
         known = results.shown_shots()
         chosen = shots if shots in known else known[0]
-        why, refused = None, cards.note
+        why = None
+        refused = note
         try:
-            if cards.run is not None:
-                query = cards.run.task.item(ItemId(item))
-                image = cards.run.task.image(query)
+            if cards.task is not None:
+                query = cards.task.item(ItemId(item))
+                image = cards.task.image(query)
                 why = view.choice(name, query, image, chosen).explanation
         except LeverError as error:
             refused = f"The selector's choice cannot be shown: {error}"
@@ -328,7 +317,7 @@ def _add_queries(app: FastAPI, view: View) -> None:
             name=name,
             card=cards.card(item),
             rows=arm_rows(results, ItemId(item), chosen, cards),
-            note=cards.note,
+            note=note,
             shots=known,
             chosen=chosen,
             why=why,
@@ -351,12 +340,15 @@ def _completed(
 ) -> tuple[QueryFilter, list[int]]:
     """What an address asks for, with what it leaves open filled in, and the numbers of shots that both arms have."""
     arms = list(results.draws)
-    arm, baseline = asked.arm or arms[-1], asked.baseline or arms[0]
+    arm = asked.arm or arms[-1]
+    baseline = asked.baseline or arms[0]
     if row is not None:
-        arm, baseline = asked.arm or row.arm, asked.baseline or row.baseline
+        arm = asked.arm or row.arm
+        baseline = asked.baseline or row.baseline
     shared = []
     for n in results.every_shots():
-        if None not in (results.against(arm, n), results.against(baseline, n)):
+        own = results.against(arm, n)
+        if own is not None and results.against(baseline, n) is not None:
             shared.append(n)
     if not shared:
         raise EvaluationError(
@@ -403,7 +395,8 @@ def _query(  # noqa: PLR0917 what the form holds
     view: View, name: str, item: str, question: str, content: bytes, folder: Path
 ) -> tuple[Item, Any]:
     """An item as it is, an item's picture with another question, or a picture of one's own; with its picture."""
-    words, image = " ".join(question.split()), None
+    words = " ".join(question.split())
+    image = None
     if len(words) > LONGEST:
         raise LeverError(
             f"the question has {len(words):,} characters; at most {LONGEST:,} are taken"
@@ -447,8 +440,11 @@ def _attempt(
     rules = run.task.answers
     for reply in run.backend.answer(prompts):
         text = rules.cut_answer(reply.raw)
-        answers.append((text, rules.score(text, query) if query.answers else None))
-    cards = Cards(run)
+        score = None
+        if query.answers:
+            score = rules.score(text, query)
+        answers.append((text, score))
+    cards = Cards(run.task)
     return {
         "question": query.question,
         "seen": base64.b64encode(webp(seen, SIDE)).decode() if seen else "",

@@ -56,10 +56,13 @@ def reward_constant(series: Series) -> Said:
         return None
     # our own log prints the spread inside groups (and groups are measured once, so that their mean stays);
     # others print that of a step, in which a few may differ
-    most = 0.0 if series.exact else 0.05 * abs(reward.middle)
-    # means that differ more than the rewards they are of: that spread is inside groups, which differ
-    inside_groups = not series.exact and reward.noise > spread + 1e-6
-    if spread > most + 1e-6 or inside_groups:
+    most = 0.0
+    if not series.exact:
+        most = 0.05 * abs(reward.middle)
+        # means that differ more than the rewards they are of: that spread is inside groups, which differ
+        if reward.noise > spread + 1e-6:
+            return None
+    if spread > most + 1e-6:
         return None
     return Seen(
         reward=reward.middle,
@@ -74,12 +77,15 @@ def _spread(series: Series, reward: Curve) -> float | None:
     spread = curve(series, "reward_std", 3)
     if spread is not None:
         return spread.middle
-    low, high = curve(series, "reward/min"), curve(series, "reward/max")
+    low = curve(series, "reward/min")
+    high = curve(series, "reward/max")
     if series.exact:
         return None
     if low is not None and high is not None:
         return high.middle - low.middle
-    return 0.0 if max(reward.values) - min(reward.values) < 1e-9 else None
+    if max(reward.values) - min(reward.values) < 1e-9:
+        return 0.0
+    return None
 
 
 @check_grpo
@@ -100,7 +106,8 @@ def reward_hacked(series: Series) -> Said:
         return None
     metric, right = found
     no_room = right.early > 0.95
-    if no_room or right.rises or right.change > max(0.01, 0.5 * right.error):
+    least = max(0.01, 0.5 * right.error)
+    if no_room or right.rises or right.change > least:
         return None
     held = curve(series, "val/reward")
     # what is held out does not follow the reward either, or accuracy followed it for a while: over-fitting
@@ -129,8 +136,10 @@ def learning_rate_too_large(series: Series) -> Said:
     # of our own runs the outcome is known, so that large steps alone are no reason to speak
     if len(series.epochs) < 5 or (series.exact and not _worse(series)):
         return None
-    by_rewards = series.stage in ("grpo", "ppo")
-    seen = _jumps(series) if by_rewards else _diverges(series)
+    look = _diverges
+    if series.stage in ("grpo", "ppo"):
+        look = _jumps
+    seen = look(series)
     rates = series.numbers("lr")
     if seen is not None and rates:
         seen.sentence += " (learning rate {lr:g})"
@@ -152,11 +161,13 @@ def _diverges(series: Series) -> Seen | None:
     loss = curve(series, "loss/total", 5)
     if loss is None:
         return None
-    first, worst = loss.values[0], max(loss.values)
+    first = loss.values[0]
+    worst = max(loss.values)
     # beyond the noise, and by enough to matter
     if loss.rises and loss.late > 1.1 * loss.early:
         return Seen("The loss rose from {loss.early:.3g} to {loss.late:.3g}", loss=loss)
-    spikes = sum(value > 3.0 * max(loss.middle, first) for value in loss.values)
+    usual = max(loss.middle, first)
+    spikes = sum(value > 3.0 * usual for value in loss.values)
     if spikes >= 2 or (worst > 3.0 * first > 0.0 and loss.late > first):
         return Seen(
             "The loss jumps to {largest:.3g}, {times:.1f} times its median",
@@ -171,27 +182,30 @@ def _diverges(series: Series) -> Seen | None:
 
 def _jumps(series: Series) -> Seen | None:
     """The policy moves too far at once, or gradients grow or spike while the reward does not rise."""
-    moved, reward = curve(series, "kl_prox", 5), curve(series, "reward", 5)
+    moved = curve(series, "kl_prox", 5)
+    reward = curve(series, "reward", 5)
     # nats per update; trust regions stop at about 0.1
-    if moved is not None and moved.middle > 0.2:
-        return Seen(
-            "An update moves the policy by {kl_prox.middle:.3g} nats, half of the time or more often",
-            kl_prox=moved,
-        )
-    far = max(moved.values) if moved else 0.0
-    if far > 0.1 and reward is not None and reward.falls:
-        return Seen(
-            "An update moves the policy by up to {kl_prox:.3g} nats, and the reward falls",
-            kl_prox=far,
-        )
+    if moved is not None:
+        if moved.middle > 0.2:
+            return Seen(
+                "An update moves the policy by {kl_prox.middle:.3g} nats, half of the time or more often",
+                kl_prox=moved,
+            )
+        far = max(moved.values)
+        if far > 0.1 and reward is not None and reward.falls:
+            return Seen(
+                "An update moves the policy by up to {kl_prox:.3g} nats, and the reward falls",
+                kl_prox=far,
+            )
     kl = curve(series, "kl", 10)
-    far = max(kl.values[: len(kl.values) // 5]) if kl else 0.0
-    if kl is not None and kl.values[0] < 0.05 and far > 0.5:
-        return Seen(
-            "The KL goes from {first:.2g} to {kl:.2g} within the first fifth of the training",
-            first=kl.values[0],
-            kl=far,
-        )
+    if kl is not None and kl.values[0] < 0.05:
+        far = max(kl.values[: len(kl.values) // 5])
+        if far > 0.5:
+            return Seen(
+                "The KL goes from {first:.2g} to {kl:.2g} within the first fifth of the training",
+                first=kl.values[0],
+                kl=far,
+            )
     norms = curve(series, "grad_norm", 5)
     if norms is None or rises(series, *EARNED):
         return None
@@ -200,7 +214,8 @@ def _jumps(series: Series) -> Seen | None:
             "The gradient norm grew from {norm.early:.3g} to {norm.late:.3g}, and the reward did not",
             norm=norms,
         )
-    spikes = sum(value > 10.0 * max(norms.middle, 1e-9) for value in norms.values)
+    usual = max(norms.middle, 1e-9)
+    spikes = sum(value > 10.0 * usual for value in norms.values)
     if spikes < max(2, len(norms.values) // 20):
         return None
     return Seen(
@@ -224,8 +239,12 @@ def kl_explodes(series: Series) -> Said:
     """
     kl = curve(series, "kl")
     # ours is nats per sequence; libraries print nats per token
-    limit = 6.0 if series.exact else 1.0
-    if kl is None or not kl.rises or kl.late <= max(limit, 8.0 * kl.early):
+    limit = 1.0
+    if series.exact:
+        limit = 6.0
+    if kl is None or not kl.rises:
+        return None
+    if kl.late <= max(limit, 8.0 * kl.early):
         return None
     found = first_curve(series, EARNED)
     if found is None:
@@ -269,7 +288,12 @@ def length_drifts(series: Series) -> Said:
     )
 
 
-WORSE = {"loss/total": 1.0, "grad_norm": 1.0, "reward": -1.0, "val/reward": -1.0}
+WORSE = {
+    "loss/total": 1.0,
+    "grad_norm": 1.0,
+    "reward": -1.0,
+    "val/reward": -1.0,
+}
 """Which way a metric becomes worse."""
 
 
@@ -292,9 +316,11 @@ def resumed_without_optimiser(series: Series) -> Said:
             if len(before) < 2 or not after or whole is None:
                 continue
             low = median(before[-5:])
-            high = max(after[:3]) if worse > 0.0 else min(after[:3])
-            size = max(abs(low), 0.1 * max(map(abs, whole.values)))
-            if worse * (high - low) > max(6.0 * whole.noise, 0.25 * size):
+            high = max(after[:3], key=lambda value: worse * value)
+            largest = max(map(abs, whole.values))
+            size = max(abs(low), 0.1 * largest)
+            least = max(6.0 * whole.noise, 0.25 * size)
+            if worse * (high - low) > least:
                 return Seen(
                     before=low,
                     after=high,
@@ -319,11 +345,13 @@ def seeds_outweigh_gain(record: Record) -> Said:
     if found is not None:
         what, results, gain = found
     elif len(published.seeds) > 1 and published.gains:
-        what, results = "as printed", list(published.seeds)
+        what = "as printed"
+        results = list(published.seeds)
         gain = max(published.gains, key=abs)
     else:
         return None
-    lowest, highest = min(results), max(results)
+    lowest = min(results)
+    highest = max(results)
     if highest - lowest <= abs(gain):
         return None
     return Seen(runs=len(results), lowest=lowest, highest=highest, gain=gain, what=what)
@@ -338,12 +366,13 @@ def _compared(record: Record) -> tuple[str, list[float], float] | None:
     if len({series.label for series in runs}) < 2:
         return None
     for metric in JUDGED:
-        curves = []
+        results = []
+        gain = 0.0
         for series in runs:
             found = curve(series, metric)
             if found is not None:
-                curves.append(found)
-        if len(curves) == len(runs):
-            gain = sum(own.change for own in curves) / len(curves)
-            return metric_in_words(metric), [own.late for own in curves], gain
+                results.append(found.late)
+                gain += found.change
+        if len(results) == len(runs):
+            return metric_in_words(metric), results, gain / len(runs)
     return None

@@ -25,10 +25,13 @@ def _flat_shares(record: Record) -> FlatShares | None:
     for series in record.stages("grpo", "pairwise", "rce"):
         flat = series.numbers("frac_reward_zero_std")
         if flat:
-            # of single steps, each of a few groups, the mean of the second half
-            usual = mean(flat[len(flat) // 2 :]) if series.unit == "step" else flat[-1]
+            usual = flat[-1]
+            if series.unit == "step":
+                # of single steps, each of a few groups, the mean of the second half
+                usual = mean(flat[len(flat) // 2 :])
             wrong = series.last("frac_reward_all_zero") or 0.0
-            return FlatShares(usual, wrong, series.last("frac_reward_all_one") or 0.0)
+            right = series.last("frac_reward_all_one") or 0.0
+            return FlatShares(usual, wrong, right)
         inside = series.last("reward/group_std")
         if inside is not None and inside < 1e-6:
             return FlatShares(1.0, 0.0, 0.0)
@@ -36,9 +39,10 @@ def _flat_shares(record: Record) -> FlatShares | None:
     if groups is None:
         return None
     # by the reward that is trained on: choice_prob differs where accuracy and gt_prob do not
-    by_reward = record.probe.reward_flat
-    flat_share = groups.flat if by_reward is None else by_reward
-    return FlatShares(flat_share, groups.all_zero, groups.all_one)
+    share = record.probe.reward_flat
+    if share is None:
+        share = groups.flat
+    return FlatShares(share, groups.all_zero, groups.all_one)
 
 
 @check
@@ -105,7 +109,8 @@ def top_k_before_baseline(record: Record) -> Said:
             fix={"grpo.topk_before_advantage": False},
         )
     for series in record.stages("grpo"):
-        live, spread = _live(record, series), series.last("adv/std")
+        live = _live(record, series)
+        spread = series.last("adv/std")
         if live is None or spread is None or before is False or _centred(series):
             continue
         # z-scores over whole groups would spread by the share of live groups; half of it leaves room for floors
@@ -125,7 +130,9 @@ def top_k_before_baseline(record: Record) -> Said:
 def _live(record: Record, series: Series) -> float | None:
     """The share of groups whose rewards differ, as logged or printed."""
     flat = series.last("frac_reward_zero_std")
-    return record.published.live.get(series.label) if flat is None else 1.0 - flat
+    if flat is None:
+        return record.published.live.get(series.label)
+    return 1.0 - flat
 
 
 def _centred(series: Series) -> bool:
@@ -158,7 +165,8 @@ def advantage_std_tiny(record: Record) -> Said:
     tiny: list[tuple[float, Series]] = []
     for series in record.stages("grpo"):
         spread = series.last("adv/std")
-        high, low = series.last("adv/max"), series.last("adv/min")
+        high = series.last("adv/max")
+        low = series.last("adv/min")
         if spread is None and high is not None and low is not None:
             if max(abs(high), abs(low)) <= 0.01:
                 return Seen(
@@ -206,7 +214,8 @@ def _largest_over_spread(trained: list[Series]) -> dict[str, float]:
     for series in trained:
         ratios = []
         for line in series.epochs:
-            top, spread = line.values.get("adv/max"), line.values.get("adv/std")
+            top = line.values.get("adv/max")
+            spread = line.values.get("adv/std")
             if top is not None and spread:
                 ratios.append(top / spread)
         if len(ratios) >= 2:
@@ -270,12 +279,12 @@ def reward_fights_metric(record: Record) -> Said:
     agreement = record.probe.reward_agreement
     if agreement is not None and agreement < 0.1:
         return Seen(reward_agreement=agreement)
-    within = None if record.groups is None else record.groups.within
-    if within is None or within >= 0.1:
+    groups = record.groups
+    if groups is None or groups.within is None or groups.within >= 0.1:
         return None
     return Seen(
         "Inside a query gt_prob and accuracy correlate by {within_query:+.2f}",
-        within_query=within,
+        within_query=groups.within,
     )
 
 
@@ -308,7 +317,8 @@ def advantage_explodes(series: Series) -> Said:
     Try: Raise the floor of the deviation, or centre only and scale over the batch.
     Explains: not_finite
     """
-    spread, top = series.last("adv/std") or 0.0, series.last("adv/max") or 0.0
+    spread = series.last("adv/std") or 0.0
+    top = series.last("adv/max") or 0.0
     return (spread > 2.0 or top > 10.0) and Seen(adv_std=spread, adv_max=top)
 
 
@@ -324,7 +334,8 @@ def unmeasured_labels(record: Record) -> Said:
     Try: Measure every label with the official metric on its own query.
     Explains: reward_fights_metric worse_than_random nothing_learnt never_right
     """
-    groups, probe = record.groups, record.probe
+    groups = record.groups
+    probe = record.probe
     if probe.mislabelled and probe.labels:
         return Seen(mislabelled=probe.mislabelled, labels=probe.labels)
     if groups is None or groups.estimated + groups.borrowed + groups.unmeasured == 0:
@@ -401,7 +412,8 @@ def pick_no_better_than_group(groups: GroupStats) -> Said:
     if groups.scale != "accuracy" or pick is None or groups.picked < 50:
         return None
     # of a share of `picked` queries
-    error = math.sqrt(max(pick * (1.0 - pick), 1e-9) / groups.picked)
+    variance = max(pick * (1.0 - pick), 1e-9)
+    error = math.sqrt(variance / groups.picked)
     return pick - groups.accuracy <= error
 
 

@@ -41,7 +41,8 @@ def dead_updates(series: Series) -> Said:
     changes = series.numbers("picks/changed_frac")
     if len(moves) < 2 or not changes:
         return _no_update(series)
-    moved, changed = max(moves), max(changes)
+    moved = max(moves)
+    changed = max(changes)
     # of the weights' size, and of the picks, in the best epoch
     if moved >= 1e-3 or changed >= 0.01:
         return None
@@ -101,12 +102,16 @@ def learning_rate_tiny(record: Record) -> Said:
         rate = record.setting(f"{stage}.lr")
         # rates of models of billions of weights are copied from there
         if rate is not None and rate < 2e-5:
-            fix = {f"{stage}.lr": 2e-4 if stage == "grpo" else 1e-3}
-            return Seen(stage=stage, lr=rate, fix=fix)
+            better = 1e-3
+            if stage == "grpo":
+                better = 2e-4
+            return Seen(stage=stage, lr=rate, fix={f"{stage}.lr": better})
     for series in record.series:
         rate = max(series.numbers("lr"), default=1.0)
         # under this no network of any size that is trained in practice is moved
-        still = unmoved(series) if rate < 1e-7 else []
+        if rate >= 1e-7:
+            continue
+        still = unmoved(series)
         if still:
             return Seen(
                 "With a learning rate of {lr:g} nothing moves: {measures}",
@@ -135,29 +140,36 @@ def learning_rate_without_signal(record: Record) -> Said:
     Explains: difference_inside_noise
     """
     published = record.published
-    tiny, used = [], []
+    labels: list[str] = []
+    largest = 0.0
+    # of a text that speaks of one training only
+    used = {published.settings.get("", {}).get("lr")}
     for series in record.stages("grpo"):
         spread = series.last("adv/std")
         if spread is not None and spread < 0.05:
-            tiny.append((spread, series.label))
-            used.append(series.settings.get("lr"))
-    # of a text that speaks of one training only
-    used.append(published.settings.get("", {}).get("lr"))
-    rates = [float(rate) for rate in used if rate is not None]
-    if not tiny or not rates:
+            labels.append(series.label)
+            largest = max(largest, spread)
+            used.add(series.settings.get("lr"))
+    rates = set(map(float, filter(None, used)))
+    if not labels or not rates:
         return None
     least = min(rates)
-    wanted = [*rates, *(value for key, value in published.advice if key == "lr")]
-    larger = sorted({rate for rate in wanted if rate >= 2.0 * least})
+    still = ""
+    if max(rates) >= 2.0 * least:
+        still = "still "
+    for key, value in published.advice:
+        if key == "lr":
+            rates.add(value)
+    larger = sorted(rate for rate in rates if rate >= 2.0 * least)
     if not larger:
         return None
     return Seen(
         lr_from=least,
         lr_to=larger[-1],
-        adv_std=max(tiny)[0],
-        rates=" or ".join(f"{rate:g}" for rate in larger),
-        still="still " if max(rates) >= 2.0 * least else "",
-        about=[label for _, label in tiny],
+        adv_std=largest,
+        rates=" or ".join(map("{:g}".format, larger)),
+        still=still,
+        about=labels,
     )
 
 
@@ -188,10 +200,14 @@ def nothing_learnt(series: Series) -> Said:
     Try: Check labels, pools and features; do not start reinforcement learning from here.
     Explains: entropy_stuck worse_than_random difference_inside_noise
     """
-    losses, chance = series.numbers("loss/nll"), chance_level(series)
-    if len(losses) < 3 or chance is None or losses[-1] <= 0.98 * losses[0]:
+    losses = series.numbers("loss/nll")
+    chance = chance_level(series)
+    if len(losses) < 3 or chance is None:
         return None
-    first, last = losses[0], losses[-1]
+    first = losses[0]
+    last = losses[-1]
+    if last <= 0.98 * first:
+        return None
     # clearly below chance something was learnt; far above it the loss is of another kind
     if not 0.98 * chance < last <= 1.2 * chance:
         return None
@@ -223,7 +239,9 @@ def selected_by_loss(record: Record) -> Said:
     for series in record.stages("grpo"):
         losses = series.numbers("val/loss")
         if losses and not series.numbers("val/reward"):
-            watched.append((losses[-1] - losses[0], losses[0], losses[-1]))
+            first = losses[0]
+            last = losses[-1]
+            watched.append((last - first, first, last))
     chosen = sum(own.metric == "val/loss" for own in record.published.choices)
     if not watched and not chosen:
         return None
@@ -257,10 +275,10 @@ def claimed_best_is_not(record: Record) -> Said:
     """
     for choice in record.published.choices:
         for series in record.stages("grpo"):
-            of_it = choice.metric in (None, "val/loss") and choice.label == series.label
-            seen = _better_epoch(choice, series) if of_it else None
-            if seen is not None:
-                return seen
+            if choice.metric in (None, "val/loss") and choice.label == series.label:
+                seen = _better_epoch(choice, series)
+                if seen is not None:
+                    return seen
     return None
 
 
@@ -306,10 +324,12 @@ def reward_falls(series: Series) -> Said:
         error = held_out_error(series, metric)
         if error is None or len(values) < 3:
             continue
-        first, last = values[0], max(values[-2:])
+        first = values[0]
+        last = max(values[-2:])
         if len(values) >= 20:
             course = Curve(tuple(values))
-            first, last = course.early, course.late
+            first = course.early
+            last = course.late
         least = 2.0 * error
         if metric == "reward":
             if series.exact or len(values) < 8:
@@ -373,7 +393,8 @@ def overfits(series: Series) -> Said:
 
 def _best_evaluation(series: Series, metric: str, fitted: Sequence[str]) -> int | None:
     """Where a held-out measure was best, if it is well below that now while the training measure went on improving."""
-    held, error = series.numbers(metric), held_out_error(series, metric)
+    held = series.numbers(metric)
+    error = held_out_error(series, metric)
     if error is None or len(held) < 4:
         return None
     course = Curve(tuple(held))
@@ -383,33 +404,40 @@ def _best_evaluation(series: Series, metric: str, fitted: Sequence[str]) -> int 
         fitted = ("reward",)
     best = held.index(max(held))
     # best at the start is a training that harms from the first step, which reward_falls names
-    if best == 0 or held[best] - max(held[-2:]) <= 2.0 * error:
+    lost = held[best] - max(held[-2:])
+    if best == 0 or lost <= 2.0 * error:
         return None
     if not _goes_on(series, fitted, best / len(held)):
         return None
     # without a known number of queries the noise is a guess, so that more must be seen
     clearly = held[best] - held[-1] > 4.0 * error and course.fell_from_its_best
-    return best if series.exact or (clearly and rises(series, *fitted)) else None
+    if series.exact or (clearly and rises(series, *fitted)):
+        return best
+    return None
 
 
 def _goes_on(series: Series, fitted: Sequence[str], share: float) -> bool:
     """Whether a training measure improved after this share of the log, or the loss of fixed sequences fell."""
     for metric in (*fitted, "nll", "fit/loss"):
-        sign = 1.0 if metric in fitted else -1.0
         values = series.numbers(metric)
         if len(values) < 4:
             continue
-        if sign * (values[-1] - values[int(share * len(values))]) > 1e-9:
+        gain = values[-1] - values[int(share * len(values))]
+        if metric not in fitted:
+            gain = -gain
+        if gain > 1e-9:
             return True
     return False
 
 
 def _loss_rises(series: Series) -> Seen | None:
     """A held-out loss well above its lowest while the training loss fell, or while what is learnt gets unlikely."""
-    losses, held = curve(series, "loss/total", 4), curve(series, "val/loss", 4)
+    losses = curve(series, "loss/total", 4)
+    held = curve(series, "val/loss", 4)
     if losses is None or held is None or series.stage in ("grpo", "ppo"):
         return None
-    lowest, last = min(held.values), held.late
+    lowest = min(held.values)
+    last = held.late
     place = held.values.index(lowest) + 1
     rose = last - lowest > max(4.0 * held.noise, 0.05 * abs(lowest))
     if place == len(held.values) or not rose:
@@ -428,7 +456,9 @@ def _loss_rises(series: Series) -> Seen | None:
         return seen
     seen.values["train_last"] = losses.late
     seen.sentence = "{stage}: the training loss fell to {train_last:.3g} " + end
-    return seen if losses.falls else None
+    if losses.falls:
+        return seen
+    return None
 
 
 @check_grpo
@@ -440,15 +470,18 @@ def loss_falls_by_kl_only(series: Series) -> Said:
     Looks at: share of the KL term in the fall of the loss (over 90 %)
     Try: Do not read the loss; look at reward, KL and picks, each on its own.
     """
-    totals, terms = series.numbers("loss/total"), series.numbers("loss/kl")
+    totals = series.numbers("loss/total")
+    terms = series.numbers("loss/kl")
     if not terms:
         for line in series.epochs:
-            kl, weight = line.values.get("kl"), line.values.get("kl_coef")
+            kl = line.values.get("kl")
+            weight = line.values.get("kl_coef")
             if kl is not None and weight is not None:
                 terms.append(kl * weight)
     if len(totals) < 2 or len(terms) != len(totals):
         return None
-    fall, of_term = totals[0] - totals[-1], terms[0] - terms[-1]
+    fall = totals[0] - totals[-1]
+    of_term = terms[0] - terms[-1]
     # above 1 another term rose meanwhile; far above, the loss is not the sum of these terms
     if fall <= 0.05 or not 0.9 * fall < of_term < 1.5 * fall:
         return None
@@ -476,20 +509,26 @@ def entropy_collapsed(series: Series) -> Said:
     if len(values) < 2:
         # in nats: compared with its own beginning
         values = series.numbers("entropy")
-        low = 0.1 * max(values[: max(1, len(values) // 5)], default=0.0)
+        fifth = max(1, len(values) // 5)
+        low = 0.1 * max(values[:fifth], default=0.0)
     if len(values) < 2 or values[0] <= 0.0:
         return None
-    if median(values[-max(1, len(values) // 5) :]) >= low:
+    fifth = max(1, len(values) // 5)
+    if median(values[-fifth:]) >= low:
         return None
-    when = next(place for place, value in enumerate(values) if value < low)
-    early = when < max(1, len(values) // 2)
+    when = 0
+    while values[when] >= low:
+        when += 1
+    half = "second"
+    if when < max(1, len(values) // 2):
+        half = "first"
     wanted = bool(series.recipe) and not series.recipe.get("grpo.entropy_bonus")
     return Seen(
         first=values[0],
         entropy=values[-1],
         collapsed_at=when + 1,
         of=len(values),
-        half="first" if early else "second",
+        half=half,
         fix=wanted and {"grpo.entropy_bonus": 0.01},
     )
 
@@ -521,11 +560,10 @@ def query_ignored(record: Record) -> Said:
     """
     for series in record.series:
         different = series.numbers("picks/unique_demos")
+        if len(different) < 2:
+            continue
+        usual = median(different[-3:])
         # so few demonstrations for all probe queries (64 in our runs) are a fixed list, not a choice
-        if len(different) >= 2 and median(different[-3:]) <= 4:
-            return Seen(
-                unique_demos=median(different[-3:]),
-                stage=series.stage,
-                about=[series.label],
-            )
+        if usual <= 4:
+            return Seen(unique_demos=usual, stage=series.stage, about=[series.label])
     return None

@@ -146,7 +146,8 @@ def pool_builder_differs(probe: Probe) -> Said:
     """
     builders = probe.builders or {}
     ways = len(set(builders.values()))
-    return ways > 1 and Seen(builders=ways, names=", ".join(sorted(builders)))
+    names = ", ".join(sorted(builders))
+    return ways > 1 and Seen(builders=ways, names=names)
 
 
 @check
@@ -222,7 +223,8 @@ def scores_not_reproducible(probe: Probe) -> Said:
     Explains: reward_fights_metric
     """
     # 1 %: batches of other sizes round differently, and now and then that tips an answer
-    return (probe.flipped or 0) > max(1.0, 0.01 * (probe.rescored or 0))
+    most = 0.01 * (probe.rescored or 0)
+    return (probe.flipped or 0) > max(1.0, most)
 
 
 @check
@@ -236,12 +238,14 @@ def worse_than_chance(record: Record) -> Said:
     Try: Check that every label is a position of its own pool and not masked.
     Explains: nothing_learnt
     """
-    nll, chance = record.probe.nll, record.probe.chance
+    nll = record.probe.nll
+    chance = record.probe.chance
     # fresh weights are a little worse than chance; five times as bad is a label that can hardly be chosen
     if nll and chance and nll > 5.0 * chance:
         return Seen(nll=nll, chance=chance)
     for series in record.stages("sft"):
-        nll, chance = series.last("loss/nll"), chance_level(series)
+        nll = series.last("loss/nll")
+        chance = chance_level(series)
         if nll and chance and len(series.epochs) >= 3 and nll > 1.2 * chance:
             return Seen(
                 "After sft the loss is {nll:.2f}; a uniform choice has {chance:.2f}",

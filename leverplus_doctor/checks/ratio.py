@@ -45,9 +45,11 @@ def kl_at_start(record: Record) -> Said:
     if rate:
         numbers["lr"] = rate
         more = f" (learning rate {rate:g})"
-    before, after = _loss_before(record, worst), worst.first("val/loss")
+    before = _loss_before(record, worst)
+    after = worst.first("val/loss")
     if before is not None and after is not None and after > before:
-        numbers["val_loss_before"], numbers["val_loss_after"] = before, after
+        numbers["val_loss_before"] = before
+        numbers["val_loss_after"] = after
         more += f"; the held-out loss went back from {before:g} to {after:g}"
     about = [series.label for series in far]
     return Seen(trainings=len(far), more=more, about=about, **numbers)
@@ -55,15 +57,18 @@ def kl_at_start(record: Record) -> Said:
 
 def _starts_far(series: Series) -> bool:
     """Whether the KL is large in the first epoch although the weights cannot have moved that far by then."""
-    at_first = [value for epoch, value in series.values("kl") if epoch in (None, 1)]
+    first = 0.0
+    for epoch, value in reversed(series.values("kl")):
+        if epoch in (None, 1):
+            first = value
     # nats per sequence
-    if not at_first or at_first[0] <= 1.0:
+    if first <= 1.0:
         return False
     if series.exact:
         # weights that moved by 1 % do not make 1 nat
         return (series.first("update/param_rel") or 0.0) < 1e-2
     # other logs do not say how far the weights moved: a KL that falls again, or a tiny learning rate, tells
-    falls = (series.last("kl") or 0.0) < 0.5 * at_first[0]
+    falls = (series.last("kl") or 0.0) < 0.5 * first
     return falls or (series.settings.get("lr") or 1.0) <= 1e-4
 
 
@@ -76,7 +81,8 @@ def nats_behind(value: float) -> float:
     # below the root, and the function is convex: the steps cannot run away
     x = math.log1p(value)
     for _ in range(20):
-        x -= (math.exp(x) - 1.0 - x - value) / max(math.exp(x) - 1.0, 1e-9)
+        slope = math.expm1(x)
+        x -= (slope - x - value) / max(slope, 1e-9)
     return x
 
 
@@ -116,7 +122,8 @@ def kl_estimate_disagrees(series: Series) -> Said:
     Try: Compute the KL exactly over the pool.
     Explains: kl_weight_on_rails
     """
-    exact, estimate = series.last("kl") or 0.0, series.last("kl_k3")
+    exact = series.last("kl") or 0.0
+    estimate = series.last("kl_k3")
     if series.recipe.get("grpo.kl") in (None, "exact") or estimate is None:
         return None
     # next to 0 a relative error says nothing
@@ -156,9 +163,11 @@ def kl_weight_on_rails(series: Series) -> Said:
     weights = [value for value in series.numbers("kl_coef") if value > 0.0]
     if not weights:
         return None
-    first, last = weights[0], weights[-1]
+    first = weights[0]
+    last = weights[-1]
     at_limit = False
-    low, high = series.recipe.get("grpo.beta_min"), series.recipe.get("grpo.beta_max")
+    low = series.recipe.get("grpo.beta_min")
+    high = series.recipe.get("grpo.beta_max")
     if series.recipe.get("grpo.beta_rule") in ("epoch", "batch") and low and high:
         # within 5 % of a limit: the last step towards it need not have been a whole factor
         at_limit = last <= 1.05 * low or last >= 0.95 * high
@@ -181,7 +190,8 @@ def kl_collapsed(series: Series) -> Said:
     values = series.numbers("kl")
     if len(values) < 2:
         return None
-    first, last = values[0], values[-1]
+    first = values[0]
+    last = values[-1]
     sentence = ""
     if first <= 1.0 or last >= 0.1:
         # 0.02 nats: from a near-uniform start a policy that learns anything passes this within an epoch
@@ -203,7 +213,8 @@ def _held_in_place(series: Series) -> bool:
         return True
     stronger = epochs = 0
     for line in series.epochs:
-        pull, push = line.values.get("grad/kl"), line.values.get("grad/policy")
+        pull = line.values.get("grad/kl")
+        push = line.values.get("grad/policy")
         if pull and push:
             epochs += 1
             stronger += pull > push
@@ -237,10 +248,13 @@ def clip_saturated(series: Series) -> Said:
     Try: Refresh the old policy, take dropout out of the ratio, then halve the learning rate.
     Explains: reward_falls dead_updates
     """
-    share, when = series.first("clip_ratio/region_mean"), "in the first epoch"
+    share = series.first("clip_ratio/region_mean")
+    when = "in the first epoch"
     if series.unit == "step":
         shares = curve(series, "clip_ratio/region_mean")
-        share = shares.middle if shares else None
+        if shares is None:
+            return None
+        share = shares.middle
         when = "in half of the steps or more"
     if share is None or share <= 0.3:
         return None
@@ -273,7 +287,8 @@ def likelihood_displaced(series: Series) -> Said:
     Looks at: negative log-likelihood up by more than 2 nats while the margin grows
     Try: Add the likelihood of the best member (pairwise.nll_best).
     """
-    nll, margins = series.numbers("nll"), series.numbers("pair/margin")
+    nll = series.numbers("nll")
+    margins = series.numbers("pair/margin")
     # displaced only where the better of each pair gains on the worse while both become unlikelier
     if len(margins) < 2 or margins[-1] <= margins[0] or not nll:
         return None

@@ -33,9 +33,13 @@ def comparison_without_n(published: Published) -> Said:
     Try: Print n, the paired interval and the number of comparisons beside every difference.
     Explains: winners_curse
     """
-    rows = sum(not arm.baseline for arm in published.arms) + len(published.gains)
+    rows = len(published.gains)
+    for arm in published.arms:
+        rows += not arm.baseline
     unsized = published.unsized
-    some = "" if unsized == rows else f" of {rows}"
+    some = ""
+    if unsized != rows:
+        some = f" of {rows}"
     return unsized > 0 and Seen(comparisons=unsized, some=some)
 
 
@@ -57,19 +61,22 @@ def accuracy_falls_with_n(published: Published) -> Said:
                 by_n = by_shots.setdefault(shots, {})
                 by_n.setdefault(arm.n, []).append(accuracy)
     falls = []
+    places = set()
     for shots, by_n in sorted(by_shots.items()):
         for small, large in pairwise(sorted(by_n)):
             # even the worst at the smaller n against the best
-            low, high = min(by_n[small]), max(by_n[large])
+            low = min(by_n[small])
+            high = max(by_n[large])
             if low <= high:
                 return None
+            places.add(shots)
             falls.append((low - high, shots, small, large, low, high))
     if len(falls) < 2:
         return None
     _points, shots, small, large, low, high = max(falls, key=lambda own: own[0])
     return Seen(
         steps=len(falls),
-        places=len({own[1] for own in falls}),
+        places=len(places),
         small_n=small,
         large_n=large,
         at_small=low,
@@ -115,20 +122,22 @@ def printed_differences(published: Published) -> list[PrintedDifference]:
             shared &= set(arm.accuracy)
         if not shared:
             continue
-        accuracies = {}
+        accuracies: dict[str, dict[str, float]] = {}
         for place, arm in enumerate(arms):
-            by_shots = {str(shots): arm.accuracy[shots] for shots in sorted(shared)}
-            accuracies[str(place)] = by_shots
+            by_shots = accuracies.setdefault(str(place), {})
+            for shots in sorted(shared):
+                by_shots[str(shots)] = arm.accuracy[shots]
         report = compare_published(PublishedTable(n, "fraction", accuracies), "0")
         for row in report.rows:
             arm = arms[int(row.arm)]
-            shots = row.shots
+            at = row.shots
             outside = tuple(not end.within_noise for end in row.assuming)
             name = short_name(arm.name)
-            difference = PrintedDifference(name, shots, n, row.diff, outside)
+            difference = PrintedDifference(name, at, n, row.diff, outside)
             # the same row printed in two tables is one difference, whatever it is called
-            key = (shots, *sorted(arm.accuracy.items()), *arms[0].accuracy.items())
-            if shots != "mean" or len(shared) > 1:
+            of_arm = sorted(arm.accuracy.items())
+            key = (at, *of_arm, *arms[0].accuracy.items())
+            if at != "mean" or len(shared) > 1:
                 found.setdefault(key, difference)
     return list(found.values())
 
@@ -145,28 +154,37 @@ def difference_inside_noise(record: Record) -> Said:
     """
     if record.report is not None:
         return _measured_noise(record)
-    means: list[PrintedDifference] = []
+    unsettled: list[PrintedDifference] = []
     singles: list[PrintedDifference] = []
+    settled = 0
     for row in printed_differences(record.published):
-        (means if row.shots == "mean" else singles).append(row)
-    unsettled = [row for row in means if not row.settled]
-    settled = sum(row.settled for row in singles)
+        if row.shots != "mean":
+            singles.append(row)
+            settled += row.settled
+        elif not row.settled:
+            unsettled.append(row)
     if not unsettled or settled == len(singles):
         return None
     n = min(row.n for row in singles)
+    largest = max(singles, key=lambda row: abs(row.diff))
     numbers: dict[str, Any] = {}
     each = []
     for row in sorted(unsettled, key=lambda row: -row.diff)[:3]:
-        judged = "may be noise" if row.open else "is within noise"
+        judged = "is within noise"
+        if row.open:
+            judged = "may be noise"
         each.append(f"{row.name} {100 * row.diff:+.2f} {judged}")
         numbers[f"mean_diff {row.name}"] = row.diff
+    count = "none"
+    if settled:
+        count = f"only {settled}"
     return Seen(
-        count=f"only {settled}" if settled else "none",
+        count=count,
         means=", ".join(each),
         n=n,
         comparisons=len(singles),
         settled=settled,
-        largest_diff=max((row.diff for row in singles), key=abs),
+        largest_diff=largest.diff,
         mde80_at_10_percent=minimum_detectable_effect(n, Changes(0.10)),
         mde80_at_30_percent=minimum_detectable_effect(n, Changes(0.30)),
         **numbers,
@@ -176,8 +194,12 @@ def difference_inside_noise(record: Record) -> Said:
 def _measured_noise(record: Record) -> Said:
     """The learned selector beside random demonstrations, item by item."""
     rows = record.compared("learned", "random")
-    if not rows or any(not row.ci95[0] <= 0.0 <= row.ci95[1] for row in rows):
+    if not rows:
         return None
+    for row in rows:
+        low, high = row.ci95
+        if low > 0.0 or high < 0.0:
+            return None
     widest = max(rows, key=lambda row: abs(row.diff))
     return Seen(
         "On {n} items the selector cannot be told from random demonstrations at any number of shots",
@@ -209,27 +231,35 @@ def same_run_twice(published: Published) -> Said:
             same[label] = float(settings["kl_beta"])
     if len(same) < 2:
         return None
-    rows = {}
+    means: dict[str, float] = {}
+    alone: dict[str, float] = {}
     for arm in published.arms:
-        if identity(arm.name) in same:
-            rows[identity(arm.name)] = arm.accuracy
+        name = identity(arm.name)
+        accuracy = arm.accuracy
+        if name in same:
+            means[name] = sum(accuracy.values()) / len(accuracy)
+            if 1 in accuracy:
+                alone[name] = accuracy[1]
     more = ""
     spread: dict[str, Any] = {}
-    if len(rows) > 1:
-        means = [sum(row.values()) / len(row) for row in rows.values()]
-        spread["spread_of_means"] = max(means) - min(means)
-        more = f"; they differ by {100 * spread['spread_of_means']:.2f} points on average, which is noise"
-        one = [row[1] for row in rows.values() if 1 in row]
-        if len(one) > 1:
-            spread["spread_at_1_shot"] = max(one) - min(one)
+    if len(means) > 1:
+        spread["spread_of_means"] = _range(means)
+        more = f"; they differ by {100 * _range(means):.2f} points on average, which is noise"
+        if len(alone) > 1:
+            spread["spread_at_1_shot"] = _range(alone)
+    betas = sorted(set(same.values()))
     return Seen(
         runs=len(same),
         names=", ".join(same),
-        betas=", ".join(f"{beta:g}" for beta in sorted(set(same.values()))),
+        betas=", ".join(map("{:g}".format, betas)),
         more=more,
         about=same,
         **spread,
     )
+
+
+def _range(values: Mapping[str, float]) -> float:
+    return max(values.values()) - min(values.values())
 
 
 @check_printed
@@ -268,16 +298,18 @@ _PHASE = re.compile(r"(?:phase|阶段)\s*(\d+)", re.IGNORECASE)
 def identity(name: str) -> str:
     """The number of a plan or run in a name ("plan 5+8 epoch 50" -> "plan 5+8"), "" where it has none."""
     plain = name.translate(_DIGITS)
-    plan, phase = _PLAN.search(plain), _PHASE.search(plain)
-    parts = [f"plan {plan.group(1)}"] if plan else []
-    if phase:
-        parts.append(f"phase {phase.group(1)}")
+    parts = []
+    for word, form in (("plan", _PLAN), ("phase", _PHASE)):
+        number = form.search(plain)
+        if number:
+            parts.append(f"{word} {number.group(1)}")
     return " ".join(parts)
 
 
 def short_name(name: str) -> str:
     """A name as findings print it: the number of the plan and the epoch where it has them."""
-    plan, epoch = identity(name), re.search(r"epoch\s*(\d+)", name, re.IGNORECASE)
+    plan = identity(name)
+    epoch = re.search(r"epoch\s*(\d+)", name, re.IGNORECASE)
     if plan and epoch:
         return f"{plan} epoch {epoch.group(1)}"
     return plan or name
@@ -303,7 +335,8 @@ def winners_curse(published: Published) -> Said:
         return None
     # the largest of m standard normal values is about sqrt(2 log m); sqrt(d / n) is the standard error of a paired
     # difference at a discordance d of 10 %
-    luck = math.sqrt(2.0 * math.log(runs)) * math.sqrt(0.1 / n)
+    error = math.sqrt(0.1 / n)
+    luck = math.sqrt(2.0 * math.log(runs)) * error
     return Seen(runs=runs, n=n, luck_at_10_percent=luck)
 
 
@@ -325,7 +358,7 @@ def missing_anchors(record: Record) -> Said:
             "Not evaluated: {arms}", missing=len(absent), arms=arms
         )
     names = {arm.name for arm in record.published.arms}
-    if not names or any(_ANCHORS.search(name) for name in names):
+    if not names or any(map(_ANCHORS.search, names)):
         return None
     return Seen(rows=len(names))
 
@@ -393,15 +426,18 @@ def below_training_free(record: Record) -> Said:
     for name in ("nearest_text", "nearest_image", "nearest_both", "two_stage", "mmr"):
         rows = record.compared("learned", name)
         if rows:
-            means.append((sum(row.diff for row in rows) / len(rows), name))
+            total = sum(row.diff for row in rows)
+            means.append((total / len(rows), name))
     mean, rival = min(means, default=(0.0, ""))
     if mean >= 0.0:
         return None
     rows = record.compared("learned", rival)
     seen = _seen_of(min(rows, key=lambda row: row.diff))
-    clear = any(row.ci95[1] < 0.0 and row.p_adjusted < 0.05 for row in rows)
-    noise = "" if clear else ", which these items cannot tell from noise"
-    seen.severity = clear and ERROR
+    noise = ", which these items cannot tell from noise"
+    for row in rows:
+        if row.ci95[1] < 0.0 and row.p_adjusted < 0.05:
+            noise = ""
+            seen.severity = ERROR
     seen.values |= {"mean_diff": mean, "mean_points": 100 * mean}
     seen.values |= {"rival": arm_name(rival), "noise": noise}
     return seen
@@ -416,9 +452,9 @@ def few_items(record: Record) -> Said:
     Try: Evaluate more items (eval.items).
     Explains: difference_inside_noise
     """
-    n = record.report.n if record.report else 100
-    if n >= 100:
+    if record.report is None or record.report.n >= 100:
         return None
+    n = record.report.n
     return Seen(n=n, mde80_at_20_percent=minimum_detectable_effect(n, Changes(0.2)))
 
 
@@ -481,10 +517,15 @@ def more_shots_hurt(record: Record) -> Said:
         common = sorted(set(own) & set(rival) - {0})
         if len(common) < 2:
             continue
-        first, last = common[0], common[-1]
-        fall, other = own[first] - own[last], rival[first] - rival[last]
+        first = common[0]
+        last = common[-1]
+        at_first = own[first]
+        at_last = own[last]
+        fall = at_first - at_last
+        other = rival[first] - rival[last]
         # two answers of one arm differ on as many items as independent ones at the most
-        differ = own[first] * (1.0 - own[last]) + own[last] * (1.0 - own[first])
+        lost = at_first * (1.0 - at_last)
+        differ = lost + at_last * (1.0 - at_first)
         error = math.sqrt(differ / n)
         # a rival that falls as much says that the model cannot use more shots, whoever chooses them
         if fall > 2.0 * error and other < 0.5 * fall:
@@ -494,9 +535,9 @@ def more_shots_hurt(record: Record) -> Said:
                 n=n,
                 standard_error=error,
                 first=first,
-                at_first=own[first],
+                at_first=at_first,
                 last=last,
-                at_last=own[last],
+                at_last=at_last,
                 name=name,
             )
     return None
@@ -504,7 +545,8 @@ def more_shots_hurt(record: Record) -> Said:
 
 def _with_rivals(record: Record) -> Iterator[tuple[str, Accuracies, Accuracies, int]]:
     """Name, accuracies, those of what it is held against, and the number of items."""
-    own, rival = record.accuracy_of("learned"), record.accuracy_of("random")
+    own = record.accuracy_of("learned")
+    rival = record.accuracy_of("random")
     if record.report is not None and own and rival:
         yield "learned", own, rival, record.report.n
     for arm, baseline in record.published.with_rivals():
@@ -528,16 +570,19 @@ def beyond_trained_length(record: Record) -> Said:
         return None
     if record.setting("score.search") == "dense":
         trained = 1  # a dense table shows one demonstration per prompt, whatever score.shots says
-    within, beyond = [], []
+    within = []
+    beyond = []
     for row in record.compared("learned", "random"):
         gains = row.ci95[0] > 0.0
         if row.shots > trained and not gains:
             beyond.append(row)
         elif row.shots <= trained and gains:
             within.append(row.diff)
+    if not within:
+        return None
     # few items leave any gain inside the noise; lost is only what is also less than half of the gain within
-    half = min(within, default=0.0) / 2
-    lost = [row for row in beyond if within and row.diff < half]
+    half = min(within) / 2
+    lost = [row for row in beyond if row.diff < half]
     if not lost:
         return None
     worst = min(lost, key=lambda row: row.diff)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
 
-from leverplus_doctor.logs.names import (
-    PLACES,
-    LogLine,
-    Meaning,
-    meaning,
-)
+from leverplus_doctor.logs.names import PLACES, LogLine, Meaning, meaning
 
 Known = Callable[[str], Meaning | None]
 """What a printed name means, by the table or because the user said so."""
@@ -94,11 +90,14 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
     """
 
     def known(name: str) -> Meaning | None:
-        return _BY_USER if name in named else meaning(name)
+        if name in named:
+            return _BY_USER
+        return meaning(name)
 
     lines: list[LogLine] = []
     table: Numbers = {}  # of one step, not complete yet (Stable-Baselines3)
-    section, resumed = "", False
+    section = ""
+    resumed = False
     header: list[str] = []  # of a table with a row per step, as long as its rows go on
     announced: Numbers = {}  # the epoch of a line of its own (Keras, plain PyTorch)
     for row in _SPREAD_DICT.sub(_on_one_line, text).splitlines():
@@ -119,21 +118,19 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
             section = cells.group(2)
             continue
         elif table and _RULE.match(row):
-            found, table, section = [table], {}, ""
+            found = [table]
+            table = {}
+            section = ""
         else:
             announced = _announced(row, known) or announced
             found = _values(row, announced, known)
             more: Numbers = {}
             if lines and not found:
-                more = _goes_on(row, lines[-1], known)
-                lines[-1] = LogLine({**lines[-1].values, **more}, lines[-1].resumed)
-            if (
-                not found
-                and not more
-                and _RESUMED.search(row)
-                and not _NOT_RESUMED.search(row)
-            ):
-                resumed = True
+                last = lines[-1]
+                more = _goes_on(row, last, known)
+                lines[-1] = LogLine({**last.values, **more}, last.resumed)
+            if not found and not more and _RESUMED.search(row):
+                resumed = resumed or not _NOT_RESUMED.search(row)
         if found and "train_runtime" in found[0]:
             # a Trainer sums up at its end; what follows is another training
             resumed = True
@@ -148,13 +145,12 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
 
 def _on_one_line(found: re.Match[str]) -> str:
     """A dict of metrics on one line; other dicts, as of settings, stay as they are."""
-    metrics = set()
-    for name, _ in _DICT_ITEM.findall(found.group()):
-        metrics.add((meaning(name) or _BY_USER)[0])
-    few = len(metrics - {"", "lr", *PLACES}) < 2
-    if few:
-        return found.group()
-    return found.group().replace("\n", " ")
+    text = found.group()
+    names = [name for name, _ in _DICT_ITEM.findall(text)]
+    metrics = _meant(names, meaning) - {"", "lr", *PLACES}
+    if len(metrics) < 2:
+        return text
+    return text.replace("\n", " ")
 
 
 def _columns(row: str) -> list[str]:
@@ -176,23 +172,32 @@ def _header(columns: list[str], known: Known) -> list[str]:
     plain = []
     for cell in columns:
         plain.append(re.sub(r"\s*[(（\[](?:%|nats|tokens|mean|avg)[)）\]]$", "", cell))
-    meant = {(known(cell) or _BY_USER)[0] for cell in plain}
-    names, kinds = [], []
+    meant = _meant(plain, known)
+    names = []
+    kinds = []
     for cell in plain:
+        name = cell
         found = known(cell)
-        end = None if found else _known_end(cell, known)
-        of_end = known(end) if end else None
-        if end and of_end and of_end[0] not in meant:
-            cell, found = end, of_end  # noqa: PLW2901
-            meant.add(of_end[0])
-        names.append(cell)
-        if found:
+        if found is None:
+            end = _known_end(cell, known) or ""
+            of_end = known(end)
+            if of_end is not None and of_end[0] not in meant:
+                name = end
+                found = of_end
+                meant.add(of_end[0])
+        names.append(name)
+        if found is not None:
             kinds.append(found[0] in PLACES)
     # a data frame as Markdown has no name over the numbers of its rows
     first = known(names[0] or names[1])
     if first and any(kinds) and not all(kinds):
         return names
     return []
+
+
+def _meant(names: Iterable[str], known: Known) -> set[str]:
+    """Our names for some printed ones."""
+    return {(known(name) or _BY_USER)[0] for name in names}
 
 
 def _of_columns(header: list[str], columns: list[str]) -> Numbers:
@@ -226,7 +231,9 @@ def printed_number(text: str, percent: str = "") -> float | None:
     value = float(text.replace(",", ""))
     if not math.isfinite(value):
         return None
-    return value / 100.0 if percent else value
+    if percent:
+        return value / 100.0
+    return value
 
 
 def _values(row: str, announced: Numbers, known: Known) -> list[Numbers]:
@@ -258,7 +265,9 @@ def _values(row: str, announced: Numbers, known: Known) -> list[Numbers]:
 def _announced(row: str, known: Known) -> Numbers:
     """The epoch that this short line begins with and says no metric of; the numbers are on the lines below."""
     place = _PLACE.search(row)
-    if place is None or len(row.split()) > 8 or _pairs(row, {}, known):
+    if place is None or len(row.split()) > 8:
+        return {}
+    if _pairs(row, {}, known):
         return {}
     if not _BEFORE.fullmatch(row[: place.start()]):
         return {}
@@ -267,11 +276,13 @@ def _announced(row: str, known: Known) -> Numbers:
 
 def _sentences(row: str, known: Known) -> list[Numbers]:
     """Running text that tells the same of several steps; nothing where the line does not speak so."""
-    starts = [found.start() for found in _PLACE.finditer(row)]
+    ends = [found.start() for found in _PLACE.finditer(row)]
     told: list[Numbers] = []
-    for start, end in zip(starts, [*starts[1:], len(row)], strict=False):
+    for start, end in pairwise([*ends, len(row)]):
         values = _pairs(row[start:end], {}, known)
-        if not values or (told and values.keys() != told[0].keys()):
+        if told and values.keys() != told[0].keys():
+            return []
+        if not values:
             return []
         told.append(values)
     if len(told) < 2:
@@ -282,8 +293,10 @@ def _sentences(row: str, known: Known) -> list[Numbers]:
 def _place(found: re.Match[str]) -> tuple[str, float]:
     """(step or epoch, its number)."""
     word = (found.group("name") or found.group("kind")).lower()
-    kind = "epoch" if "epoch" in word or "轮" in word else "step"
-    return kind, float(found.group("number") or found.group("count"))
+    number = float(found.group("number") or found.group("count"))
+    if "epoch" in word or "轮" in word:
+        return "epoch", number
+    return "step", number
 
 
 def _pairs(row: str, announced: Numbers, known: Known) -> Numbers:
@@ -306,12 +319,14 @@ def _pairs(row: str, announced: Numbers, known: Known) -> Numbers:
 
 def _goes_on(row: str, before: LogLine, known: Known) -> Numbers:
     """More metrics of the step that the line above told of; nothing where the row says anything else or the same."""
-    told = {(known(name) or _BY_USER)[0] for name in before.values}
-    if len(row) > 400 or not told & {*PLACES} or not _GOES_ON.fullmatch(row.strip()):
+    told = _meant(before.values, known)
+    if len(row) > 400 or told.isdisjoint(PLACES):
+        return {}
+    if not _GOES_ON.fullmatch(row.strip()):
         return {}
     more: Numbers = {}
     for name, value in _pairs(row, {"step": 0.0}, known).items():
-        if (known(name) or _BY_USER)[0] not in {*told, *PLACES}:
+        if not _meant([name], known) & {*told, *PLACES}:
             more[name] = value
     return more
 
@@ -328,12 +343,9 @@ def _known_end(text: str, known: Known) -> str | None:
         found = known(" ".join(words[start:]))
         if found is None or found[0] in PLACES:
             continue
-        if (
-            found[0] == "loss/total"
-            and start
-            and not _FILLS.fullmatch(words[start - 1])
-        ):
-            # "auxiliary loss" is a part of the loss, or another one
+        # "auxiliary loss" is a part of the loss, or another one
+        before = words[max(0, start - 1) : start]
+        if found[0] == "loss/total" and not all(map(_FILLS.fullmatch, before)):
             return None
         return " ".join(words[start:])
     return None

@@ -8,6 +8,7 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +100,28 @@ def read_csv(path: Path, text: str) -> Runs:
         table = list(csv.DictReader(rows, delimiter=delimiter, restval=""))
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV file ({error})") from error
-    cells = [cell for row in table for cell in row.values() if isinstance(cell, str)]
-    if delimiter != "," and any(map(_COMMA.fullmatch, cells)):
-        for row in table:
-            for name, cell in row.items():
-                row[name] = str(cell).replace(",", ".")
-    if table and "value" in table[0] and any(name in table[0] for name in _METRIC):
+    if delimiter != ",":
+        _without_commas(table)
+    names = [*table[0]] if table else []
+    if "value" in names and not set(names).isdisjoint(_METRIC):
         return runs_of_measurements(table)
-    if table and [*table[0]] == ["Wall time", "Step", "Value"]:
+    if names == ["Wall time", "Step", "Value"]:
         # what TensorBoard lets download: one metric a file
-        table = [{"Step": row["Step"], _tag(path): row["Value"]} for row in table]
+        tag = _tag(path)
+        table = [{"Step": row["Step"], tag: row["Value"]} for row in table]
     return _by_exported_run(table)
+
+
+def _without_commas(table: Sequence[dict[str, Any]]) -> None:
+    """Put points for commas where any cell is a number with a decimal comma."""
+    cells: list[Any] = []
+    for row in table:
+        cells += row.values()
+    if not any(map(_COMMA.fullmatch, map(str, cells))):
+        return
+    for row in table:
+        for name, cell in row.items():
+            row[name] = str(cell).replace(",", ".")
 
 
 def _tag(path: Path) -> str:
@@ -124,17 +136,26 @@ def _tag(path: Path) -> str:
 
 def _by_exported_run(table: Sequence[Row]) -> Runs:
     """A line a row; several runs where columns of one metric stand under several names of runs."""
-    columns = {}
-    for name in table[0] if table else ():
+    if not table:
+        return {}
+    columns = []  # column, name of the run ("" where it has none), metric
+    seen = set()
+    several = False
+    for name in table[0]:
         found = _EXPORTED.match(name)
-        columns[name] = (found.group(1), name[found.end() :]) if found else ("", name)
-    metrics = [metric for run, metric in columns.values() if run]
-    several = len(set(metrics)) < len(metrics)
+        if found is None:
+            columns.append((name, "", name))
+            continue
+        metric = name[found.end() :]
+        several = several or metric in seen
+        seen.add(metric)
+        columns.append((name, found.group(1), metric))
     runs: Runs = {}
     for row in table:
         cells: dict[str, dict[str, Any]] = {"": {}}
-        for name, (run, metric) in columns.items():
-            cells.setdefault(run if several else "", {})[metric] = row[name]
+        for name, run, metric in columns:
+            label = run if several else ""
+            cells.setdefault(label, {})[metric] = row[name]
         shared = numbers(cells[""])
         for run, own in cells.items():
             measured = numbers(own)
@@ -151,8 +172,9 @@ def runs_of_measurements(table: Iterable[Row]) -> Runs:
         own = steps.setdefault(_first(row, "run_id", "run_uuid", "run"), {})
         line = own.setdefault(place, {"step": place})
         line[_first(row, *_METRIC)] = row["value"]
-    runs = {run: lines_of(own.values()) for run, own in steps.items()}
-    return runs if len(runs) > 1 else dict(zip([""], runs.values(), strict=False))
+    if len(steps) == 1:
+        steps = {"": next(iter(steps.values()))}
+    return {run: lines_of(own.values()) for run, own in steps.items()}
 
 
 def _first(row: Row, *names: str) -> str:
@@ -191,19 +213,19 @@ def runs_of_json(values: Any) -> Runs:
     if isinstance(values, Mapping):
         if isinstance(values.get("log_history"), list):
             return {"": _of_state(values["log_history"])}
-        known = [name for name in values if meaning(name)]
-        columns = {name: own for name in known if isinstance(own := values[name], list)}
+        known = filter(meaning, values)
+        columns = {}
+        summary = False
+        for name in known:
+            summary = summary or isinstance(values[name], float)
+            if isinstance(values[name], list):
+                columns[name] = values[name]
         if columns:
-            rows: list[Any] = []
-            for place in range(max(map(len, columns.values()))):
-                row = {}
-                for name, own in columns.items():
-                    row[name] = own[place] if place < len(own) else None
-                rows.append(row)
-            values = rows
+            rows = zip_longest(*columns.values())
+            values = [dict(zip(columns, row, strict=True)) for row in rows]
         elif isinstance(values.get("metrics"), list):
             values = values["metrics"]
-        elif any(isinstance(values[name], float) for name in known):
+        elif summary:
             return {"": lines_of([values])}
     if not isinstance(values, list) or not values:
         return {}
@@ -212,9 +234,10 @@ def runs_of_json(values: Any) -> Runs:
     if all("value" in row and _first(row, *_METRIC) for row in values):
         return runs_of_measurements(values)
     lines = lines_of(values)
-    if len(lines) < 2 or not any(
-        meaning(name) for line in lines for name in line.values
-    ):
+    names: set[str] = set()
+    for line in lines:
+        names.update(line.values)
+    if len(lines) < 2 or not any(map(meaning, names)):
         return {}
     return {"": lines}
 
@@ -253,14 +276,15 @@ def _runs_in(folder: Path) -> Runs:
     ):
         return {"": _read_checkpoints(folder)}
     events: dict[Path, list[Path]] = {}
-    for path in sorted(folder.glob("*tfevents*")) or sorted(folder.rglob("*tfevents*")):
+    files = sorted(folder.glob("*tfevents*"))
+    for path in files or sorted(folder.rglob("*tfevents*")):
         events.setdefault(path.parent, []).append(path)
     runs: Runs = {}
     for home, paths in events.items():
-        label = "" if home == folder else str(home.relative_to(folder))
         lines = read_events(sorted(paths, key=_opened_at))
         if lines:
-            runs[label] = lines
+            label = str(home.relative_to(folder))
+            runs[label.removeprefix(".")] = lines
     runs = runs or _read_mlruns(folder) or _read_wandb(folder)
     if runs:
         return runs
@@ -285,7 +309,9 @@ def _read_checkpoints(folder: Path) -> list[LogLine]:
     """The longest log among the checkpoints of a folder; a checkpoint without its optimiser marks where it was lost."""
     saved = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=_step)
     state = folder / "trainer_state.json"
-    values = parse_json((state if state.is_file() else saved[-1]).read_bytes())
+    if not state.is_file():
+        state = saved[-1]
+    values = parse_json(state.read_bytes())
     lost = []
     for path in saved:
         home = path.parent
@@ -304,7 +330,9 @@ def _read_checkpoints(folder: Path) -> list[LogLine]:
 
 def _step(state: Path) -> int:
     digits = state.parent.name.rpartition("-")[2]
-    return int(digits) if digits.isdigit() else 0
+    if not digits.isdigit():
+        return 0
+    return int(digits)
 
 
 def _read_mlruns(folder: Path) -> Runs:
@@ -313,13 +341,14 @@ def _read_mlruns(folder: Path) -> Runs:
     for home in sorted(folder.rglob("metrics")):
         if not (home.parent / "meta.yaml").is_file():
             continue  # some other folder called metrics
-        for file in sorted(home.rglob("*")):
+        for file in sorted(filter(Path.is_file, home.rglob("*"))):
             name = file.relative_to(home).as_posix()
-            for line in read_text(file).splitlines() if file.is_file() else ():
+            for line in read_text(file).splitlines():
                 _, value, step, *_ = [*line.split(), "", "", ""]
-                row = {"run": home.parent.name, "key": name, "value": value}
-                rows.append({**row, "step": step})
-    return runs_of_measurements(sorted(rows, key=lambda row: float(row["step"] or 0)))
+                row = {"run": home.parent.name, "key": name}
+                rows.append({**row, "value": value, "step": step})
+    rows.sort(key=lambda row: float(row["step"] or 0))
+    return runs_of_measurements(rows)
 
 
 def _read_wandb(folder: Path) -> Runs:
@@ -332,7 +361,9 @@ def _read_wandb(folder: Path) -> Runs:
             path = home / name
             if not lines and path.is_file():
                 lines = runs_of_file(path)[""]
-        runs["" if len(homes) == 1 else home.parent.name] = lines
+        runs[home.parent.name] = lines
+    if len(runs) == 1:
+        return {"": lines}
     if not runs and any(folder.rglob("*.wandb")):
         raise DataError(
             f"{folder} holds a run of Weights & Biases in its binary form only; export its history as CSV or JSON "
@@ -386,19 +417,31 @@ def _scalars(data: bytes) -> Iterator[tuple[int, str, float]]:
         for number, content in _fields(message):
             if number == 2:
                 (step,) = struct.unpack("<q", content)
-            for kind, entry in _fields(content) if number == 5 else ():
-                if kind == 1:
-                    parts = list(_fields(entry))
-                    tags = [
-                        own.decode("utf-8", "replace") for n, own in parts if n == 1
-                    ]
-                    values = [own for n, own in parts if n == 2]
-                    for tensor in (own for n, own in parts if n == 8):
-                        packed = [own for n, own in _fields(tensor) if n in (4, 5, 6)]
-                        values += [own for own in packed if len(own) in (4, 8)]
-                    if tags and values:
-                        form = "<f" if len(values[-1]) == 4 else "<d"
-                        yield step, tags[0], struct.unpack(form, values[-1])[0]
+            if number != 5:
+                continue
+            for kind, entry in _fields(content):
+                tag, value = _tagged(entry) if kind == 1 else ("", b"")
+                if tag and value:
+                    form = "<d"
+                    if len(value) == 4:
+                        form = "<f"
+                    yield step, tag, struct.unpack(form, value)[0]
+
+
+def _tagged(entry: bytes) -> tuple[str, bytes]:
+    """The tag of a Summary.value and the bytes of its number, one of both empty where it is no scalar."""
+    tag = ""
+    value = b""
+    for number, content in _fields(entry):
+        if number == 1 and not tag:
+            tag = content.decode("utf-8", "replace")
+        elif number == 2:
+            value = content
+        elif number == 8:
+            for kind, packed in _fields(content):
+                if kind in (4, 5, 6) and len(packed) in (4, 8):
+                    value = packed
+    return tag, value
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
@@ -412,7 +455,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         while True:
             byte = message[place]
             value |= (byte & 127) << shift
-            place, shift = place + 1, shift + 7
+            place = place + 1
+            shift = shift + 7
             if byte < 128:
                 return value
 
@@ -422,7 +466,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         if kind == 0:
             yield key >> 3, (varint() & (2**64 - 1)).to_bytes(8, "little")
             continue
-        size = varint() if kind == 2 else {1: 8, 5: 4}.get(kind, len(message))
+        size = {1: 8, 5: 4}.get(kind, len(message))
+        if kind == 2:
+            size = varint()
         if place + size > len(message):
             raise IndexError("a field goes beyond its message")
         yield key >> 3, message[place : place + size]

@@ -91,6 +91,7 @@ class LogLine:
     resumed: bool = False
 
 
+_NO_METRIC: Meaning = ("", 0)
 Runs = dict[str, list[LogLine]]
 """The lines of several trainings by label; one alone has an empty label."""
 
@@ -101,9 +102,11 @@ def plain_name(name: str) -> str:
     >>> plain_name("Train\\\\Mean_Reward")
     'train/mean reward'
     """
+    plain = name.strip().lower().replace("\\", "/")
     # two more ways to say a number of things
-    counted = re.sub(r"个数|数量", "数", name.strip().lower()).replace("\\", "/")
-    return re.sub(r"\s*/\s*", "/", re.sub(r"[_\-.\s]+", " ", counted))
+    plain = re.sub(r"个数|数量", "数", plain)
+    plain = re.sub(r"[_\-.\s]+", " ", plain)
+    return re.sub(r"\s*/\s*", "/", plain)
 
 
 @cache
@@ -119,15 +122,19 @@ def meaning(name: str) -> Meaning | None:
     if found is not None:
         return found
     rest = _HELD_OUT.sub("", bare, count=1)
-    held = _look_up(rest) if rest != bare else None
+    # where nothing was taken away this was looked for before
+    held = _look_up(rest)
     if held is not None and held[0] in _HELD_OUT_METRICS:
         return _HELD_OUT_METRICS[held[0]], held[1]
     # else by the last part of a path, where the parts before do not make it another thing; any other name wins
     *before, last = re.sub(r"/(?:mean|avg|average)$", "", bare).split("/")
-    found = _look_up(last) if before else None
-    if found is None or found[0] not in _BY_ITS_END or _OTHER.search("/".join(before)):
+    found = _look_up(last)
+    if not before or found is None or _OTHER.search("/".join(before)):
         return None
-    return found[0], found[1] + 1000 * len(before)
+    ours, place = found
+    if ours not in _BY_ITS_END:
+        return None
+    return ours, place + 1000 * len(before)
 
 
 def _look_up(name: str) -> Meaning | None:
@@ -149,15 +156,16 @@ def user_names(text: str | None) -> dict[str, str]:
             raise WrongUsage(
                 f"--map wants NAME=COLUMN pairs with commas between them, not {part.strip()!r}"
             )
-        known = [*TABLE, *_HELD_OUT_METRICS.values()]
-        meant = [name for name in known if _alike(name, ours)]
-        found = meaning(ours)
-        if not meant and found is None:
+        meant, _ = meaning(ours) or _NO_METRIC
+        for name in reversed([*TABLE, *_HELD_OUT_METRICS.values()]):
+            if _alike(name, ours):
+                meant = name
+        if not meant:
             raise WrongUsage(
                 f"--map: there is no metric {ours.strip()!r}; metrics are reward, kl, loss, val_loss, val_reward, accuracy, "
                 "val_accuracy, entropy, lr, grad_norm, length, step"
             )
-        chosen[meant[0] if meant else found[0]] = theirs.strip()  # type: ignore[index]
+        chosen[meant] = theirs.strip()
     return chosen
 
 
@@ -176,26 +184,28 @@ def read_names(lines: Sequence[LogLine], chosen: Mapping[str, str]) -> dict[str,
                 own.append(value)
     names = {}
     for ours, name in chosen.items():
+        names[ours] = name
+        if name in logged:
+            continue
         like = [own for own in logged if _alike(own, name)]
-        if name not in logged and not like:
+        if not like:
             raise WrongUsage(
                 f"--map: nothing is logged as {name!r}; logged are {', '.join([*logged][:30])}"
             )
-        names[ours] = name if name in logged else like[0]
+        names[ours] = like[0]
     taken = set(names.values())
     rivals = []
     for name, values in logged.items():
         found = meaning(name)
         if found is None or name in taken:
             continue
-        unit, low, high = (
-            _unit(found[0]),
-            min(values, default=0),
-            max(values, default=0),
-        )
+        ours, place = found
+        unit = _unit(ours)
+        low = min(values, default=0)
+        high = max(values, default=0)
         # a share may be written as a percentage
         if unit == "any" or (low >= 0.0 and (unit != "share" or high <= 100.0)):
-            rivals.append((found[1], name, found[0]))
+            rivals.append((place, name, ours))
     for _, name, ours in sorted(rivals):
         names.setdefault(ours, name)
     return names
@@ -203,7 +213,7 @@ def read_names(lines: Sequence[LogLine], chosen: Mapping[str, str]) -> dict[str,
 
 def _unit(ours: str) -> str:
     """Which values a metric can have: share, positive or any."""
-    row = TABLE.get("accuracy" if ours == "val/accuracy" else ours, {})
+    row = TABLE.get(ours.replace("val/accuracy", "accuracy"), {})
     return str(row.get("unit", "any"))
 
 
@@ -211,7 +221,9 @@ def finite(value: object) -> float | None:
     """A logged number, None where it was not finite or no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def series_from(
@@ -249,7 +261,8 @@ def series_from(
         if not values:
             continue
         last = epochs[-1] if epochs else Epoch(None, {})
-        if last.epoch == place and not resumed and not set(values) & set(last.values):
+        apart = values.keys().isdisjoint(last.values)
+        if last.epoch == place and not resumed and apart:
             # an evaluation logged beside its step
             epochs[-1] = Epoch(place, {**last.values, **values})
             continue
@@ -285,7 +298,8 @@ def _went_back(before: LogLine, line: LogLine, names: Mapping[str, str]) -> bool
     """Whether the number of the step fell, or the clock began again."""
     for ours in ("step", "elapsed"):
         name = names.get(ours, "")
-        earlier, later = before.values.get(name), line.values.get(name)
+        earlier = before.values.get(name)
+        later = line.values.get(name)
         if earlier is not None and later is not None and later < earlier:
             return True
     return False
@@ -299,4 +313,6 @@ def _stage(measured: set[str], logged: str) -> str:
     by_agents = agents and "entropy" in measured and "loss/total" not in measured
     if not measured & _BY_REWARDS and not by_agents:
         return "sft"
-    return "ppo" if agents else "grpo"
+    if agents:
+        return "ppo"
+    return "grpo"

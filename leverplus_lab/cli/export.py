@@ -88,12 +88,13 @@ def _from_run(
 
     with opened(source, store, lock=False) as run:
         groups = search_groups(run)
-    numbers = item_numbers([*run.task.items("train"), *run.task.items("dev")])
+    task = run.task
+    numbers = item_numbers([*task.items("train"), *task.items("dev")])
     if kind == "beam":
         return beam_from_groups(groups, *lists, numbers)
     facts: dict[Any, dict[str, Any]] = {}
     for group in groups:
-        item = run.task.item(group.query)
+        item = task.item(group.query)
         facts[group.query] = {
             "question_id": item.id,
             "image_id": item.image_id,
@@ -105,7 +106,8 @@ def _from_run(
 
 
 def _metrics(source: Path, out: Path) -> str:
-    report, imported = source / rundir.EVAL, source / METRICS_FILE
+    report = source / rundir.EVAL
+    imported = source / METRICS_FILE
     record = read_record(report)
     if imported.is_file():
         found = read_metrics(read_json_value(imported), str(imported))

@@ -82,33 +82,38 @@ def _facts(context: EvaluationContext, results: Results) -> dict[str, Any]:
     import numpy as np
 
     zero = results.accuracy("zero_shot", 0) >= RIGHT
-    right = [
-        [own.accuracy >= RIGHT for own in draw] for draw in results.draws["random"][1]
-    ]  # (draws, items)
+    right = []  # (draws, items)
+    for draw in results.draws["random"][1]:
+        right.append([own.accuracy >= RIGHT for own in draw])
     random = np.mean(right, axis=0)  # (items,)
     pairs = results.draws["random"][2][0]
     turned = context.ask([pair.demos[::-1] for pair in pairs], "reversed pairs")
+    differ = []
+    for pair, other in zip(pairs, turned, strict=True):
+        differ.append(pair.answer != other.answer)
     two = np.array([query.meta["facts"] == "2" for query in context.queries])
+    oracle = {}
+    for n in results.shots("oracle"):
+        oracle[str(n)] = _mean(results.accuracy("oracle", n)[two])
     return {
         "harmed": _mean(1 - random[zero]),
         "helped": _mean(random[~zero]),
-        "reversed": _mean(
-            np.array([a.answer != b.answer for a, b in zip(pairs, turned, strict=True)])
-        ),
-        "oracle_two_facts": {
-            str(n): _mean(results.accuracy("oracle", n)[two])
-            for n in results.shots("oracle")
-        },
+        "reversed": _mean(np.array(differ)),
+        "oracle_two_facts": oracle,
     }
 
 
 def _mean(values: NDArray[Any]) -> float | None:
     """The mean over items; None where there are none, which a few items may well not have."""
-    return float(values.mean()) if values.size else None
+    if not values.size:
+        return None
+    return float(values.mean())
 
 
 def _percent(share: float | None) -> str:
-    return "(no such item)" if share is None else f"{100 * share:.1f} %"
+    if share is None:
+        return "(no such item)"
+    return f"{100 * share:.1f} %"
 
 
 def sample(*, n: int = 12, world_seed: int = 0, png: Path) -> Outcome:

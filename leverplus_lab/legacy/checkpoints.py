@@ -13,7 +13,7 @@ import math
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,13 @@ FORMS = {
     "query_update_gate.weight": "vector_gate_faithful",
 }
 """A tensor that tells a variant, and the preset it is; the first that fits."""
+LENGTHS = {
+    "div_lambda": "max_shots",
+    "step_emb.weight": "max_shots",
+    "topic_prototypes": "topics",
+    "dpp_proj.weight": "dpp_rank",
+}
+"""Tensors whose length is a setting of the selector; of two for one setting the last."""
 
 
 @dataclass(frozen=True)
@@ -120,23 +127,28 @@ def read_legacy(path: Path) -> LegacyCheckpoint:
     facts: dict[str, Any] = {"layout": layout, "meta": _plain_meta(value)}
     if ids.holds_ids(state):
         return _read_ids(facts, state, path)
-    prefix = next((p for p in PREFIXES if any(n.startswith(p) for n in state)), "")
+    prefix = ""
+    for start in reversed(PREFIXES):
+        if _starting(state, start):
+            prefix = start
     facts["prefix"] = prefix
-    own, others = {}, {}
+    own = {}
+    others = {}
     for name, tensor in state.items():
         short = name.removeprefix(prefix)
         if not name.startswith(prefix):
             others[name] = tensor
         elif not short.startswith(NEVER_USED):
             own[short] = tensor
-    facts["single"] = any(name.startswith(tuple(SINGLE)) for name in own)
+    facts["single"] = bool(_starting(own, *SINGLE))
     tensors = {}
     for name, tensor in _plain_tensors(own, path).items():
         tensors[_renamed(name, SINGLE)] = tensor
     hyper = value.get("hyper_parameters")
+    if not isinstance(hyper, Mapping):
+        hyper = {}
     try:
-        known = hyper if isinstance(hyper, Mapping) else {}
-        preset, config, dims = _form(tensors, known, path)
+        preset, config, dims = _form(tensors, hyper, path)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise CheckpointError(
             f"{path} describes a selector with sizes that make no sense ({error})"
@@ -144,11 +156,7 @@ def read_legacy(path: Path) -> LegacyCheckpoint:
     policy = _filled(config, dims, tensors, path)
     notes = []
     if facts["single"] and layout != "pt":
-        lost = [
-            name
-            for name in tensors
-            if name.startswith(("cross_attn_layers.", "attn_norms."))
-        ]
+        lost = _starting(tensors, "cross_attn_layers.", "attn_norms.")
         notes.append(
             f"{len(lost)} attention and norm tensors carry the names of a faulty converter (cross_attn., attn_norm.): the "
             f"earlier code ignored them and evaluated this file with {_share(lost, tensors)} random. Here they are read; "
@@ -166,6 +174,11 @@ def read_legacy(path: Path) -> LegacyCheckpoint:
     if left:
         notes.append(f"{left} tensors of other parts (frozen encoders) were left out")
     return LegacyCheckpoint(policy.eval(), preset, facts, tuple(notes))
+
+
+def _starting(names: Iterable[str], *starts: str) -> list[str]:
+    """The names that begin in one of these ways."""
+    return [name for name in names if name.startswith(starts)]
 
 
 def _open(path: Path) -> Any:
@@ -204,10 +217,11 @@ def _plain_tensors(tensors: Tensors, path: Path) -> dict[str, Tensor]:
 def _plain_meta(value: Any) -> dict[str, Any]:
     """What a file says beside its weights, as far as it is short and JSON can hold it."""
     kept: dict[str, Any] = {}
-    for key, part in value.items() if isinstance(value, Mapping) else ():
-        if key in ("state_dict", "model_state_dict") or not _is_plain(part):
-            continue
-        kept[str(key)] = json.loads(json.dumps(part))
+    if not isinstance(value, Mapping):
+        return kept
+    for key, part in value.items():
+        if key not in ("state_dict", "model_state_dict") and _is_plain(part):
+            kept[str(key)] = json.loads(json.dumps(part))
     return kept
 
 
@@ -222,14 +236,17 @@ def _is_plain(value: Any, depth: int = 3) -> bool:
 
 def _read_ids(facts: dict[str, Any], state: Tensors, path: Path) -> LegacyCheckpoint:
     """The language model over ids (v0) of a file."""
-    inside = any(name.startswith(ids.PREFIX) for name in state)
-    facts["prefix"] = ids.PREFIX if inside else ""
-    own = {name.removeprefix(facts["prefix"]): state[name] for name in state}
+    facts["prefix"] = ""
+    if _starting(state, ids.PREFIX):
+        facts["prefix"] = ids.PREFIX
+    own = {}
+    for name, tensor in state.items():
+        own[name.removeprefix(facts["prefix"])] = tensor
     preset, config, dims, items = ids.id_form(own, path)
     tensors = _plain_tensors(ids.id_weights(own, path), path)
     empty = empty_policy(config, dims, str(path), items=items)
     policy = fill_policy(empty, tensors, str(path))
-    encoders = sum(name.startswith(("img_model.", "sen_model.")) for name in own)
+    encoders = len(_starting(own, "img_model.", "sen_model."))
     notes = tuple(ids.id_notes(config, encoders))
     return LegacyCheckpoint(policy.eval(), preset, facts, notes)
 
@@ -243,8 +260,10 @@ def _state(value: Any, path: Path) -> tuple[str, dict[str, Tensor]]:
             "bare": value,
         }
         for layout, state in layouts.items():
+            if not isinstance(state, Mapping):
+                continue
             tensors = {}
-            for name, tensor in state.items() if isinstance(state, Mapping) else ():
+            for name, tensor in state.items():
                 if isinstance(tensor, Tensor):
                     tensors[str(name)] = tensor
             if tensors:
@@ -279,8 +298,10 @@ def _form(
         raise CheckpointError(
             f"{path} does not fit; missing: input_proj.weight (only a selector of vectors {hidden} wide has none)"
         )
-    telling = [FORMS[name] for name in FORMS if name in tensors]
-    preset = telling[0] if telling else "cross_attention_faithful"
+    preset = "cross_attention_faithful"
+    for name, variant in reversed(FORMS.items()):
+        if name in tensors:
+            preset = variant
     form: PolicyConfig = getattr(presets, preset.upper())
     said = min(int(hyper.get("num_layers") or 1), MOST_LAYERS)
     sizes: dict[str, Any] = {
@@ -298,21 +319,16 @@ def _form(
         sizes["state"] = "none"
     if form.decoder == "slots":
         sizes["slot_attends"] = "slot_cand_norm.weight" in tensors
-    lengths = {
-        "max_shots": tensors.get("step_emb.weight", tensors.get("div_lambda")),
-        "topics": tensors.get("topic_prototypes"),
-        "dpp_rank": tensors.get("dpp_proj.weight"),
-    }
-    for name, tensor in lengths.items():
-        if tensor is not None:
-            sizes[name] = len(tensor)
+    for part, name in LENGTHS.items():
+        if part in tensors:
+            sizes[name] = len(tensors[part])
     known = {name: size for name, size in sizes.items() if size != 0}
     return preset, replace(form, **known), {"image": width, "text": width}
 
 
 def _layers(tensors: Tensors, start: str, at: int = 1) -> int:
     """How many layers a file holds under names such as `start0.weight`; their number stands at part `at` of a name."""
-    return len({name.split(".")[at] for name in tensors if name.startswith(start)})
+    return len({name.split(".")[at] for name in _starting(tensors, start)})
 
 
 def _filled(
@@ -320,13 +336,19 @@ def _filled(
 ) -> Policy:
     """A policy with these tensors; what a faulty converter lost is named as the earlier code names it."""
     empty = empty_policy(config, dims, str(path))
-    own, back = empty.state_dict(), _names_back(config)
-    wanted = {_renamed(name, back): name for name in own if name != "head.log_scale"}
+    own = empty.state_dict()
+    back = _names_back(config)
+    wanted = {}
+    sizes = {}
+    for name, tensor in own.items():
+        if name != "head.log_scale":
+            there = _renamed(name, back)
+            wanted[there] = name
+            sizes[there] = tensor
     missing = sorted(wanted.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - wanted.keys())
     parts = []
     if missing:
-        sizes = {name: own[wanted[name]] for name in wanted}
         parts.append(
             f"missing: {', '.join(missing)} ({_share(missing, sizes)} of the network); a converter lost them, so import "
             "the file it was made from"
@@ -339,7 +361,9 @@ def _filled(
         raise CheckpointError(f"{path} does not fit; {'; '.join(parts)}")
     filled = {}
     for name, tensor in tensors.items():
-        filled[wanted[name]] = tensor[0] if name in ROW_IN_FRONT else tensor
+        if name in ROW_IN_FRONT:
+            tensor = tensor[0]  # noqa: PLW2901
+        filled[wanted[name]] = tensor
     if "head.log_scale" in own:  # the temperature was never saved; it was fixed
         filled["head.log_scale"] = torch.tensor(-math.log(config.temperature))
     if empty.stops and "step_vectors" in filled:
@@ -351,29 +375,39 @@ def _filled(
 
 def _names_back(config: PolicyConfig) -> dict[str, str]:
     """How names begin here and there, for a selector of this form."""
-    table = BI_ENCODER_NAMES if config.trunk == "bi_encoder" else NAMES
+    table = NAMES
+    if config.trunk == "bi_encoder":
+        table = BI_ENCODER_NAMES
     return {ours: theirs for theirs, ours in table.items()}
 
 
 def _share(names: list[str], tensors: Tensors) -> str:
     """How many of all weights these are."""
-    part = sum(tensors[name].numel() for name in names)
-    total = sum(tensor.numel() for tensor in tensors.values())
+    part = total = 0
+    for name, tensor in tensors.items():
+        total += tensor.numel()
+        if name in names:
+            part += tensor.numel()
     return f"{part:,} of {total:,} weights ({part / total:.2%})"
 
 
 def legacy_state(policy: Policy, *, single: bool = False) -> dict[str, Tensor]:
     """The tensors of a policy under the names of the earlier code; one that it cannot hold is refused."""
-    config, back = policy.config, _names_back(policy.config)
+    config = policy.config
+    back = _names_back(policy.config)
     own = tensors_of(policy)
     scale = float(own.pop("head.log_scale", torch.tensor(math.nan)))
-    own = {name: own[name] for name in own if not name.startswith("adapters.")}
+    for name in _starting(list(own), "adapters."):
+        del own[name]
     # the temperature was a constant of each version
-    fixed = -math.log(0.5 if config.trunk == "bi_encoder" else 0.1)
-    foreign = [name for name in own if not name.startswith(tuple(back))]
+    temperature = 0.1
+    if config.trunk == "bi_encoder":
+        temperature = 0.5
+    fixed = -math.log(temperature)
+    foreign = own.keys() - set(_starting(own, *back))
     why = ""
     if foreign:
-        why = f"it has {', '.join(foreign)}"
+        why = f"it has {', '.join(sorted(foreign))}"
     elif config.fuse != "mean" or "answer" in config.demo_fields:
         why = "it sees other fields"
     elif not abs(scale - fixed) <= 1e-6:
@@ -389,8 +423,11 @@ def legacy_state(policy: Policy, *, single: bool = False) -> dict[str, Tensor]:
     state = {}
     for name, tensor in own.items():
         there = _renamed(name, back)
-        row = tensor.unsqueeze(0) if there in ROW_IN_FRONT else tensor
-        state[_renamed(there, SINGLE_BACK) if single else there] = row
+        if there in ROW_IN_FRONT:
+            tensor = tensor.unsqueeze(0)  # noqa: PLW2901
+        if single:
+            there = _renamed(there, SINGLE_BACK)
+        state[there] = tensor
     return state
 
 
@@ -415,16 +452,20 @@ def write_legacy(
     """Write a checkpoint of the earlier code: layout "pt", "v2" (which Lightning reads) or "bare"."""
     known = dict(facts or {})
     if policy.config.model != "pointer":
-        start, state = ids.PREFIX, ids.ids_there(policy)
+        start = ids.PREFIX
+        state = ids.ids_there(policy)
     else:
-        start, state = PREFIX, legacy_state(policy, single=bool(known.get("single")))
-    prefix = known.get("prefix", start if layout == "v2" else "")
+        start = PREFIX
+        state = legacy_state(policy, single=bool(known.get("single")))
+    if layout != "v2":
+        start = ""
+    prefix = known.get("prefix", start)
     named = {prefix + name: tensor for name, tensor in state.items()}
     if policy.adapters is not None:
         named |= lora_there(policy.adapters, known.get("lora") or {})
     value: dict[str, Any] = named
     if layout in _FRESH:
-        key = "model_state_dict" if layout == "pt" else "state_dict"
+        key = {"pt": "model_state_dict", "v2": "state_dict"}[layout]
         value = {**known.get("meta", _FRESH[layout]), key: named}
     with disk_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -454,21 +495,23 @@ def read_lora(state: Tensors, path: Path) -> tuple[Adapters | None, dict[str, An
             matrix = _plain_tensors({name: tensor}, path)[name]
             found[SIDES[match["side"]]][match["part"]] = matrix
             written = {"start": match["start"], "end": match["end"]}
-    down, up = found["down"], found["up"]
+    down = found["down"]
+    up = found["up"]
     if not written:
         return None, {}
-    matrices = [*down.values(), *up.values()]
-    ranks = {min(matrix.shape, default=0) for matrix in matrices}
-    if (
-        down.keys() != up.keys()
-        or len(ranks) != 1
-        or any(m.ndim != 2 for m in matrices)
-    ):
+    ranks: set[int] = set()
+    fits = down.keys() == up.keys()
+    for matrix in (*down.values(), *up.values()):
+        ranks.add(min(matrix.shape, default=0))
+        fits = fits and matrix.ndim == 2
+    if not fits or len(ranks) != 1:
         raise CheckpointError(
             f"{path} holds adapters (LoRA) whose two halves do not fit; save the whole state_dict again"
         )
     rank = ranks.pop()
-    shapes = {name: (int(down[name].shape[1]), len(up[name])) for name in down}
+    shapes = {}
+    for name, matrix in down.items():
+        shapes[name] = (int(matrix.shape[1]), len(up[name]))
     # the file does not keep alpha; the configuration had 32 at rank 16
     adapters = Adapters(
         shapes, UNKNOWN_REVISION, rank=rank, alpha=2.0 * rank, dropout=0.1
@@ -482,7 +525,8 @@ def read_lora(state: Tensors, path: Path) -> tuple[Adapters | None, dict[str, An
 
 def lora_there(adapters: Adapters, written: Mapping[str, Any]) -> dict[str, Tensor]:
     """Adapters under the names of the earlier code; those of another network than CLIP are refused."""
-    start, end = written.get("start", "lever_lm."), written.get("end", "default.weight")
+    start = written.get("start", "lever_lm.")
+    end = written.get("end", "default.weight")
     state = {}
     for name in adapters.shapes:
         encoder = ENCODERS.get(name.partition(".")[0])

@@ -29,7 +29,8 @@ def read_blocks(text: str) -> list[DocumentBlock]:
     while index < len(lines):
         line = lines[index]
         headings = tuple(title for _, title in path)
-        heading, item = _HEADING.match(line), _ITEM.match(line)
+        heading = _HEADING.match(line)
+        item = _ITEM.match(line)
         if line.lstrip().startswith("```"):
             index, block = _code(lines, index, headings)
             blocks.append(block)
@@ -39,11 +40,12 @@ def read_blocks(text: str) -> list[DocumentBlock]:
             blocks.append(block)
             continue
         if heading:
-            level, title = len(heading.group(1)), heading.group(2).strip()
+            level = len(heading.group(1))
+            title = heading.group(2).strip()
             while path and path[-1][0] >= level:
                 path.pop()
             path.append((level, title))
-            headings = tuple(title for _, title in path)
+            headings = (*headings[: len(path) - 1], title)
             blocks.append(DocumentBlock("heading", title, headings))
         elif item and not _RULE.match(line):
             blocks.append(DocumentBlock("item", item.group(1), headings))
@@ -61,7 +63,8 @@ def _code(
     end = start + 1
     while end < len(lines) and not lines[end].lstrip().startswith("```"):
         end += 1
-    return end + 1, DocumentBlock("code", "\n".join(lines[start + 1 : end]), headings)
+    text = "\n".join(lines[start + 1 : end])
+    return end + 1, DocumentBlock("code", text, headings)
 
 
 def _table(
@@ -73,11 +76,10 @@ def _table(
     index = start
     wide = "|" not in lines[start].replace("│", "|")
     while index < len(lines):
-        cells = (
-            _cells(lines[index])
-            if not wide or index == start
-            else _columns(lines[index], len(rows[0]))
-        )
+        if wide and index > start:
+            cells = _columns(lines[index], len(rows[0]))
+        else:
+            cells = _cells(lines[index])
         if cells is None:
             break
         if not _RULE.match(lines[index]):
@@ -90,13 +92,17 @@ def _cells(line: str) -> list[str] | None:
     """The cells of a table line: between bars, or of a header line in columns that starts with Epoch (轮次)."""
     barred = line.replace("│", "|").strip()
     if barred.startswith("|") and barred.count("|") >= 2:
-        return [cell.strip() for cell in barred.strip("|").split("|")]
-    if re.match(r"^\s*(?:epoch|轮次)(\s{2,}|\t)\S", line, re.IGNORECASE):
-        return [cell.strip() for cell in re.split(r"\s{2,}|\t", line.strip())]
-    return None
+        cells = barred.strip("|").split("|")
+    elif re.match(r"^\s*(?:epoch|轮次)(\s{2,}|\t)\S", line, re.IGNORECASE):
+        cells = re.split(r"\s{2,}|\t", line.strip())
+    else:
+        return None
+    return list(map(str.strip, cells))
 
 
 def _columns(line: str, count: int) -> list[str] | None:
     """The cells of a line in columns; None where their number does not fit."""
     cells = line.split()
-    return cells if len(cells) == count or (cells and _RULE.match(line)) else None
+    if len(cells) == count or (cells and _RULE.match(line)):
+        return cells
+    return None

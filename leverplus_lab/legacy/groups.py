@@ -12,13 +12,22 @@ an accuracy: such lists can be imitated or measured anew, not rewarded.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from leverplus.data.parsing import parse_json
 from leverplus.data.rundir import disk_sentence, write_json
@@ -143,12 +152,16 @@ class BeamQuery(_Model):
 
     def shown(self) -> set[int]:
         """The numbers of all items that it names."""
-        return {number for ids in self.id_list for number in ids[:-1]}
+        found: set[int] = set()
+        for ids in self.id_list:
+            found.update(ids[:-1])
+        return found
 
 
 def _pointer_fault(row: Row, pool: list[int] | None) -> str:
     """Why the items of a candidate cannot be known."""
-    pointer, wide = row.pointer, row.pointer_global
+    pointer = row.pointer
+    wide = row.pointer_global
     if wide is not None:
         if pool is None:
             return "pointer_global without candidate_pool_ids; the pool that pointer counts in is lost"
@@ -231,16 +244,21 @@ class GroupFile:
     def rows(self) -> Iterator[tuple[int, Row]]:
         """All candidates of RL data, each with its query."""
         for number, query in self.queries.items():
-            for row in query.pointer_candidates if isinstance(query, RlQuery) else ():
-                yield number, row
+            if isinstance(query, RlQuery):
+                for row in query.pointer_candidates:
+                    yield number, row
 
     def sequences(self) -> int:
         """How many lists there are."""
-        return sum(len(query) for query in self.queries.values())
+        return sum(map(len, self.queries.values()))
 
     def set_aside(self) -> Counter[str]:
         """How many sequences training must not learn from, by reason."""
-        return Counter(filter(None, (_set_aside(*own) for own in self.rows())))
+        counts: Counter[str] = Counter()
+        for number, row in self.rows():
+            counts[_set_aside(number, row)] += 1
+        del counts[""]
+        return counts
 
     def measured(self) -> Counter[str]:
         """In how many sequences each field was measured."""
@@ -254,61 +272,70 @@ class GroupFile:
         """What training may learn from; queries without any usable sequence are left out."""
         found = []
         for number, query in self.queries.items():
-            own = self._items([number])[0]
+            own = self._item(number)
+            given = None
             if isinstance(query, RlQuery):
                 members, scores = self._rl(number, query)
                 given = query.candidate_pool_ids
             else:
                 members, scores = self._beams(own, query)
-                given = None
-            builder = "imported:union" if given is None else "imported:given"
-            shown = sorted(query.shown()) if given is None else given
-            pool = tuple(item for item in self._items(shown) if item != own)
-            group = Group(own, Pool(own, pool, builder), tuple(members), tuple(scores))
+            builder = "imported:given"
+            if given is None:
+                given = sorted(query.shown())
+                builder = "imported:union"
+            candidates = self._items(other for other in given if other != number)
+            pool = Pool(own, candidates, builder)
             if members:
-                found.append(group)
+                found.append(Group(own, pool, tuple(members), tuple(scores)))
         return found
 
+    def _item(self, number: int) -> ItemId:
+        if self.names is None:
+            return ItemId(str(number))
+        return ItemId(self.names[number])
+
     def _items(self, numbers: Iterable[int]) -> Demos:
-        names = self.names
-        if names is None:
-            return tuple(ItemId(str(number)) for number in numbers)
-        return tuple(ItemId(names[number]) for number in numbers)
+        return tuple(map(self._item, numbers))
 
     def _rl(
         self, number: int, query: RlQuery
     ) -> tuple[list[Member], list[ImportedScore]]:
         facts = query.query or Facts()
         answers = Counter(facts.gt_answers_norm or ())
+        # without any reference gt_prob is not 0 but unknown
+        answers = answers or Counter([""])
         references = tuple(Reference(*own, None) for own in answers.items())
-        members, scores = [], []
+        members = []
+        scores = []
         for row in query.pointer_candidates:
             if _set_aside(number, row):
                 continue
             source = row.gen_method or ""
             demos = self._items(row.demos)
-            drawn = source.startswith(SAMPLED)
-            members.append(Member(demos, source, row.logprob_score if drawn else None))
-            known: dict[str, Any] = {
-                # without any reference gt_prob is not 0 but unknown
-                "references": references or (Reference("", 1, None),),
-            }
+            density = None
+            if source.startswith(SAMPLED):
+                density = row.logprob_score
+            members.append(Member(demos, source, density))
+            known: dict[str, Any] = {"references": references}
             for theirs, ours in MEASURED.items():
                 value = getattr(row, theirs)
                 if value is not None:
                     known[ours] = value
             known["correct"] = known["accuracy"] > 0  # correct means just that
-            scores.append(ImportedScore(self._items([number])[0], demos, **known))
+            scores.append(ImportedScore(self._item(number), demos, **known))
         return members, scores
 
     def _beams(
         self, query: ItemId, beams: BeamQuery
     ) -> tuple[list[Member], list[ImportedScore]]:
-        members, scores = [], []
+        members = []
+        scores = []
         for ids, gain in zip(beams.id_list, beams.score_list, strict=True):
             demos = self._items(ids[:-1])
             members.append(Member(demos, "beam"))
-            known = {} if gain is None else {"info_score": gain}
+            known = {}
+            if gain is not None:
+                known["info_score"] = gain
             scores.append(ImportedScore(query, demos, **known))
         return members, scores
 
@@ -322,7 +349,9 @@ def group_kind(entry: Mapping[str, Any]) -> str:
     """ "rl" or "beam", by the fields of a query; "" where it has neither."""
     if entry.get("pointer_candidates"):
         return "rl"
-    return "beam" if "id_list" in entry and "score_list" in entry else ""
+    if "id_list" in entry and "score_list" in entry:
+        return "beam"
+    return ""
 
 
 def read_groups(
@@ -334,51 +363,62 @@ def read_groups(
 
     `names` gives items the ids that they have in a task, by their number as a text.
     """
-    entries = {int(k): entry for k, entry in value.items() if is_query(k, entry)}
-    kind = next((found for found in map(group_kind, entries.values()) if found), "rl")
-    form = RlQuery if kind == "rl" else BeamQuery
-    known = _item_names(value) if names is None else names
+    entries = {}
+    kind = ""
+    for key, entry in value.items():
+        if is_query(key, entry):
+            entries[int(key)] = entry
+            kind = kind or group_kind(entry)
+    form: type[RlQuery | BeamQuery] = RlQuery
+    if kind == "beam":
+        form = BeamQuery
+    known: Mapping[str, str] | None = names
+    if names is None:
+        known = _item_names(value)
     problems: list[str] = []
     queries: dict[int, RlQuery | BeamQuery] = {}
+    named: dict[int, str] = {}
     for number, entry in entries.items():
         try:
             query = form.model_validate(entry)
         except ValidationError as error:
             for problem in error.errors(include_url=False):
-                where = "".join(
-                    f"[{part}]" if isinstance(part, int) else f".{part}"
-                    for part in problem["loc"]
-                )
-                said = f"{where[1:]}: {problem['msg']}, not {problem['input']!r:.40}"
+                where = ".".join(map(str, problem["loc"]))
+                where = re.sub(r"\.(\d+)", r"[\1]", where)
+                said = f"{where}: {problem['msg']}, not {problem['input']!r:.40}"
                 problems.append(f"query {number}: {said}")
             continue
         for fault in query.faults(number):
             problems.append(f"query {number}: {fault}")
-        strangers = {number, *query.shown()} if known is not None else set()
-        for stranger in sorted(strangers):
-            if str(stranger) not in (known or ()):
-                problems.append(
-                    f"query {number}: item {stranger} is not among the known names; is this the data set the file was made with?"
-                )
         queries[number] = query
+        if known is None:
+            continue
+        for item in sorted({number, *query.shown()}):
+            if str(item) in known:
+                named[item] = str(known[str(item)])
+            else:
+                problems.append(
+                    f"query {number}: item {item} is not among the known names; is this the data set the file was made with?"
+                )
     raise_problems(source, problems)
     if known is None:
-        return GroupFile(kind, queries)
-    shown = {number for own in queries.items() for number in (own[0], *own[1].shown())}
-    named = {number: str(known[str(number)]) for number in sorted(shown)}
-    return GroupFile(kind, queries, named)
+        return GroupFile(kind or "rl", queries)
+    return GroupFile(kind or "rl", queries, dict(sorted(named.items())))
 
 
 def _item_names(value: Mapping[str, Any]) -> Mapping[str, str] | None:
     """The names that item numbers of a file stand for, where it was made by an export of items without numbers."""
     meta = value.get("_meta")
-    names = meta.get(ITEM_IDS) if isinstance(meta, Mapping) else None
-    if names is None:
+    if not isinstance(meta, Mapping) or meta.get(ITEM_IDS) is None:
         return None
-    usable = isinstance(names, Mapping) and all(map(str.isdecimal, names))
-    if not usable or not all(isinstance(name, str) for name in names.values()):
-        raise DataError(f"_meta.{ITEM_IDS} must give names by number")
-    return names  # type: ignore[no-any-return]
+    try:
+        found = _NAMES.validate_python(meta[ITEM_IDS])
+    except ValidationError as error:
+        raise DataError(f"_meta.{ITEM_IDS} must give names by number") from error
+    return found
+
+
+_NAMES = TypeAdapter(dict[Annotated[str, Field(pattern=r"^\d+$")], StrictStr])
 
 
 def raise_problems(source: str, problems: Sequence[str]) -> None:
@@ -394,9 +434,11 @@ def raise_problems(source: str, problems: Sequence[str]) -> None:
 
 def are_beams(groups: Sequence[Group]) -> bool:
     """Whether groups are beam data: lists with a gain and no accuracy, which can be imitated and not rewarded."""
-    return bool(groups) and all(
-        "accuracy" not in vars(score) for group in groups for score in group.scores
-    )
+    for group in groups:
+        for score in group.scores:
+            if "accuracy" in vars(score):
+                return False
+    return bool(groups)
 
 
 def require_imitation(groups: Sequence[Group], stages: Sequence[str]) -> bool:
@@ -437,11 +479,11 @@ def write_json_value(path: Path, value: Mapping[str, Any]) -> Path:
 
 def read_group_file(path: Path) -> GroupFile:
     """What `lever import` wrote: a folder, or its `groups.json`."""
-    path = path / FILE if path.is_dir() else path
+    if path.is_dir():
+        path = path / FILE
     value = read_json_value(path)
-    if not isinstance(value, Mapping) or not any(
-        is_query(*own) for own in value.items()
-    ):
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    if not any(is_query(*own) for own in pairs):
         raise DataError(
             f"{path} is not an imported group file; type `lever import FILE --into {path.parent}`"
         )
@@ -455,7 +497,11 @@ def load_groups(path: Path) -> list[Group]:
 
 def item_numbers(items: Sequence[Item]) -> dict[str, ItemId]:
     """Item ids by the row numbers of the earlier code, where the task knows them (`meta["idx"]`)."""
-    return {item.meta["idx"]: item.id for item in items if "idx" in item.meta}
+    numbers = {}
+    for item in items:
+        if "idx" in item.meta:
+            numbers[item.meta["idx"]] = item.id
+    return numbers
 
 
 def rl_from_groups(
@@ -483,12 +529,14 @@ def rl_from_groups(
             for theirs, ours in MEASURED.items():
                 row[theirs] = getattr(score, ours)
             row["vqa_correct"] = int(score.correct)
-            row["vqa_gt_prob"] = score.gt_prob if score.weighed else None
+            row["vqa_gt_prob"] = None
+            if score.weighed:
+                row["vqa_gt_prob"] = score.gt_prob
             row["logprob_score"] = member.log_mu
             rows.append({name: own for name, own in row.items() if own is not None})
-        own = {"query_id": number[group.query], **facts.get(group.query, {})}
-        value[str(number[group.query])] = {
-            "query": own,
+        query = number[group.query]
+        value[str(query)] = {
+            "query": {"query_id": query, **facts.get(group.query, {})},
             "candidate_pool_ids": [number[item] for item in pool],
             "pointer_candidates": rows,
         }
@@ -511,10 +559,12 @@ def beam_from_groups(
             shorter = known.get(demos[1:], known.get(demos[:-1]))
             if len(demos) == shots and shorter is not None:
                 gains.append((shorter - likely, demos))
-        best = sorted(gains)[:width]
-        lists = [[number[item] for item in (*demos, group.query)] for _, demos in best]
+        lists = []
+        scores = []
+        for loss, demos in sorted(gains)[:width]:
+            lists.append([number[item] for item in (*demos, group.query)])
+            scores.append(-loss)
         if lists:
-            scores = [-loss for loss, _ in best]
             entry = {"id_list": lists, "score_list": scores}
             value[str(number[group.query])] = entry
             found += 1
@@ -531,12 +581,16 @@ def _numbering(
     """A whole number for every item, and a file that holds their names yet: none where ids are numbers themselves."""
     if numbers:
         return {item: int(row) for row, item in numbers.items()}, {}
-    items: dict[ItemId, None] = {}
+    items: set[ItemId] = set()
     for group in groups:
-        shown = [demo for member in group.members for demo in member.demos]
-        items.update(dict.fromkeys((group.query, *group.pool.candidates, *shown)))
+        items.update((group.query, *group.pool.candidates))
+        for member in group.members:
+            items.update(member.demos)
     if all(item.isdecimal() and str(int(item)) == item for item in items):
         return {item: int(item) for item in items}, {}
-    counted = {item: place for place, item in enumerate(sorted(items))}
-    names = {str(place): item for item, place in counted.items()}
+    counted = {}
+    names = {}
+    for place, item in enumerate(sorted(items)):
+        counted[item] = place
+        names[str(place)] = item
     return counted, {"_meta": {ITEM_IDS: names}}

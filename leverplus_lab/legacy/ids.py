@@ -63,7 +63,8 @@ class IdPolicy(Policy):
     ) -> None:
         super().__init__(config, dims)
         self.items = items
-        width, words = config.hidden, items + SPECIALS
+        width = config.hidden
+        words = items + SPECIALS
         if config.model == "gpt2":
             self.lm_model: nn.Module = nn.ModuleDict(
                 {"transformer": _gpt2(config, words)}
@@ -126,7 +127,8 @@ class IdPolicy(Policy):
         seen = tokens + features.gather(items)  # (B, K, H)
         if self.stops:
             last = end.expand(len(rows), 1, -1)
-            rows = torch.cat([rows, torch.full_like(rows[:, :1], self.items)], dim=1)
+            stop = torch.full_like(rows[:, :1], self.items)
+            rows = torch.cat([rows, stop], dim=1)
             tokens = torch.cat([tokens, last], dim=1)
             seen = torch.cat([seen, last], dim=1)
         blocks = {"start": start, "tokens": tokens, "seen": seen, "rows": rows}
@@ -138,18 +140,22 @@ class IdPolicy(Policy):
         members: int,
         steps: int,  # noqa: ARG002
     ) -> Memory:
-        return {"prefix": encoded["start"].unsqueeze(1).expand(-1, members, -1, -1)}
+        start = encoded["start"].unsqueeze(1)
+        return {"prefix": start.expand(-1, members, -1, -1)}
 
     def scores(self, encoded: Encoded, state: State) -> Tensor:
         prefix = state.memory["prefix"]  # (B, G, steps so far, H)
-        flat, shape = prefix.flatten(0, 1), prefix.shape[:2]
+        flat = prefix.flatten(0, 1)
+        shape = prefix.shape[:2]
         if self.config.model == "gpt2":
             gpt2 = self.get_submodule("lm_model.transformer")
             read = gpt2(inputs_embeds=flat, use_cache=False).last_hidden_state
             last: Tensor = read[:, -1].reshape(*shape, -1)
             return last @ encoded["tokens"].mT
-        read = self.proj[:2](self.lm_model(flat)[0][:, -1]).reshape(*shape, -1)
-        words, rows = cast(nn.Linear, self.proj[2]), encoded["rows"]
+        states, _ = self.lm_model(flat)
+        read = self.proj[:2](states[:, -1]).reshape(*shape, -1)
+        words = cast(nn.Linear, self.proj[2])
+        rows = encoded["rows"]
         weight, bias = words.weight[rows], words.bias[rows]  # (B, A, H), (B, A)
         scores: Tensor = read @ weight.mT + bias.unsqueeze(1)
         return scores
@@ -202,7 +208,9 @@ def id_form(
     state: Mapping[str, Tensor], path: Path
 ) -> tuple[str, PolicyConfig, dict[str, int], int]:
     """The preset, the config, the widths of its fields, and the size of the index; `state` without its prefix."""
-    model = "lstm" if WORDS["lstm"] in state else "gpt2"
+    model = "gpt2"
+    if WORDS["lstm"] in state:
+        model = "lstm"
     words = state.get(WORDS[model])
     if words is None or words.ndim != 2 or len(words) <= SPECIALS:
         raise CheckpointError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,9 @@ def open_groups(path: Path) -> list[Group] | None:
     if path.is_dir():
         return read_group_file(path).groups()
     value = read_json_value(path)
-    return read_groups(value, str(path)).groups() if kind_of(value) == "rl" else None
+    if kind_of(value) != "rl":
+        return None
+    return read_groups(value, str(path)).groups()
 
 
 def _groups(file: GroupFile, into: Path | None) -> Imported:
@@ -115,13 +117,19 @@ def _groups(file: GroupFile, into: Path | None) -> Imported:
             "scores are gains of the information score; no accuracy was measured, so none is invented"
         )
     else:
-        local = any(row.pointer_global is not None for _, row in file.rows())
-        pointers = "local" if local else "global"
+        pointers = "global"
+        for _, row in file.rows():
+            if row.pointer_global is not None:
+                pointers = "local"
         groups = file.groups()
-        pools = "the items each query's sequences show"
-        if all(group.pool.builder == "imported:given" for group in groups):
-            pools = "given"
-        usable = sum(len(group.members) for group in groups)
+        builders = set()
+        usable = 0
+        for group in groups:
+            builders.add(group.pool.builder)
+            usable += len(group.members)
+        pools = "given"
+        if "imported:union" in builders:
+            pools = "the items each query's sequences show"
         out = Imported("rl", f"RL data: {size}, {pointers} pointers, pools: {pools}")
         out.notes.append(
             f"training can learn from {usable:,} sequences of {len(groups):,} queries"
@@ -134,7 +142,8 @@ def _groups(file: GroupFile, into: Path | None) -> Imported:
                 missing = sequences - known[name]
                 out.notes.append(f"{name} was not measured in {missing:,} sequences")
     if into is not None:
-        out.written.append(str(write_json_value(into / FILE, file.as_json())))
+        path = write_json_value(into / FILE, file.as_json())
+        out.written.append(str(path))
     return out
 
 
@@ -179,15 +188,21 @@ def published_tables(metrics: Metrics) -> dict[str, dict[str, Any]]:
         often = Counter(retriever for retriever, _, _ in rows)
         arms = {}
         for retriever, when, row in rows:
-            name = retriever if often[retriever] == 1 else f"{retriever} {when}"
+            name = retriever
+            if often[retriever] > 1:
+                name = f"{retriever} {when}"
             arms[name] = {count: row[f"shot_num={count}"] for count in shots}
         tables[f"n{n}-shots{'_'.join(shots)}"] = {"n": n, "arms": arms}
     return tables
 
 
 def _metrics(metrics: Metrics, into: Path | None) -> Imported:
-    sizes = sorted({int(KEY.fullmatch(key)["n"]) for key in metrics})  # type: ignore[index]
-    listed = ", ".join(map(str, sizes))
+    sizes = set()
+    for key in metrics:
+        match = KEY.fullmatch(key)
+        assert match is not None
+        sizes.add(int(match["n"]))
+    listed = ", ".join(map(str, sorted(sizes)))
     found = f"metrics: {len(metrics):,} evaluations on {listed} items"
     out = Imported("metrics", found)
     if into is None:
@@ -203,13 +218,17 @@ def _metrics(metrics: Metrics, into: Path | None) -> Imported:
 
 
 def _checkpoint(path: Path, into: Path | None) -> Imported:
+    from torch import Tensor
+
     from leverplus.learn.checkpoint import save_checkpoint
     from leverplus_lab.legacy.checkpoints import read_legacy
 
     legacy = read_legacy(path)
     config = legacy.policy.config
-    count = sum(tensor.numel() for tensor in legacy.policy.parameters())
-    layers = "LSTM" if config.model == "lstm" else "attention"
+    count = sum(map(Tensor.numel, legacy.policy.parameters()))
+    layers = "attention"
+    if config.model == "lstm":
+        layers = "LSTM"
     found = (
         f"checkpoint ({legacy.facts['layout']} layout): {legacy.preset}, {config.layers} {layers} layers, "
         f"vectors of {max(legacy.policy.dims.values())}, width {config.hidden}, {count:,} weights"
@@ -218,7 +237,8 @@ def _checkpoint(path: Path, into: Path | None) -> Imported:
     if into is not None:
         extra = {"legacy": dict(legacy.facts), "preset": legacy.preset}
         folder = into / CHECKPOINTS / path.stem
-        out.written.append(str(save_checkpoint(folder, legacy.policy, extra=extra)))
+        save_checkpoint(folder, legacy.policy, extra=extra)
+        out.written.append(str(folder))
     return out
 
 
@@ -233,10 +253,12 @@ def group_stats(values: Mapping[str, Any], source: str) -> GroupStats:
         kinds.add(kind)
         if kind == "rl":
             samples = []
+            shown: set[Hashable] = set()
             for row in entry["pointer_candidates"]:
-                samples.append(_sample(row, source, key))
+                sample = _sample(row, source, key)
+                samples.append(sample)
+                shown.update(sample.demos)
             pool = entry.get("candidate_pool_ids")
-            shown = {demo for sample in samples for demo in sample.demos}
             meter.add(samples, len(pool or shown))
         elif kind == "beam":
             meter.add(_beam_samples(entry, source, key))
@@ -248,19 +270,25 @@ def group_stats(values: Mapping[str, Any], source: str) -> GroupStats:
         raise DataError(
             f"{source}: no key is a query id; expected RL data of the earlier code"
         )
-    return meter.finish("accuracy" if "rl" in kinds else "gain")
+    if "rl" not in kinds:
+        return meter.finish("gain")
+    return meter.finish()
 
 
 def _sample(row: Mapping[str, Any], source: str, key: str) -> Sample:
     demos = row.get("pointer_global") or row.get("pointer")
     if not isinstance(demos, list):
         raise DataError(f"{source}: a candidate of query {key} has no pointer")
-    method, mode = str(row.get("gen_method") or ""), row.get("vqa_eval_mode")
+    method = str(row.get("gen_method") or "")
+    mode = row.get("vqa_eval_mode")
     failed = bool(row.get("eval_failed")) or mode == "error"
     borrowed = method.startswith((*BORROWED, "mined_from_old"))
+    accuracy = None
+    if not failed:
+        accuracy = _unit(row.get("vqa_acc_score"))
     return Sample(
         demos=tuple(demos),
-        accuracy=None if failed else _unit(row.get("vqa_acc_score")),
+        accuracy=accuracy,
         gt_prob=_unit(row.get("vqa_gt_prob")),
         source=re.split("_[LB]", method, maxsplit=1)[0],
         rank=row.get("beam_rank"),
@@ -272,7 +300,8 @@ def _sample(row: Mapping[str, Any], source: str, key: str) -> Sample:
 
 def _beam_samples(entry: Mapping[str, Any], source: str, key: str) -> list[Sample]:
     """Lists end with the query; their score is a gain of the information score, not an accuracy."""
-    lists, scores = entry["id_list"], entry["score_list"]
+    lists = entry["id_list"]
+    scores = entry["score_list"]
     if len(lists) != len(scores):
         raise DataError(
             f"{source}: query {key} has {len(lists)} sequences and {len(scores)} scores"
@@ -290,4 +319,6 @@ def _beam_samples(entry: Mapping[str, Any], source: str, key: str) -> list[Sampl
 
 def _unit(value: Any) -> float | None:
     known = finite(value)
-    return None if known is None else min(max(known, 0.0), 1.0)
+    if known is None:
+        return None
+    return min(max(known, 0.0), 1.0)

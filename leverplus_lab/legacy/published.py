@@ -7,7 +7,7 @@ left out, and proposals in code are advice, not settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,7 @@ _SHOTS = re.compile(r"shots?(?:[_ ]?num)?\s*(=|≥|>=)\s*(\d+)", re.IGNORECASE)
 _SHOT_COLUMN = re.compile(r"^(?:shot\s*(\d+)|(\d+)[- ]shots?)$", re.IGNORECASE)
 _WITHOUT_EPOCH = words.POLICY_GRADIENT - {"kl", "kl_coef"}
 """Metrics whose numbers count where no epoch is named."""
+Shares = dict[int, float]
 _PERCENT = re.compile(r"(?<![\d.+\-])(\d+(?:\.\d+)?)\s*%")
 
 
@@ -90,7 +91,8 @@ class _Reader:
         self.tables = 0
         self.size: int | None = None
         self.hoped = False
-        self.versus: dict[str, tuple[Arm, Arm, dict[int, float], dict[int, float]]] = {}
+        self.versus: dict[str, tuple[Shares, Shares]] = {}
+        """Accuracies by shots, filled as they are read, of a label and of its baseline."""
 
     def take(self, block: DocumentBlock) -> None:
         if block.kind == "table":
@@ -128,9 +130,9 @@ class _Reader:
         if metrics & words.POLICY_GRADIENT:
             return "grpo"
         for heading in (block.text, *reversed(block.headings)):
-            named = [stage for stage in _STAGES if stage in heading.lower()]
+            named = set(filter(heading.lower().count, _STAGES))
             if len(named) == 1:
-                return named[0]
+                return named.pop()
         return "train"
 
     def _add(
@@ -142,18 +144,20 @@ class _Reader:
     ) -> None:
         if not values:
             return
-        key = (self._label(block), stage or self._stage(block, set(values)))
-        if key[1] == "train" and (key[0], "grpo") in self.lines:
-            key = (key[0], "grpo")
-        self.lines.setdefault(key, []).append(Epoch(epoch, values))
+        label = self._label(block)
+        stage = stage or self._stage(block, set(values))
+        if stage == "train" and (label, "grpo") in self.lines:
+            stage = "grpo"
+        self.lines.setdefault((label, stage), []).append(Epoch(epoch, values))
 
     # -- sentences ---------------------------------------------------------------------------------------------------
 
     def _sentence(self, block: DocumentBlock, text: str) -> None:
         for match in _SAME_PICKS.finditer(text):
-            self.same.append(float(match.group(1) or match.group(2)) / 100.0)
-        for match in _LIVE.finditer(text):
-            self.live[self._label(block)] = float(match.group(1)) / 100.0
+            share = match.group(1) or match.group(2)
+            self.same.append(float(share) / 100.0)
+        for share in _shares(_LIVE, text):
+            self.live[self._label(block)] = share
         if self.hoped or _EXPECTED.search(text):
             return
         self.seeds += _shares(_SEED, text)
@@ -166,7 +170,7 @@ class _Reader:
     def _gains(
         self,
         block: DocumentBlock,
-        values: Sequence[float | None],
+        values: Iterable[float | None],
         table: int = 0,
     ) -> None:
         place = self._place(block, table)
@@ -191,8 +195,11 @@ class _Reader:
 
     def _settings(self, block: DocumentBlock, text: str) -> None:
         for match in words.SETTING_VALUE.finditer(text):
-            before = text[max(0, match.start() - 8) : match.start()]
-            label = "" if _PRESENT.search(before) else self._label(block)
+            start = match.start()
+            before = text[max(0, start - 8) : start]
+            label = self._label(block)
+            if _PRESENT.search(before):
+                label = ""
             key = words.printed_setting(match.group(1))
             if key is not None:
                 self._set(label, key, words.truth_or_number(match.group(2)))
@@ -208,13 +215,15 @@ class _Reader:
         epoch = words.epoch_in(rest)
         if epoch is None:
             return
-        metric, value = None, None
+        metric = None
+        value = None
         named = re.search(r"val(?:idation)?[ _]?loss|验证损失", rest, re.IGNORECASE)
         if named:
             metric = "val/loss"
             number = rf"[:：=]\s*({words.NUMBER})\s*[)）]?"
             found = re.search(number, rest[named.end() :])
-            value = float(found.group(1)) if found else None
+            if found:
+                value = float(found.group(1))
         self.choices.append(ChosenEpoch(self._label(block), epoch, metric, value))
 
     def _metrics(self, block: DocumentBlock, text: str) -> None:
@@ -222,7 +231,9 @@ class _Reader:
         for match in words.METRIC_VALUE.finditer(text):
             if not _inside_name(text, match.start()):
                 pairs.append(match)
-        epoch = words.epoch_in(text[: pairs[0].start()]) if pairs else None
+        if not pairs:
+            return
+        epoch = words.epoch_in(text[: pairs[0].start()])
         # without an epoch, or with one pair alone, a number counts only behind "=" or ":"
         explicit = epoch is None or len(pairs) < 2
         values: dict[str, float] = {}
@@ -231,7 +242,8 @@ class _Reader:
             if name is None or (explicit and not match.group(2).strip()):
                 continue
             if epoch is not None or name in _WITHOUT_EPOCH:
-                values.setdefault(name, float(match.group(3).replace(",", "")))
+                number = match.group(3).replace(",", "")
+                values.setdefault(name, float(number))
         self._add(block, epoch, values)
 
     def _shots(self, block: DocumentBlock, text: str) -> None:
@@ -256,18 +268,17 @@ class _Reader:
 
     def _versus(self, block: DocumentBlock, match: re.Match[str]) -> None:
         """`Shot 1: 50.2% (vs Baseline 48.6%)`, line by line under one heading."""
-        label = self._label(block) or (block.headings[-1] if block.headings else "run")
-        if label not in self.versus or int(match.group(1)) in self.versus[label][2]:
-            self.tables += 1
-            left: dict[int, float] = {}
-            right: dict[int, float] = {}
-            arm = Arm(label, left, self.size, self.tables)
-            baseline = Arm(match.group(3).strip(), right, self.size, self.tables, True)
-            self.versus[label] = (arm, baseline, left, right)
-            self._arm(block, arm)
-            self._arm(block, baseline)
-        _, _, left, right = self.versus[label]
+        *_, last = ("run", *block.headings)
+        label = self._label(block) or last
         shots = int(match.group(1))
+        left, right = self.versus.get(label, ({}, {}))
+        if label not in self.versus or shots in left:
+            self.tables += 1
+            left, right = {}, {}
+            self.versus[label] = left, right
+            name = match.group(3).strip()
+            self._arm(block, Arm(label, left, self.size, self.tables))
+            self._arm(block, Arm(name, right, self.size, self.tables, True))
         left[shots] = round(float(match.group(2)) / 100.0, 8)
         right[shots] = round(float(match.group(4)) / 100.0, 8)
 
@@ -288,7 +299,7 @@ class _Reader:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def _table(self, block: DocumentBlock) -> None:
-        header = [words.without_marks(cell) for cell in block.rows[0]]
+        header = list(map(words.without_marks, block.rows[0]))
         body = [row for row in block.rows[1:] if len(row) == len(header)]
         shots = {}
         for place, cell in enumerate(header):
@@ -310,8 +321,8 @@ class _Reader:
         header: list[str],
         body: list[tuple[str, ...]],
     ) -> None:
-        names = [words.metric(cell) for cell in header]
-        stage = self._stage(block, {name for name in names if name is not None})
+        names = list(map(words.metric, header))
+        stage = self._stage(block, set(filter(None, names)))
         for row in body:
             epoch = words.cell_number(row[0])
             values = {}
@@ -337,7 +348,8 @@ class _Reader:
                 value = words.cell_number(row[place])
                 if value is None:
                     continue
-                name, key = words.metric(row[0]), words.printed_setting(row[0])
+                name = words.metric(row[0])
+                key = words.printed_setting(row[0])
                 said = f"{words.without_marks(row[0])} {row[place]}"
                 if name is not None:
                     values[name] = value
@@ -363,8 +375,7 @@ class _Reader:
                 if shots is not None:
                     cells[int(shots)] = words.without_marks(row[place])
             if _DIFFERENCE.search(name):
-                gains = [_gain(cell) for cell in cells.values()]
-                self._gains(block, gains, self.tables)
+                self._gains(block, map(_gain, cells.values()), self.tables)
             else:
                 self._row(block, name, cells)
 
@@ -380,8 +391,7 @@ class _Reader:
             for place, shots in columns.items():
                 cells[shots] = words.without_marks(row[place])
             if _signed(cells.values()):
-                gains = [_gain(cell) for cell in cells.values()]
-                self._gains(block, gains, self.tables)
+                self._gains(block, map(_gain, cells.values()), self.tables)
             else:
                 self._row(block, words.without_marks(row[0]), cells)
 
@@ -398,12 +408,17 @@ class _Reader:
                 known[shots] = value
         if not known or _signed(cells.values()):
             return
-        scale = 100.0 if min(known.values()) > 1.0 else 1.0
+        low = min(known.values())
+        high = max(known.values())
+        scale = 1.0
+        if low > 1.0:
+            scale = 100.0
+        if low < 0.0 or high > scale:
+            return
         accuracy = {shots: round(value / scale, 8) for shots, value in known.items()}
-        if min(known.values()) >= 0.0 and max(known.values()) <= scale:
-            size = words.items_in(name) or self.size
-            baseline = bool(_BASELINE.search(name))
-            self._arm(block, Arm(name, accuracy, size, self.tables, baseline))
+        size = words.items_in(name) or self.size
+        baseline = bool(_BASELINE.search(name))
+        self._arm(block, Arm(name, accuracy, size, self.tables, baseline))
 
     def _arm(self, block: DocumentBlock, arm: Arm) -> None:
         self.arms.append((arm, self._place(block, arm.table)))
@@ -415,16 +430,21 @@ class _Reader:
         for (label, stage), lines in self.lines.items():
             settings = self.settings.get(label, {})
             series.append(Series(stage, _merged(lines), label, settings))
-        arms = paired(taken_over([arm for arm, _ in self.arms]))
-        placed = list(zip(arms, [place for _, place in self.arms], strict=True))
+        given = []
+        places = []
+        for arm, place in self.arms:
+            given.append(arm)
+            places.append(place)
+        arms = paired(taken_over(given))
+        placed = list(zip(arms, places, strict=True))
         published = Published(
             arms=tuple(arms),
             gains=tuple(value for value, _ in self.gains),
             choices=tuple(self.choices),
-            settings={label: dict(values) for label, values in self.settings.items()},
+            settings=self.settings,
             advice=tuple(self.advice),
             identical_picks=tuple(self.same),
-            live=dict(self.live),
+            live=self.live,
             unsized=count_unsized(placed, self.gains, self.speaking),
             seeds=tuple(self.seeds),
         )
@@ -452,7 +472,10 @@ def paired(arms: list[Arm]) -> list[Arm]:
 
 def _shares(pattern: re.Pattern[str], text: str) -> list[float]:
     """The percentages that a pattern finds, as shares."""
-    return [float(match.group(1)) / 100.0 for match in pattern.finditer(text)]
+    found = []
+    for match in pattern.finditer(text):
+        found.append(float(match.group(1)) / 100.0)
+    return found
 
 
 def _signed(cells: Iterable[str]) -> bool:
@@ -462,7 +485,7 @@ def _signed(cells: Iterable[str]) -> bool:
 
 def _inside_name(text: str, start: int) -> bool:
     """Whether a metric's name is only the end of a longer word (`grpo_lr_kl`)."""
-    before = text[start - 1] if start else " "
+    before = f" {text}"[start]
     return before.isascii() and (before.isalnum() or before in "_-")
 
 

@@ -52,7 +52,9 @@ def taken_over(arms: Sequence[Arm]) -> list[Arm]:
             sizes[arm.table] = known.get(_digits(arm))
     found = []
     for arm in arms:
-        size = sizes.get(arm.table) if arm.n is None else arm.n
+        size = arm.n
+        if size is None:
+            size = sizes.get(arm.table)
         found.append(replace(arm, n=size))
     return found
 
@@ -70,18 +72,29 @@ def count_unsized(
 
     A section speaks for those inside it. A gain with the digits of one that carries n repeats it.
     """
-    tables = {arm.table for arm, _ in arms if arm.n is not None and arm.table}
+    tables = set()
+    for arm, _ in arms:
+        if arm.n is not None:
+            tables.add(arm.table)
+    tables.discard(0)  # stands in no table
 
     def carries(place: PrintedPlace) -> bool:
         if place.said or place.table in tables:
             return True
-        depths = range(len(place.headings) + 1) if place.headings else ()
-        return any(place.headings[:depth] in speaking for depth in depths)
+        headings = place.headings
+        around = {headings[:depth] for depth in range(len(headings) + 1)}
+        return bool(headings) and not around.isdisjoint(speaking)
 
     bare = 0
     for arm, place in arms:
         bare += arm.n is None and not arm.baseline and not carries(place)
-    carried = {round(value, 6) for value, place in gains if carries(place)}
+    with_n = set()
+    without = []
     for value, place in gains:
-        bare += not carries(place) and round(value, 6) not in carried
+        if carries(place):
+            with_n.add(round(value, 6))
+        else:
+            without.append(round(value, 6))
+    for value in without:
+        bare += value not in with_n
     return bare

@@ -47,7 +47,8 @@ POLICY_GRADIENT = set(_LISTED["policy_gradient"])
 def _any_of(names: Iterable[str]) -> str:
     """One of some names, the longest first; words may be joined by a blank, a dash or an underscore."""
     ordered = sorted(names, key=len, reverse=True)
-    return "|".join(re.escape(name).replace(r"\ ", "[ _-]?") for name in ordered)
+    pattern = "|".join(map(re.escape, ordered))
+    return pattern.replace(r"\ ", "[ _-]?")
 
 
 METRIC_VALUE = re.compile(
@@ -86,7 +87,9 @@ def cell_number(cell: str) -> float | None:
     if match is None:
         return None
     value = float(match.group(1).replace(",", ""))
-    return value / 100.0 if match.group(2) else value
+    if match.group(2):
+        return value / 100.0
+    return value
 
 
 def truth_or_number(text: str) -> Any:
@@ -97,13 +100,15 @@ def truth_or_number(text: str) -> Any:
     return float(text.replace(",", ""))
 
 
-EPOCH, ITEMS = pattern("EPOCH"), pattern("ITEMS")
+EPOCH = pattern("EPOCH")
+ITEMS = pattern("ITEMS")
 
 
 def items_in(text: str) -> int | None:
     """The number of evaluated items a text speaks of; numbers below 20 are something else."""
     for match in ITEMS.finditer(text):
-        count = int((match.group(1) or match.group(2)).replace(",", ""))
+        number = match.group(1) or match.group(2)
+        count = int(number.replace(",", ""))
         if count >= FEWEST_ITEMS:
             return count
     return None
@@ -112,4 +117,6 @@ def items_in(text: str) -> int | None:
 def epoch_in(text: str) -> int | None:
     """The number of the epoch that a text names first."""
     match = EPOCH.search(text)
-    return None if match is None else int(match.group(1) or match.group(2))
+    if match is None:
+        return None
+    return int(match.group(1) or match.group(2))

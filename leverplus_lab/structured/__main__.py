@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_arguments(own, command)
         own.set_defaults(function=command)
     given = vars(parser.parse_args(argv))
-    function, as_json = given.pop("function"), given.pop("json")
+    function = given.pop("function")
+    as_json = given.pop("json")
     del given["command"]
     try:
         outcome: Outcome | None = function(**given)

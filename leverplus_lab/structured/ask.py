@@ -118,15 +118,17 @@ def read_job(folder: Path) -> Job:
         raise DataError(
             f"{folder}: a job of another format; write it again with `plan`"
         )
-    count, shard = about.pop("prompts"), about.pop("shard")
+    count = about.pop("prompts")
+    shard = about.pop("shard")
     items = {}
     for record in read_lines(folder / "items.jsonl.gz"):
         own = ItemId(record["id"])
-        answers, meta = tuple(record["answers"]), record.get("meta", {})
+        answers = tuple(record["answers"])
+        meta = record.get("meta", {})
         items[own] = Item(own, record["question"], answers, record["split"], meta=meta)
     prompts: list[Prompt] = []
     for query, demos in read_lines(folder / "prompts.jsonl.gz"):
-        prompts.append((ItemId(query), tuple(ItemId(demo) for demo in demos)))
+        prompts.append((ItemId(query), tuple(map(ItemId, demos))))
     if len(prompts) != count:
         raise DataError(f"{folder}: prompts are missing; write it again with `plan`")
     return Job(JobSettings(**about), items, prompts, shard)
@@ -135,7 +137,8 @@ def read_job(folder: Path) -> Job:
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write rows as lines of JSON, packed; the same rows give the same bytes."""
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    packed = gzip.compress("".join(lines).encode(), compresslevel=9, mtime=0)
+    text = "".join(lines)
+    packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
     with write_atomically(path) as part:
         part.write_bytes(packed)
 
@@ -186,7 +189,8 @@ class Asker:
     def _open(self, job: Job) -> tuple[Job, Any]:
         from leverplus.models.hf.backend import HfBackend
 
-        own, told = self.options, job.settings
+        own = self.options
+        told = job.settings
         section = ModelSection(
             name=own.model,
             prompt=told.prompt,
@@ -251,7 +255,8 @@ def ask_jobs(folders: Sequence[Path], options: AskOptions, say: Say) -> int:
             if not file.exists():
                 todo.append(Work(folder, number, file))
     say(f"{len(todo)} shards to ask")
-    asked, started = 0, time.perf_counter()
+    asked = 0
+    started = time.perf_counter()
     for work, (count, seconds) in _run(todo, options):
         asked += count
         rate = asked / (time.perf_counter() - started)

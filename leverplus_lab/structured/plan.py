@@ -50,7 +50,7 @@ class ListRow:
     def of_json(cls, row: Sequence[Any]) -> ListRow:
         """Back from a line of a file."""
         split_key, part, arm, shots, query, demos = row
-        shown = tuple(ItemId(demo) for demo in demos)
+        shown = tuple(map(ItemId, demos))
         return cls(split_key, part, arm, shots, ItemId(query), shown)
 
 
@@ -199,7 +199,7 @@ def in_turn(lists: Sequence[Sequence[int]], count: int) -> list[int]:
     [1, 2, 4, 3]
     """
     found: dict[int, None] = {}
-    for depth in range(max((len(own) for own in lists), default=0)):
+    for depth in range(max(map(len, lists), default=0)):
         for own in lists:
             if depth < len(own):
                 found[own[depth]] = None
@@ -226,19 +226,26 @@ def choose_items(items: Sequence[Item], sizes: Sizes, seed: int = 0) -> list[Ite
     [4, 2]
     """
     rng = np.random.default_rng(seed)
-    splits = {split: _of(items, split) for split in ("train", "dev", "test")}
-    train = _drawn(splits["train"], sizes.train, rng)
-    if not splits["dev"]:
+    given = _of(items, "train")
+    train = _drawn(given, sizes.train, rng)
+    rest = _of(items, "dev")
+    if not rest:
         taken = {item.id for item in train}
-        rest = [item for item in splits["train"] if item.id not in taken]
-        splits["dev"] = [replace(item, split="dev") for item in rest]
-    dev = _drawn(splits["dev"], sizes.dev, rng)
-    test = _drawn(splits["test"], sizes.test, rng)
+        for item in given:
+            if item.id not in taken:
+                rest.append(replace(item, split="dev"))
+    dev = _drawn(rest, sizes.dev, rng)
+    test = _drawn(_of(items, "test"), sizes.test, rng)
     known: set[str] = set()
     kept = []
     for part in (train, dev, test):
-        kept += [item for item in part if text_id(item.question) not in known]
-        known.update(text_id(item.question) for item in part)
+        texts = set()
+        for item in part:
+            text = text_id(item.question)
+            texts.add(text)
+            if text not in known:
+                kept.append(item)
+        known |= texts
     return kept
 
 

@@ -54,7 +54,8 @@ def score_jobs(
     """
     known = {item.id: item for item in items}
     scores: dict[Prompt, Scored] = {}
-    models, prompts = [], []
+    models = []
+    prompts = []
     devices: set[str] = set()
     dates: set[str] = set()
     seconds = 0.0
@@ -72,7 +73,8 @@ def score_jobs(
         own = job.settings
         form = {"form": own.prompt, "template": own.template}
         prompts.append({**form, "instruction": own.instruction})
-    if len(models) != 1 or any(prompt != prompts[0] for prompt in prompts):
+    alike = prompts.count(prompts[0]) == len(prompts)
+    if len(models) != 1 or not alike:
         raise DataError(
             f"these jobs were asked of {len(models)} models or in several forms; make one table of each"
         )
@@ -208,9 +210,9 @@ def write_records(records: Records, path: Path) -> None:
     rows = []
     for record in sorted(records.rows, key=_order):
         row = record.row
-        head = (row.split_key, row.part, row.arm, row.shots, row.query, list(row.demos))
         answer = bytes.fromhex(record.answer)
-        rows.append((*head, record.accuracy, np.float16(record.logprob), answer))
+        logprob = np.float16(record.logprob)
+        rows.append((*row.as_json(), record.accuracy, logprob, answer))
     kinds = {
         "split": pa.string(),
         "part": pa.string(),

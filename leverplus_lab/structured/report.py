@@ -190,7 +190,8 @@ def as_markdown(reports: Sequence[SplitReport]) -> str:
     )
     rows = []
     for report in reports:
-        simple, copied = report.simple, report.best.get(WITHOUT_MODEL)
+        simple = report.simple
+        copied = report.best.get(WITHOUT_MODEL)
         cells = [f"{report.title} ({len(simple.test):,})"]
         cells += [_cell(report.best.get(arm)) for arm in ("zero_shot", "random")]
         cells.append(f"{simple.label} {_percent(simple.test_mean)}")
@@ -325,7 +326,8 @@ def spread_of(path: Path) -> Spread:
         rows = alone[table.queries[alone] == query]
         if len(rows) < 2:
             continue
-        accuracy, logprob = table.accuracy[rows], logprobs[rows]
+        accuracy = table.accuracy[rows]
+        logprob = logprobs[rows]
         accuracies.append(accuracy)
         weights.append(logprob)
         better = accuracy[:, None] > accuracy[None, :]  # (K, K)

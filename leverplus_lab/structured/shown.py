@@ -50,7 +50,8 @@ def overview(reports: Sequence[SplitReport]) -> Table:
     """One line a task: the best simple way, the advised arm, and the way without a model."""
     rows = []
     for report in reports:
-        pair, copied = report.of(report.simple), report.best.get(WITHOUT_MODEL)
+        pair = report.of(report.simple)
+        copied = report.best.get(WITHOUT_MODEL)
         cells = [report.task_name, _percent(report.simple), _percent(report.advised)]
         cells.append(pair.difference if pair else "")
         rows.append([*cells, _percent(copied) if copied else ""])
@@ -77,8 +78,10 @@ def by_shots(report: SplitReport) -> Table:
 
 def verdict(report: SplitReport) -> Iterator[str]:
     """What may be said of the advised arm, in sentences."""
-    own, simple = report.advised, report.simple
-    pair, copied = report.of(simple), report.best.get(WITHOUT_MODEL)
+    own = report.advised
+    simple = report.simple
+    pair = report.of(simple)
+    copied = report.best.get(WITHOUT_MODEL)
     if pair is not None:
         yield (
             f"Of the ways by answers dev prefers {_name(own)}: {_percent(own)} %. The best simple way, {_name(simple)}, "
@@ -98,7 +101,8 @@ def laid_open(records: Records, report: SplitReport) -> list[str]:
     Nothing where texts and answers may not be passed on.
     """
     name = str(records.about["task"])
-    items, table = TABLES / f"{name}-items.jsonl.gz", _table_of(records)
+    items = TABLES / f"{name}-items.jsonl.gz"
+    table = _table_of(records)
     right = {item for item, score in report.advised.test.items() if score == 1.0}
     wrong = {item for item, score in report.simple.test.items() if score == 0.0}
     if not (items.is_file() and table and right & wrong):

@@ -81,7 +81,9 @@ class WorldBackend:
         """Replies to requests with equally many demonstrations."""
         assert self._table is not None
         width = max(len(request.references) for request in requests)
-        queries, shown, padded = [], [], []
+        queries = []
+        shown = []
+        padded = []
         for request in requests:
             queries.append(self._rows[request.query.id])
             shown.append([self._rows[demo.id] for demo in request.demos])
@@ -93,7 +95,8 @@ class WorldBackend:
             self.model, self._table, self._tensor(queries), demos, references
         )
         tokens = reading.tokens // len(requests)
-        answers, logprobs = reading.answer.tolist(), reading.logprobs.tolist()
+        answers = reading.answer.tolist()
+        logprobs = reading.logprobs.tolist()
         replies = []
         for request, answer, row in zip(requests, answers, logprobs, strict=True):
             weighed = row[: len(request.references)]  # without the padding
@@ -119,12 +122,14 @@ class WorldBackend:
             pictures = self.task.pictures(items).to(self.device)
             split = torch.split(normalise_pictures(pictures), self.batch)
             seen = torch.cat([self.model.see(part) for part in split])
-        questions, answers = [], []
+        questions = []
+        answers = []
         for item in items:
             self._rows[item.id] = len(self._rows)
             questions.append(question_tokens(item.question))
             answers.append(answer_tokens(item.answer if item.answers else ""))
-        question, answer = self._tensor(questions), self._tensor(answers)
+        question = self._tensor(questions)
+        answer = self._tensor(answers)
         if self._table is not None:
             seen = torch.cat([self._table.seen, seen])
             question = torch.cat([self._table.question, question])

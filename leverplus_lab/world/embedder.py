@@ -59,7 +59,8 @@ class WorldEmbedder:
             batch = normalise_pictures(pictures[start : start + BATCH])
             blocks.append(self.encoder.embed_pictures(batch))  # (batch, 64)
         image = torch.cat(blocks).numpy()  # (N, 64)
-        questions, shown = [], []
+        questions = []
+        shown = []
         for item in items:
             questions.append(question_tokens(item.question))
             shown.append(answer_tokens(item.answer if item.answers else ""))

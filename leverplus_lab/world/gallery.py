@@ -10,11 +10,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from leverplus.data.types import Item
 
-TILE, TEXT, COLUMNS = (
-    128,
-    78,
-    4,
-)  # pixels of a picture's side, pixels of the text below it, items in a row
+TILE = 128  # pixels of a picture's side
+TEXT = 78  # pixels of the text below it
+COLUMNS = 4  # items in a row
 WIDTH = 190  # pixels of an item's place
 
 
@@ -23,18 +21,21 @@ def draw_gallery(items: Sequence[Item], pictures: Sequence[Image.Image]) -> Imag
     rows = math.ceil(len(items) / COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * WIDTH, rows * (TILE + TEXT)), "white")
     pen = ImageDraw.Draw(sheet)
-    bold, plain = ImageFont.load_default(13), ImageFont.load_default(12)
+    bold = ImageFont.load_default(13)
+    plain = ImageFont.load_default(12)
     for place, (item, picture) in enumerate(zip(items, pictures, strict=True)):
         left = place % COLUMNS * WIDTH
         top = place // COLUMNS * (TILE + TEXT)
         tile = picture.resize((TILE, TILE), Image.Resampling.NEAREST)
         sheet.paste(tile, (left + (WIDTH - TILE) // 2, top + 4))
-        answers = ", ".join(
-            f"{answer} {count}"
-            for answer, count in Counter(item.answers).most_common(2)
-        )
-        pen.text((left + 8, top + TILE + 10), f"{item.question}?", "black", bold)
-        pen.text((left + 8, top + TILE + 28), answers[:27], "#205080", plain)
+        answers = []
+        for answer, count in Counter(item.answers).most_common(2):
+            answers.append(f"{answer} {count}")
+        given = ", ".join(answers)
         note = f"{item.meta.get('unknown', '?')} unknown of {item.meta.get('facts', '?')} facts"
-        pen.text((left + 8, top + TILE + 46), note, "#777777", plain)
+        left += 8
+        top += TILE
+        pen.text((left, top + 10), f"{item.question}?", "black", bold)
+        pen.text((left, top + 28), given[:27], "#205080", plain)
+        pen.text((left, top + 46), note, "#777777", plain)
     return sheet

@@ -76,16 +76,17 @@ class DecoderBlock(nn.Module):
         """Queries (N, heads, used, d) of the last tokens, keys and values (N, heads, T, d) of all."""
         n, count, width = x.shape
         normed = self.norm_attention(x)
-        weight, bias = self.into.weight, self.into.bias
+        weight = self.into.weight
+        bias = self.into.bias
         if used == count:
             parts = functional.linear(normed, weight, bias)
-            query, key, value = parts.view(n, count, 3, self.heads, -1).permute(
-                2, 0, 3, 1, 4
-            )
+            heads = parts.view(n, count, 3, self.heads, -1)
+            query, key, value = heads.permute(2, 0, 3, 1, 4)
             return query, key, value
         # the rows of the matrix are those of queries, then keys, then values
         parts = functional.linear(normed, weight[width:], bias[width:])
-        key, value = parts.view(n, count, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        heads = parts.view(n, count, 2, self.heads, -1)
+        key, value = heads.permute(2, 0, 3, 1, 4)
         last = normed[:, count - used :]
         query = functional.linear(last, weight[:width], bias[:width])
         query = query.view(n, used, self.heads, width // self.heads).transpose(1, 2)
@@ -174,7 +175,8 @@ def read_prompts(
     # every first word after which the second is needed: those of the references, then the greedy one
     branches = torch.cat([references[:, :, 0], word[:, None]], 1)  # (N, R + 1)
     # A branch is followed once for every prompt, at the first place where its word stands.
-    place = (branches[:, :, None] == branches[:, None, :]).int().argmax(2)  # (N, R + 1)
+    same = branches[:, :, None] == branches[:, None, :]  # (N, R + 1, R + 1)
+    place = same.int().argmax(2)  # (N, R + 1)
     is_first = place == torch.arange(branches.shape[1], device=place.device)
     row, column = is_first.nonzero(as_tuple=True)  # (M,) each
     # (N, R + 1, V), only followed branches are filled
@@ -186,7 +188,8 @@ def read_prompts(
     after_references = second[every[:, None], place[:, :-1], references[:, :, 1]]
     logprobs = first.gather(1, references[:, :, 0]) + after_references
     # (N,), a second name or the end
-    last = second[every, place[:, -1], END:ANSWER_END].argmax(-1) + END
+    ends = second[every, place[:, -1], END:ANSWER_END]
+    last = ends.argmax(-1) + END
     tokens = computed * ITEM_TOKENS + len(query) * PROMPT_TOKENS + len(row)
     return WorldReading(torch.stack([word, last], 1), logprobs, tokens)
 
@@ -228,7 +231,8 @@ def _gather(
         return None
     gathered: KeyValues = []
     for layer in range(len(levels[0][0])):
-        keys, values = [], []
+        keys = []
+        values = []
         for memory, run in levels:
             wanted = run if rows is None else run[rows]
             key, value = memory[layer]
@@ -280,7 +284,8 @@ def _follow_branches(
     x = model.words(words) + model.positions.weight[tokens]  # (M, width)
     for (keys, values), module in zip(memory, model.blocks, strict=True):
         block = cast(DecoderBlock, module)
-        parts = block.into(block.norm_attention(x)).view(len(words), 3, block.heads, -1)
+        parts = block.into(block.norm_attention(x))
+        parts = parts.view(len(words), 3, block.heads, -1)
         padded = x.new_zeros(prompts, branches, *parts.shape[1:])
         padded[at] = parts
         # (N, heads, branches, d) each
@@ -291,7 +296,8 @@ def _follow_branches(
         weight = (scores * query.shape[-1] ** -0.5).softmax(-1)
         # (N, heads, branches, d)
         mixed = weight[..., :-1] @ values + weight[..., -1:] * value
-        x = block.after_attention(x, mixed.transpose(1, 2)[at].flatten(1))
+        own = mixed.transpose(1, 2)[at]
+        x = block.after_attention(x, own.flatten(1))
     return model.word_logits(model.norm(x)).log_softmax(-1)
 
 
@@ -319,5 +325,6 @@ class DualEncoder(nn.Module):
     def embed_words(self, ids: Tensor) -> Tensor:
         """Unit vectors (N, 64) of texts given as token ids (N, T), padding left out of the mean."""
         keep = (ids != PAD).float()[:, :, None]  # (N, T, 1)
-        mean = (self.words(ids) * keep).sum(1) / keep.sum(1).clamp(min=1)  # (N, 128)
+        total = (self.words(ids) * keep).sum(1)
+        mean = total / keep.sum(1).clamp(min=1)  # (N, 128)
         return functional.normalize(self.text(mean), dim=-1)

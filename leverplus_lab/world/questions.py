@@ -75,7 +75,8 @@ def draw_questions(world_seed: int, split: str) -> Questions:
     keys = np.log(RELATION_WEIGHT) + rng.gumbel(size=(images, len(RELATIONS)))
     relation = np.argsort(-keys, axis=1)[:, :QUESTIONS_PER_IMAGE].reshape(-1)  # (N,)
     paraphrase = rng.integers(0, len(PARAPHRASES[0]), len(image))
-    shape, colour = scenes.shape[image], scenes.colour[image]
+    shape = scenes.shape[image]
+    colour = scenes.colour[image]
     dialect = dialect_of_image[image]
     facts = draw_facts(world_seed)
     truth = true_things(facts, relation, shape, colour)

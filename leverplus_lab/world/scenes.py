@@ -64,7 +64,8 @@ def draw_nuisance(rng: np.random.Generator, n: int) -> tuple[Floats, ...]:
 def draw_scenes(rng: np.random.Generator, background: Ints) -> Scenes:
     """Scenes with uniform shape and colour on given backgrounds."""
     n = len(background)
-    shape, colour = rng.integers(0, len(SHAPES), n), rng.integers(0, len(COLOURS), n)
+    shape = rng.integers(0, len(SHAPES), n)
+    colour = rng.integers(0, len(COLOURS), n)
     return Scenes(shape, colour, background, *draw_nuisance(rng, n))
 
 
@@ -88,8 +89,10 @@ def render_scenes(
 
     # centres of the pixels, from -1 to 1
     axis = (torch.arange(SIZE, device=device, dtype=kind) + 0.5) / SIZE * 2 - 1
-    grid_y, grid_x = axis[:, None].expand(SIZE, SIZE), axis[None, :].expand(SIZE, SIZE)
-    cos, sin = torch.cos(column(scenes.angle)), torch.sin(column(scenes.angle))
+    grid_y = axis[:, None].expand(SIZE, SIZE)
+    grid_x = axis[None, :].expand(SIZE, SIZE)
+    cos = torch.cos(column(scenes.angle))
+    sin = torch.sin(column(scenes.angle))
     dx, dy = grid_x - column(scenes.x), grid_y - column(scenes.y)  # (N, 32, 32)
     # pixels in the object's own frame: moved to its centre, turned back, scaled to unit radius
     u = (cos * dx + sin * dy) / column(scenes.radius)
@@ -110,7 +113,8 @@ def render_scenes(
 def _distances(u: Tensor, v: Tensor) -> Tensor:
     """Signed distances (N, 7, H, W) to the seven shapes of unit radius, negative inside."""
     length = torch.sqrt(u * u + v * v)
-    ax, ay = u.abs(), v.abs()
+    ax = u.abs()
+    ay = v.abs()
     # five rays; no true distance, but scaled below so that its edge is about as soft as the others'
     star = length - (0.62 + 0.38 * torch.cos(5 * torch.atan2(u, -v)))
     triangle = torch.maximum(ax * 0.866 + v * -0.5, v) - 0.5

@@ -56,9 +56,9 @@ class WorldTask:
     def version(self) -> str:
         """A digest of the seed and of everything that shapes the world."""
         # Every constant of the generator, plus what it draws for one split: a change of its code shows there.
-        constants = {
-            name: getattr(generator, name) for name in dir(generator) if name.isupper()
-        }
+        constants = {}
+        for name in filter(str.isupper, dir(generator)):
+            constants[name] = getattr(generator, name)
         probe = _drawn(self.world_seed, "dev")
         content = hashlib.sha256(
             repr((self.world_seed, sorted(constants.items()), VOCABULARY)).encode()
@@ -98,7 +98,8 @@ class WorldTask:
             "world:"
         ):  # drawn from the seed: its name says it all
             return f"{self.version}:{item.image}"
-        return hashlib.sha256(self.pictures([item]).numpy().tobytes()).hexdigest()[:16]
+        content = self.pictures([item]).numpy().tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
 
     def pictures(self, items: Sequence[Item]) -> Tensor:
         """Pictures (N, 3, 32, 32) uint8; an item that names an image file instead is read and scaled."""
@@ -173,7 +174,8 @@ def picture_tensor(picture: Image.Image) -> Tensor:
 def _make_items(split: str, drawn: Questions) -> tuple[Item, ...]:
     scenes = drawn.scenes
     # plain lists: one number after another is read several times faster from them than from arrays
-    shapes, colours = scenes.shape.tolist(), scenes.colour.tolist()
+    shapes = scenes.shape.tolist()
+    colours = scenes.colour.tolist()
     backgrounds = scenes.background.tolist()
     columns = (
         drawn.image,

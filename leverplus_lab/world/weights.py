@@ -16,7 +16,8 @@ from leverplus.errors import CheckpointError, MissingFile
 from leverplus_lab.world.model import DualEncoder, ModelConfig, TinyLVLM
 
 FOLDER = Path(__file__).parent / "weights"
-MODEL, ENCODER = "model.safetensors", "encoder.safetensors"
+MODEL = "model.safetensors"
+ENCODER = "encoder.safetensors"
 AGAIN = "type `git checkout leverplus_lab` in the clone of leverplus, or install its wheel again with --force-reinstall"
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -95,9 +95,7 @@ ANSWER_START = 4
 """Token ids 4..51 are the 48 names: 4 + 2 * thing + dialect."""
 
 _NAMES = tuple(name for pair in THINGS for name in pair)
-_QUESTION_WORDS = tuple(
-    word for group in PARAPHRASES for question in group for word in question.split()
-)
+_QUESTION_WORDS = " ".join(map(" ".join, PARAPHRASES)).split()
 # each word once, in this order: token ids are rows of the shipped embedding tables
 _OTHER = tuple(dict.fromkeys((*_QUESTION_WORDS, *SHAPES, *COLOURS, *BACKGROUNDS)))
 VOCABULARY = ("<pad>", "<unknown>", "<ask>", "<end>", *_NAMES, *_OTHER)

@@ -17,12 +17,14 @@ from leverplus.run.run import open_run
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 sys.path.append(str(Path(__file__).parents[1] / "encode"))
+sys.path.append(str(Path(__file__).parents[1] / "models" / "hf"))
+import tiny_models
 from tiny_networks import save_dual_model
 
 RECIPE = """
 task = {name = "okvqa"}
 embed = {name = "clip"}
-model = {name = "tiny:qwen2_5_vl", prompt = "chat", untrained = true, max_new_tokens = 4, image_pixels = 12544}
+model = {prompt = "chat", untrained = true, max_new_tokens = 4, image_pixels = 12544}
 pool = {kind = "nearest_both", size = 6}
 score = {backend = "hf", budget = 600, search = "dense", queries = 4, dev_queries = 4, dev_shots = [1, 2]}
 select = {preset = "bi_encoder_gate", state = "none"}
@@ -41,7 +43,9 @@ def test_the_official_files_become_a_trained_and_evaluated_selector(
     write_vqa(tmp_path / "data")
     encoder = save_dual_model(tmp_path / "clip", "clip")
     (source := tmp_path / "own.toml").write_text(RECIPE)
-    changes = (f"task.folder={tmp_path / 'data'}", f"embed.model={encoder}")
+    tiny_models.qwen2_5_vl(tmp_path / "vlm")
+    changes = [f"task.folder={tmp_path / 'data'}", f"embed.model={encoder}"]
+    changes.append(f"model.name={tmp_path / 'vlm'}")
     recipe = load_recipe(str(source), changes)
     store = tmp_path / "s.db"
     run = open_run(recipe, source, tmp_path / "run", seed=0, store_path=store)

@@ -102,7 +102,7 @@ def test_imported_files_take_the_ids_of_the_task_and_strangers_are_refused(
 
 
 def test_a_recipe_names_a_task_of_files(vqa_folder) -> None:
-    model = ["embed.name=clip", "score.backend=hf", "model.name=tiny:qwen2_5_vl"]
+    model = ["embed.name=clip", "score.backend=hf", "model.name=org/vlm"]
     recipe = load_recipe(
         "world", ["task.name=okvqa", f"task.folder={vqa_folder}", *model]
     )

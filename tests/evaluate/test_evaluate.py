@@ -1,8 +1,8 @@
-"""Tables of an evaluation worked by hand: means, gaps, comparisons, calibration, CIDEr, agreement of picks."""
+"""Tables of an evaluation worked by hand: means, gaps, comparisons, calibration, agreement of picks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,11 +13,9 @@ from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item, ItemId
 from leverplus.errors import EvaluationError, NotMeasured
 from leverplus.evaluate.evaluate import (
-    JudgesCaptions,
     add_calibrated,
     arm_results,
     calibrate,
-    cider_table,
     compared_pairs,
     comparisons,
     gap_closed,
@@ -25,7 +23,6 @@ from leverplus.evaluate.evaluate import (
 )
 from leverplus.evaluate.predictions import Prediction, Results
 from leverplus.evaluate.runs import agreement
-from leverplus_lab.cider import CiderScores, cider
 
 
 def own(text: str, accuracy: float) -> Prediction:
@@ -154,35 +151,6 @@ def test_every_arm_but_oracles_and_votes_has_a_calibrated_twin_draw_by_draw() ->
     assert ("learned_calibrated", "random_calibrated") in pairs
     assert ("learned_calibrated", "random") not in pairs
     assert not any("oracle" in rival for _, rival in pairs)
-
-
-REFERENCES = {
-    "a": ("a dog runs on the beach", "a dog running by the sea"),
-    "b": ("two men play tennis", "men playing tennis on a court"),
-    "c": ("a red bus in the street", "a bus drives down a street"),
-}
-
-
-class Captions:
-    def cider(self, captions: Mapping[ItemId, str]) -> CiderScores:
-        given = {str(number): caption for number, caption in captions.items()}
-        return cider(given, {str(number): REFERENCES[number] for number in captions})
-
-
-def test_captions_are_judged_as_a_corpus_and_averaged_over_draws() -> None:
-    ids = [ItemId(name) for name in REFERENCES]
-    good = [Prediction(i, (), REFERENCES[i][0], 1.0) for i in ids]
-    results = Results(ids, list(ids))
-    results.add("learned", 1, good)
-    results.add("random", 1, good)
-    results.add("random", 1, [Prediction(i, (), "nothing to see", 0.0) for i in ids])
-    task = Captions()
-    assert isinstance(task, JudgesCaptions)
-    table = cider_table(results, task)
-    best = cider({i: REFERENCES[i][0] for i in REFERENCES}, REFERENCES).mean
-    assert best > 1.0
-    assert table["learned"][1] == pytest.approx(best)
-    assert table["random"][1] == pytest.approx(best / 2)
 
 
 def test_agreement_counts_identical_lists_positions_and_overlap() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "encode"))  # tiny_networks
+sys.path.append(str(Path(__file__).parents[1] / "models" / "hf"))  # tiny_models
 
 from matrix_models import Asked, loaded_once, make_models
 

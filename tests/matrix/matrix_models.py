@@ -22,8 +22,7 @@ WORLD_ITEMS = {"train": 60, "dev": 20, "test": 20}
 def make_models(folder: Path) -> dict[str, str]:
     """The folders of the four models by kind, written where they are not yet."""
     import tiny_networks
-
-    from leverplus_lab.tiny_models import qwen2_5_vl
+    from tiny_models import qwen2_5_vl
 
     writers = {
         "language": _language,
@@ -43,9 +42,8 @@ def make_models(folder: Path) -> dict[str, str]:
 def _language(folder: Path) -> None:
     """A Llama of one layer that reads bytes."""
     import torch
+    from tiny_models import SPREAD, byte_tokenizer
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    from leverplus_lab.tiny_models import SPREAD, byte_tokenizer
 
     tokenizer = byte_tokenizer()
     config = LlamaConfig(

@@ -81,6 +81,21 @@ class ConfiguredMetric:
         return ""
 
 
+def best_match(
+    judge: Callable[[str, str], float],
+    answer: str,
+    references: Sequence[str],
+    name: str,
+) -> float:
+    """What an answer is worth beside the best of its references; `judge` compares it with one of them.
+
+    >>> best_match(str.__eq__, "red", ["blue", "red"], "equality")
+    1.0
+    """
+    require_references(references, name)
+    return float(max(judge(answer, reference) for reference in references))
+
+
 def require_references(references: Sequence[str], name: str) -> None:
     """NotMeasured where there is nothing to compare with."""
     if not references:

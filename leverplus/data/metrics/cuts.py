@@ -40,7 +40,9 @@ def fenced_answer(raw: str) -> str:
     'SELECT 1'
     """
     block = _FENCE.search(raw)
-    return (block.group(1) if block else raw).strip()
+    if block:
+        raw = block.group(1)
+    return raw.strip()
 
 
 def json_answer(raw: str) -> str:
@@ -52,14 +54,16 @@ def json_answer(raw: str) -> str:
     text = raw.strip()
     if _json_end(text, 0) == len(text):
         return text  # also a JSON text, number or truth value
-    longest, read = "", 0
+    longest = ""
+    read = 0
     for opening in islice(_OPENING.finditer(text), MOST_OPENINGS):
         start = opening.start()
-        end = (
-            _json_end(text, start) if start >= read else 0
-        )  # not what stands inside a value
+        if start < read:
+            continue  # it stands inside a value
+        end = _json_end(text, start)
         if end - start > len(longest):
-            longest, read = text[start:end], end
+            longest = text[start:end]
+            read = end
     return longest or text
 
 

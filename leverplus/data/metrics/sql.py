@@ -21,7 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.data.metrics import sql_worker
-from leverplus.data.metrics.base import ConfiguredMetric, Example, require_references
+from leverplus.data.metrics.base import (
+    ConfiguredMetric,
+    Example,
+    best_match,
+    require_references,
+)
 from leverplus.data.metrics.text import same_text
 from leverplus.errors import DataError
 
@@ -67,8 +72,7 @@ def sql(answer: str, references: Sequence[str]) -> float:
     >>> sql("SELECT a FROM t WHERE b > 1", ["SELECT a FROM t WHERE b < 1"])
     0.0
     """
-    require_references(references, "sql")
-    return float(any(same_sql(answer, reference) for reference in references))
+    return best_match(same_sql, answer, references, "sql")
 
 
 def same_sql(first: str, second: str) -> bool:
@@ -81,11 +85,12 @@ def sql_tokens(text: str) -> tuple[str, ...]:
     """The words, quoted texts, numbers and marks of a statement; keywords in lower case, comments left out."""
     tokens: list[str] = []
     for match in _TOKEN.finditer(text):
-        kind, token = match.lastgroup, match.group()
+        kind = match.lastgroup
+        token = match.group()
         if kind == "word" and token.lower() in _KEYWORDS:
             tokens.append(token.lower())
         elif kind == "quoted":
-            mark = "]" if token[0] == "[" else token[0]
+            mark = token[-1]
             inner = token[1:-1].replace(mark * 2, mark)
             tokens.append(f"'{inner}'")
         elif kind != "space":
@@ -106,7 +111,8 @@ def is_ordered(text: str) -> bool:
     >>> is_ordered("SELECT a FROM t ORDER BY a"), is_ordered("SELECT a FROM (SELECT a FROM t ORDER BY a)")
     (True, False)
     """
-    depth, before = 0, ""
+    depth = 0
+    before = ""
     for token in sql_tokens(text):
         if depth == 0 and (before, token) == ("order", "by"):
             return True
@@ -145,20 +151,25 @@ class SqlExecution(ConfiguredMetric):
         if same_sql(first, second):
             return True
         database = self._database(example)
-        one, other = run_sql(database, first), run_sql(database, second)
+        one = run_sql(database, first)
+        other = run_sql(database, second)
         runs = not (one.error or other.error or one.is_empty)
         return runs and one.unordered == other.unordered
 
     def problem(self, example: Example) -> str:
         """The error of references that cannot be run."""
         database = self._database(example)
-        results = [run_sql(database, reference) for reference in example]
-        if any(not result.error for result in results):
-            return ""
-        return f"the reference does not run: {results[-1].error}"
+        fault = ""
+        for reference in example:
+            fault = run_sql(database, reference).error
+            if not fault:
+                return ""
+        return f"the reference does not run: {fault}"
 
     def _database(self, example: Sequence[str]) -> Path:
-        named = example.meta.get("database", "") if isinstance(example, Example) else ""
+        named = ""
+        if isinstance(example, Example):
+            named = example.meta.get("database", "")
         return find_database(named, self.options.database, self.options.folder)
 
 
@@ -167,7 +178,9 @@ def find_database(named: str, database: str, folder: str) -> Path:
     """The file to run on: what the example names, in the folder that the task names, else the task's file."""
     given = Path(database).expanduser()
     if named:
-        base = given if database and given.is_dir() else Path(folder)
+        base = Path(folder)
+        if database and given.is_dir():
+            base = given
         for ending in ENDINGS:
             for path in (base / f"{named}{ending}", base / named / f"{named}{ending}"):
                 if path.is_file():
@@ -199,8 +212,10 @@ class SqlResult:
     @classmethod
     def of(cls, rows: Sequence[Sequence[str]]) -> SqlResult:
         """The result that has these rows, each value as the worker spells it."""
-        lines = [json.dumps(row) for row in rows]
-        is_empty = all(value == "null" for row in rows for value in row)
+        lines = list(map(json.dumps, rows))
+        values: set[str] = set()
+        values.update(*rows)
+        is_empty = values <= {"null"}
         return cls(len(rows), is_empty, _digest(lines), _digest(sorted(lines)))
 
 
@@ -246,7 +261,8 @@ class _Worker:
         """The reply to one statement; one at a time."""
         with self._lock:
             process = self._running()
-            stdin, stdout = process.stdin, process.stdout
+            stdin = process.stdin
+            stdout = process.stdout
             assert stdin is not None
             assert stdout is not None
             line = b""

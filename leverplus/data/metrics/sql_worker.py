@@ -83,8 +83,9 @@ def open_database(database: str) -> sqlite3.Connection:
         if file.read(16) != b"SQLite format 3\x00":
             raise ValueError(f"{database} is not a SQLite database")
     log = path.with_name(path.name + "-wal")  # rows that the file does not hold yet
-    waiting = log.is_file() and log.stat().st_size > 0
-    mode = "mode=ro" if waiting else "mode=ro&immutable=1"
+    mode = "mode=ro&immutable=1"
+    if log.is_file() and log.stat().st_size > 0:
+        mode = "mode=ro"
     connection = sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True)
     connection.text_factory = lambda content: content.decode("utf-8", "replace")
     connection.executescript(SETTINGS)
@@ -119,7 +120,7 @@ def rows_of(database: str, sql: str) -> list[list[str]]:
     rows: list[list[str]] = []
     characters = 0
     for row in connection.execute(sql):
-        rows.append([spelled(value) for value in row])
+        rows.append(list(map(spelled, row)))
         characters += sum(map(len, rows[-1]))
         if len(rows) > MOST_ROWS or characters > MOST_CHARACTERS:
             raise ValueError(
@@ -138,7 +139,9 @@ def spelled(value: Any) -> str:
         return f"n{value}"
     if isinstance(value, float):
         return f"n{value:.12g}"
-    return f"x{value.hex()}" if isinstance(value, bytes) else f"t{value}"
+    if isinstance(value, bytes):
+        return f"x{value.hex()}"
+    return f"t{value}"
 
 
 if __name__ == "__main__":

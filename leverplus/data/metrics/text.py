@@ -12,6 +12,7 @@ from functools import lru_cache
 from leverplus.data.metrics.base import (
     ConfiguredMetric,
     Example,
+    best_match,
     require_references,
 )
 from leverplus.data.metrics.vqa import normalise_answer
@@ -34,8 +35,7 @@ def exact(answer: str, references: Sequence[str]) -> float:
     >>> exact(" ls > f", ["ls > f"]), exact("ls >> f", ["ls > f"]), exact("Red", ["red"])
     (1.0, 0.0, 0.0)
     """
-    require_references(references, "exact")
-    return float(any(same_text(answer, reference) for reference in references))
+    return best_match(same_text, answer, references, "exact")
 
 
 def same_text(first: str, second: str) -> bool:
@@ -48,7 +48,9 @@ def plain_text(text: str) -> str:
     text = text.strip()
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", text)
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
@@ -56,11 +58,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
     Texts that normalise to nothing, such as the article "A" or "...", are compared as they stand.
     """
-    require_references(references, "exact match")
-    given = _normalised_or_label(answer)
-    return float(
-        any(given == _normalised_or_label(reference) for reference in references)
-    )
+    return best_match(_same_answer, answer, references, "exact match")
 
 
 def label_accuracy(answer: str, references: Sequence[str]) -> float:
@@ -69,23 +67,23 @@ def label_accuracy(answer: str, references: Sequence[str]) -> float:
     Case, spacing and marks around the label do not count ("Positive." is `positive`); nothing inside it is changed.
     """
     require_references(references, "label accuracy")
-    counts = Counter(plain_label(reference) for reference in references)
+    counts = Counter(map(plain_label, references))
     label, _ = counts.most_common(1)[0]
     return float(plain_label(answer) == label)
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Harmonic mean of token precision and recall, best over the references; tokens are those of `text_tokens`."""
-    require_references(references, "token F1")
-    given = _token_counts(answer)
-    return max(_f1(given, _token_counts(reference)) for reference in references)
+    return best_match(_f1, answer, references, "token F1")
 
 
 def edit_similarity(answer: str, references: Sequence[str]) -> float:
     """`difflib` ratio of the lower-cased strings, 2 * matched characters / all characters, best over the references."""
-    require_references(references, "edit similarity")
-    given = answer.strip().lower()
-    return max(_ratio(given, reference.strip().lower()) for reference in references)
+    return best_match(_ratio, answer, references, "edit similarity")
+
+
+def _same_answer(first: str, second: str) -> bool:
+    return _normalised_or_label(first) == _normalised_or_label(second)
 
 
 def _normalised_or_label(text: str) -> str:
@@ -116,7 +114,9 @@ def text_tokens(text: str) -> list[str]:
     >>> text_tokens("A red-hot 2nd"), text_tokens("Привет, мир!"), text_tokens("北京 2024"), text_tokens("->")
     (['a', 'red', 'hot', '2nd'], ['привет', 'мир'], ['北', '京', '2024'], ['-', '>'])
     """
-    words = _TOKEN.findall(text.lower()) if text.isascii() else _unicode_words(text)
+    words = _unicode_words(text)
+    if text.isascii():
+        words = _TOKEN.findall(text.lower())
     return words or list("".join(text.split()))
 
 
@@ -127,12 +127,16 @@ def _unicode_words(text: str) -> list[str]:
         kind = unicodedata.category(char)[0]
         if kind in "LN" and UNSPACED.match(char):
             parts.append(f" {char} ")
+        elif kind in "LNM":
+            parts.append(char)
         else:
-            parts.append(char if kind in "LNM" else " ")
+            parts.append(" ")
     return "".join(parts).split()
 
 
-def _f1(given: Counter[str], wanted: Counter[str]) -> float:
+def _f1(answer: str, reference: str) -> float:
+    given = _token_counts(answer)
+    wanted = _token_counts(reference)
     shared = (given & wanted).total()
     if not shared:
         return 0.0
@@ -140,7 +144,9 @@ def _f1(given: Counter[str], wanted: Counter[str]) -> float:
 
 
 @lru_cache(maxsize=1 << 16)
-def _ratio(given: str, wanted: str) -> float:
+def _ratio(answer: str, reference: str) -> float:
+    given = answer.strip().lower()
+    wanted = reference.strip().lower()
     # autojunk would ignore common letters in answers of 200 characters and more
     return SequenceMatcher(None, given, wanted, autojunk=False).ratio()
 
@@ -155,8 +161,7 @@ class JudgedByModel(ConfiguredMetric):
     """
 
     def __call__(self, answer: str, example: Example) -> float:  # type: ignore[override]
-        require_references(example, "judge")
-        if any(same_text(answer, reference) for reference in example):
+        if exact(answer, example):
             return 1.0
         if self.options.judge is None:
             raise ScoringError(

@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-from leverplus.data.metrics.base import ConfiguredMetric, Example, require_references
+from leverplus.data.metrics.base import ConfiguredMetric, Example, best_match
 from leverplus.data.metrics.text import same_text
 
 LONGEST_NUMBER = 400
@@ -44,8 +44,7 @@ class Number(ConfiguredMetric):
     """
 
     def __call__(self, answer: str, example: Sequence[str]) -> float:
-        require_references(example, "number")
-        return float(any(self._equal(answer, reference) for reference in example))
+        return best_match(self._equal, answer, example, "number")
 
     def agree(self, first: str, second: str, example: Example) -> bool:  # noqa: ARG002
         """Numbers agree where one would be right if the other were the reference."""
@@ -54,7 +53,8 @@ class Number(ConfiguredMetric):
     def _equal(self, answer: str, reference: str) -> bool:
         if same_text(answer, reference):
             return True
-        given, wanted = parse_number(answer), parse_number(reference)
+        given = parse_number(answer)
+        wanted = parse_number(reference)
         if given is None or wanted is None:
             return False
         difference = abs(float(given) - float(wanted))
@@ -79,9 +79,11 @@ def parse_number(text: str) -> Decimal | None:
     if len(written) != 1 or _COMPARED.search(plain):
         return None  # also "> 5" and "1/2", which are not what they hold
     number = written[0]
-    if any(char.isdecimal() for char in plain.replace(number, "", 1)):
+    if any(map(str.isdecimal, plain.replace(number, "", 1))):
         return None
-    sign = "-" if number.startswith("-") else ""
+    sign = ""
+    if number.startswith("-"):
+        sign = "-"
     digits = re.sub(r"[^\d.,eE+-]", "", number).lstrip("+-")
     mantissa, mark, exponent = digits.lower().partition("e")
     if "," in mantissa and "." in mantissa:
@@ -99,7 +101,9 @@ def parse_number(text: str) -> Decimal | None:
 def number_key(text: str) -> str:
     """A text that is the same for equal numbers; a text that is no number as it is."""
     value = parse_number(text)
-    return _decimal_key(value) if value is not None else text.strip()
+    if value is None:
+        return text.strip()
+    return _decimal_key(value)
 
 
 def _decimal_key(value: Decimal) -> str:
@@ -112,7 +116,11 @@ def _decimal_key(value: Decimal) -> str:
     if not short:
         return "0"
     exponent += len(text) - len(short)
-    return f"{'-' if sign else ''}{short}" + (f"e{exponent}" if exponent else "")
+    if sign:
+        short = f"-{short}"
+    if exponent:
+        short = f"{short}e{exponent}"
+    return short
 
 
 def json_equal(answer: str, references: Sequence[str]) -> float:
@@ -125,9 +133,11 @@ def json_equal(answer: str, references: Sequence[str]) -> float:
     >>> json_equal('{"a": true}', ['{"a": 1}'])
     0.0
     """
-    require_references(references, "json")
-    given = json_key(answer)
-    return float(any(given == json_key(reference) for reference in references))
+    return best_match(_same_json, answer, references, "json")
+
+
+def _same_json(first: str, second: str) -> bool:
+    return json_key(first) == json_key(second)
 
 
 def json_fields(answer: str, references: Sequence[str]) -> float:
@@ -139,14 +149,14 @@ def json_fields(answer: str, references: Sequence[str]) -> float:
     >>> json_fields('{"name": "Ann", "age": 30}', ['{"name": "Ann", "age": 31}'])
     0.5
     """
-    require_references(references, "json_fields")
-    return max(_leaf_f1(answer, reference) for reference in references)
+    return best_match(_leaf_f1, answer, references, "json_fields")
 
 
 def _leaf_f1(answer: str, reference: str) -> float:
     if same_text(answer, reference):
         return 1.0
-    given, wanted = _leaf_counts(answer), _leaf_counts(reference)
+    given = _leaf_counts(answer)
+    wanted = _leaf_counts(reference)
     if given is None or wanted is None:
         return 0.0
     return 2.0 * (given & wanted).total() / (given.total() + wanted.total())
@@ -156,7 +166,9 @@ def _leaf_f1(answer: str, reference: str) -> float:
 def json_key(text: str) -> str:
     """One spelling of a JSON value; a text that is no JSON without the spaces around it."""
     value = read_json_text(text)
-    return "text:" + text.strip() if value is NO_JSON else _spelled(value)
+    if value is NO_JSON:
+        return "text:" + text.strip()
+    return _spelled(value)
 
 
 def read_json_text(text: str) -> Any:
@@ -186,14 +198,18 @@ def _spelled(value: Any) -> str:
         return "{" + ",".join(parts) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_spelled, value)) + "]"
-    return _decimal_key(value) if isinstance(value, Decimal) else json.dumps(value)
+    if isinstance(value, Decimal):
+        return _decimal_key(value)
+    return json.dumps(value)
 
 
 @lru_cache(maxsize=1 << 14)
 def _leaf_counts(text: str) -> Counter[str] | None:
     """How often each leaf occurs; None for a text that is no JSON."""
     value = read_json_text(text)
-    return None if value is NO_JSON else Counter(_leaves(value, ""))
+    if value is NO_JSON:
+        return None
+    return Counter(_leaves(value, ""))
 
 
 def _leaves(value: Any, path: str) -> Iterator[str]:

@@ -14,21 +14,19 @@ from leverplus.data.metrics.base import require_references
 
 ARTICLES = frozenset({"a", "an", "the"})
 
-_ZERO_TO_TEN = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-]
-NUMBER_WORDS = {word: str(value) for value, word in enumerate(_ZERO_TO_TEN)} | {
-    "none": "0"
+NUMBER_WORDS = {
+    "none": "0",
+    "zero": "0",
+    "one": "1",
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
 }
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 
@@ -74,7 +72,10 @@ def _strip_punctuation(text: str) -> str:
     for mark in PUNCTUATION:
         if mark in out:
             touches_space = mark + " " in text or " " + mark in text
-            out = out.replace(mark, "" if touches_space or number_with_comma else " ")
+            instead = " "
+            if touches_space or number_with_comma:
+                instead = ""
+            out = out.replace(mark, instead)
     return _LOOSE_PERIOD.sub("", out, count=_PERIODS_REMOVED)
 
 
@@ -95,9 +96,9 @@ def _comparable(references: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 
     The evaluator normalises only where the annotators disagree; where all gave the same string, the strings must match.
     """
-    plain = tuple(_plain_spaces(reference) for reference in references)
+    plain = tuple(map(_plain_spaces, references))
     if len(set(plain)) > 1:
-        return True, tuple(normalise_answer(reference) for reference in plain)
+        return True, tuple(map(normalise_answer, plain))
     return False, plain
 
 
@@ -110,7 +111,9 @@ def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
     """
     require_references(references, "VQA accuracy")
     normalise, compared = _comparable(tuple(references))
-    given = normalise_answer(answer) if normalise else _plain_spaces(answer)
+    given = _plain_spaces(answer)
+    if normalise:
+        given = normalise_answer(answer)
     matches = compared.count(given)
     if matches == 0:
         return 0.0

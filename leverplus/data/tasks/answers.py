@@ -145,7 +145,9 @@ class AnswerRules:
         for answer in dict.fromkeys(item.answers):
             own = self.cut_answer(answer)
             if (value := self.score(own, item)) > reached:
-                reached, best, cut = value, answer, own
+                reached = value
+                best = answer
+                cut = own
         ceiling = self.ceiling(item)
         if ceiling == 0:
             problem = ""

@@ -103,7 +103,8 @@ class FileTask:
         rules = self.answers.fingerprint(self._by_id.values())
         content = hashlib.sha256(repr((self.name, *rules, self.labels)).encode())
         for item in sorted(self._by_id.values(), key=lambda item: item.id):
-            picture, group = None, item.image_id
+            picture = None
+            group = item.image_id
             if item.image is not None:
                 path = Path(item.image)
                 # The name without its folder: the same data give the same version wherever they lie.
@@ -186,12 +187,20 @@ def task_from_drafts(
     """
     notes = list(notes)
     if section.skip_empty:
-        empty = [draft.item.id for draft in drafts if draft.is_empty]
-        drafts = [draft for draft in drafts if not draft.is_empty]
+        empty = []
+        full = []
+        for draft in drafts:
+            if draft.is_empty:
+                empty.append(str(draft.item.id))
+            else:
+                full.append(draft)
+        drafts = full
         if empty:
-            more = ", ..." if len(empty) > LISTED else ""
+            listed = ", ".join(empty[:LISTED])
+            if len(empty) > LISTED:
+                listed += ", ..."
             notes.append(
-                f"{len(empty)} items without an answer were left out: {', '.join(empty[:LISTED])}{more}"
+                f"{len(empty)} items without an answer were left out: {listed}"
             )
     places = _check_drafts(drafts, problems)
     problems.finish()  # before splits are made: they need distinct ids
@@ -199,7 +208,7 @@ def task_from_drafts(
     if check_answers:
         answers = answers.for_items(items)
         items, left_out = without_unreachable(items, answers, places)
-        notes += [left_out] if left_out else []
+        notes += filter(None, [left_out])
     items = assign_splits(name, items, section)
     _check_splits(items, places, problems)
     if section.limit:
@@ -215,7 +224,8 @@ def _check_drafts(drafts: Sequence[Draft], problems: Problems) -> dict[ItemId, s
     """Report ids that occur twice and texts that are empty; the place of every item."""
     places: dict[ItemId, str] = {}
     for draft in drafts:
-        item, place = draft.item, draft.place
+        item = draft.item
+        place = draft.place
         if item.id in places:
             where = places[item.id]
             problems.add(place, f"the id {item.id} was used before, at {where}")

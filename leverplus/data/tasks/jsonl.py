@@ -95,7 +95,8 @@ def labelled_task(
     order = ("", *SPLITS)
     last: dict[str, int] = {}
     for draft in drafts:
-        group, own = group_of(draft.item), order.index(draft.item.split)
+        group = group_of(draft.item)
+        own = order.index(draft.item.split)
         last[group] = max(own, last.get(group, 0))
     kept = []
     for draft in drafts:

@@ -26,22 +26,32 @@ GROWING = ("jsonl", "labels")
 
 def group_of(item: Item) -> str:
     """The name of the group that must stay in one split: the questions on one picture, or the copies of one text."""
-    return item.image_id if item.image_id is not None else f"item:{item.id}"
+    if item.image_id is None:
+        return f"item:{item.id}"
+    return item.image_id
 
 
 def assign_splits(task: str, items: Sequence[Item], section: TaskSection) -> list[Item]:
     """Items with their split; dev or test items that the data set does not have are taken out of train by picture."""
-    out = [item if item.split else replace(item, split="train") for item in items]
-    given = {item.split for item in out}
-    size = sum(item.split == "train" for item in out)
+    out = []
+    given: set[str] = set()
+    for item in items:
+        if not item.split:
+            item = replace(item, split="train")  # noqa: PLW2901
+        out.append(item)
+        given.add(item.split)
+    size = len(_of_split(out, "train"))
     for split, wanted in (("test", section.test_items), ("dev", section.dev_items)):
         if split in given:
             continue
-        train = [item for item in out if item.split == "train"]
+        train = _of_split(out, "train")
         if task in GROWING:
             # groups that stay: one for train, and one for dev where that is made too
-            leave = 2 if split == "test" and "dev" not in given else 1
-            chosen = _draw_each(train, split, share_of(wanted, size), section, leave)
+            leave = 1
+            if split == "test" and "dev" not in given:
+                leave = 2
+            share = share_of(wanted, size)
+            chosen = _draw_each(train, split, share, section, leave)
         else:
             most = min(wanted, size // LARGEST_SHARE)
             chosen = _draw(train, most, f"{section.split_seed}:{split}")
@@ -49,6 +59,10 @@ def assign_splits(task: str, items: Sequence[Item], section: TaskSection) -> lis
             if item.id in chosen:
                 out[place] = replace(item, split=split)
     return out
+
+
+def _of_split(items: Sequence[Item], split: str) -> list[Item]:
+    return [item for item in items if item.split == split]
 
 
 def share_of(wanted: int, size: int) -> float:
@@ -79,7 +93,9 @@ def _draw_each(
         first = hashlib.sha256(name.encode()).digest()[:7]
         number = int.from_bytes(first, "big") / 2**56
         # Test is drawn from the lower end, dev from the upper end: the two never meet.
-        numbers[group_of(item)] = 1.0 - number if split == "dev" else number
+        if split == "dev":
+            number = 1.0 - number
+        numbers[group_of(item)] = number
     nearest = sorted(numbers, key=lambda group: (numbers[group], group))
     count = sum(number < share for number in numbers.values())
     chosen = set(nearest[: max(1, min(count, len(nearest) - leave))])
@@ -90,14 +106,18 @@ def _portable_name(item: Item, section: TaskSection) -> str:
     """The name of a group on every machine: a picture's path below the folder of the pictures, not the whole path."""
     if item.image is None or item.image_id != item.image:
         return group_of(item)
-    path, root = Path(item.image), picture_root(section)
-    below = path.relative_to(root) if path.is_relative_to(root) else path
-    return below.as_posix()
+    path = Path(item.image)
+    root = picture_root(section)
+    if path.is_relative_to(root):
+        path = path.relative_to(root)
+    return path.as_posix()
 
 
 def picture_root(section: TaskSection) -> Path:
     """The folder that the picture paths of task.file are relative to."""
-    folder = Path(section.images) if section.images else Path(section.file).parent
+    folder = Path(section.file).parent
+    if section.images:
+        folder = Path(section.images)
     return folder.expanduser()
 
 
@@ -105,7 +125,7 @@ def limit_items(items: Sequence[Item], section: TaskSection) -> list[Item]:
     """The items that task.limit keeps of each split."""
     kept: set[ItemId] = set()
     for split in SPLITS:
-        own = [item for item in items if item.split == split]
+        own = _of_split(items, split)
         kept |= _draw(own, section.limit, f"{section.split_seed}:limit")
     return [item for item in items if item.id in kept]
 

@@ -99,7 +99,8 @@ def _read_split(
     drafts = []
     questions = sorted(asked.questions, key=lambda question: question.question_id)
     for row, question in enumerate(questions):
-        number, image = question.question_id, question.image_id
+        number = question.question_id
+        image = question.image_id
         place = f"{year}, question_id {number}"
         annotation = annotations.get(number)
         if annotation is None or annotation.image_id not in (None, image):

@@ -75,7 +75,8 @@ def correct(
         return [Corrected(float(value), float(value), (0.0, 1.0)) for value in raw]
     # as if one more item had been half right: nothing is certain that few items say
     spread = (items.var(axis=0) * count + 0.5) / (count + 1)
-    estimate, variance = raw.copy(), spread / count
+    estimate = raw.copy()
+    variance = spread / count
     race = in_race(items)
     if len(race) > 1:
         runners = [ways[place] for place in race]
@@ -123,12 +124,16 @@ def _shrink(items: Floats, raw: Floats, ways: Sequence[Way]) -> tuple[Floats, Fl
     noise = ((left**2).sum() / (width - 1) + 0.25) / count
     shared = max(float(mean.var(ddof=1)) - noise / width, 0.0)
     ones = np.ones(width)
-    likelihoods, means, variances = [], [], []
+    likelihoods = []
+    means = []
+    variances = []
     for own, near, rest in PRIORS:
         prior = _prior(ways, own, near, rest)  # (K, K)
         root = np.linalg.cholesky(prior + noise / count * np.eye(width))
         solved = np.linalg.solve(root, np.column_stack([ones, raw, prior]))
-        one, seen, ties = solved[:, 0], solved[:, 1], solved[:, 2:]
+        one = solved[:, 0]
+        seen = solved[:, 1]
+        ties = solved[:, 2:]
         weight = one @ one
         level = (one @ seen) / weight
         off = seen - level * one

@@ -60,12 +60,9 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The record as `eval.json` holds it, without the names of the arms."""
-        shown = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("pieces", "changes")
-        }
-        return {**shown, "ci95": list(self.ci95)}
+        shown = {**vars(self), "ci95": list(self.ci95)}
+        del shown["pieces"], shown["changes"]
+        return shown
 
 
 def compare(

@@ -40,7 +40,8 @@ def check_range(values: Floats, name: str) -> None:
         raise EvaluationError(
             f"{name} hold values that are not numbers ({missing} of {values.size}); measure them or leave the items out"
         )
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if low < 0.0 or high > 1.0:
         raise EvaluationError(
             f"{name} must lie in [0, 1] and range from {low:g} to {high:g}; divide percentages by 100"

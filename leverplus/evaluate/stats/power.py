@@ -98,10 +98,8 @@ def paired_power(
     )  # the expected test statistic, in standard errors
     step = 1.0 if changes.uniform else changes.step / changes.size
     limit = -float(ndtri(alpha / 2)) + step / math.sqrt(n * squares)
-    right_side, wrong_side = (
-        ndtr((shift - limit) / spread),
-        ndtr((-shift - limit) / spread),
-    )
+    right_side = ndtr((shift - limit) / spread)
+    wrong_side = ndtr((-shift - limit) / spread)
     return float(right_side + wrong_side)
 
 
@@ -140,9 +138,11 @@ def plan_n(
         return paired_power(effect, n, changes, alpha=alpha) >= power
 
     # doubled until enough, then the smallest n is found by halving the range
-    low, high = 1, 16
+    low = 1
+    high = 16
     while not enough(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         if enough(middle):
@@ -162,12 +162,11 @@ def _step(sums: NDArray[np.float64]) -> float:
 
 def _mcnemar_power(share: float, n: int, discordance: float, alpha: float) -> float:
     """Exact: the number of discordant items is binomial, and given it the test is a fair-coin test."""
-    expected, spread = n * discordance, math.sqrt(n * discordance * (1.0 - discordance))
+    expected = n * discordance
+    spread = math.sqrt(n * discordance * (1.0 - discordance))
     # numbers further than 8 standard deviations out have a chance below 1e-14
-    fewest, most = (
-        max(0, math.floor(expected - 8 * spread)),
-        min(n, math.ceil(expected + 8 * spread)),
-    )
+    fewest = max(0, math.floor(expected - 8 * spread))
+    most = min(n, math.ceil(expected + 8 * spread))
     m = np.arange(fewest, most + 1)  # numbers of discordant items
     chance = binomial_chances(m, n, discordance)
     limit = _rejection_limits(int(m[0]), int(m[-1]), alpha)
@@ -175,7 +174,9 @@ def _mcnemar_power(share: float, n: int, discordance: float, alpha: float) -> fl
         1.0 + share / discordance
     )  # the chance that a discordant item is helped
     tested = limit >= 0
-    m, limit, chance = m[tested], limit[tested], chance[tested]
+    m = m[tested]
+    limit = limit[tested]
+    chance = chance[tested]
     found = bdtr(limit, m, up) + bdtrc(m - limit - 1, m, up)  # rejected on either side
     return float(np.sum(chance * found))
 

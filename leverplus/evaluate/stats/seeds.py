@@ -54,7 +54,8 @@ def compare_seeds(
     An arm without randomness may be given as one row; its seed spread is then zero. An arm that was trained must
     have at least two rows, else its spread is unknown, and at least one of the two arms must be such an arm.
     """
-    first, second = _runs(a, "first"), _runs(b, "second")
+    first = _runs(a, "first")
+    second = _runs(b, "second")
     if first.shape[1] != second.shape[1]:
         raise EvaluationError(
             f"paired scores must be of the same items; got {first.shape[1]} and {second.shape[1]}, "
@@ -123,10 +124,8 @@ class _Spread:
             * stdtrit(self.freedom, 0.975)
             / ndtri(0.975)
         )
-        low, high = (
-            diff + self.error * float(ends[0]),
-            diff + self.error * float(ends[1]),
-        )
+        low = diff + self.error * float(ends[0])
+        high = diff + self.error * float(ends[1])
         return max(low, -1.0), min(high, 1.0)
 
     def p_value(self, diff: float) -> float:
@@ -220,7 +219,8 @@ def _drawn_differences(
             pieces, counts / pieces, size=stop - start
         )  # (rows, kinds)
         means = drawn_blocks @ kinds.T / pieces  # (rows, seeds of both)
-        first, second = means[:, : len(arms[0])], means[:, len(arms[0]) :]
+        first = means[:, : len(arms[0])]
+        second = means[:, len(arms[0]) :]
         for sign, own in ((1.0, first), (-1.0, second)):
             seeds = own.shape[1]
             drawn_seeds = rng.multinomial(

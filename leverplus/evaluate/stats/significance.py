@@ -109,4 +109,4 @@ def holm(p_values: Sequence[float]) -> list[float]:
     )  # never below that of a smaller p-value
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(value) for value in adjusted]
+    return list(map(float, adjusted))

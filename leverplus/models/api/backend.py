@@ -66,7 +66,8 @@ class OpenAIBackend:
     def __init__(
         self, task: Task, section: ModelSection, account: Account | None = None
     ) -> None:
-        self.task, self.section = task, section
+        self.task = task
+        self.section = section
         # Replaced by whoever shows lines to the user.
         self.say: Callable[[str], None] = lambda _line: None
         self.client = Client(section, account=account)
@@ -127,7 +128,9 @@ class OpenAIBackend:
         the failure is raised. Where the caller leaves early (Ctrl-C), what is under way is waited for too: the threads
         have it in the account by then. The threads are daemons: a second Ctrl-C ends them with the process.
         """
-        todo, lock, halt = iter(enumerate(requests)), threading.Lock(), self.client.halt
+        todo = iter(enumerate(requests))
+        lock = threading.Lock()
+        halt = self.client.halt
         # What threads hand back: a reply, an error, or None when a thread ends.
         done: SimpleQueue[Answered | Exception | None] = SimpleQueue()
 
@@ -150,7 +153,8 @@ class OpenAIBackend:
         for _ in range(min(self.section.concurrency, len(requests))):
             threads.append(threading.Thread(target=work, daemon=True))
             threads[-1].start()
-        running, failure = len(threads), None
+        running = len(threads)
+        failure = None
         try:
             while running:
                 answered, came = [], [done.get()]  # waits for one
@@ -191,7 +195,8 @@ class OpenAIBackend:
                 f"query {request.query.id} has no true answers whose probability could be measured; run "
                 "`lever task check`"
             )
-        logprobs, tokens = None, 0
+        logprobs = None
+        tokens = 0
         try:
             if self.weighs:
                 spans, tokens = self._weigh(request, request.references)

@@ -53,7 +53,8 @@ class Refused(ScoringError):
 
     def __init__(self, message: str, status: int, words: str = "") -> None:
         super().__init__(message)
-        self.status, self.words = status, words
+        self.status = status
+        self.words = words
 
 
 class RequestHalted(ScoringError):
@@ -70,7 +71,8 @@ class _TryAgain(Exception):
         self, reason: str, *, pause: float | None = None, sent: bool = True
     ) -> None:
         super().__init__(reason)
-        self.pause, self.sent = pause, sent
+        self.pause = pause
+        self.sent = sent
 
 
 class RequestPace:
@@ -83,7 +85,8 @@ class RequestPace:
         sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
         self.spacing = 60.0 / per_minute if per_minute else 0.0
-        self.clock, self.sleep = clock, sleep
+        self.clock = clock
+        self.sleep = sleep
         self._next, self._lock = 0.0, threading.Lock()
 
     def wait(self) -> None:
@@ -173,7 +176,8 @@ class Client:
             reply = self._attempt("POST", address, body).value
         except (ScoringError, _TryAgain):
             return None
-        count, tokens = reply.get("count"), reply.get("tokens")
+        count = reply.get("count")
+        tokens = reply.get("tokens")
         if isinstance(tokens, list) and not _is_count(count):
             count = len(tokens)
         return count if _is_count(count) and count else None
@@ -253,7 +257,8 @@ class Client:
         self, method: str, address: str, content: bytes
     ) -> tuple[httpx.Response, bytes]:
         """Send a request and read the whole reply, up to `MOST_BYTES` and a little more."""
-        sent, body = False, bytearray()
+        sent = False
+        body = bytearray()
 
         async def note(event: str, _info: Mapping[str, Any]) -> None:
             """What httpx calls at each step."""
@@ -280,7 +285,8 @@ class Client:
         raise _TryAgain(self._safe_to_show(reason), sent=sent)
 
     def _check_status(self, response: httpx.Response, content: bytes) -> None:
-        status, address = response.status_code, response.url
+        status = response.status_code
+        address = response.url
         if response.is_success:
             return
         if response.is_redirect:
@@ -342,7 +348,8 @@ class Client:
             return
         known = self._model = self._model or name
         if name != known:
-            earlier, now = self._safe_to_show(known), self._safe_to_show(name)
+            earlier = self._safe_to_show(known)
+            now = self._safe_to_show(name)
             raise ScoringError(
                 f"{self.section.url} answered as {earlier!r} before and as {now!r} now, so scores would be mixed; name "
                 "the exact model in model.name"
@@ -363,7 +370,8 @@ class Client:
 
     def _check_may_ask(self) -> None:
         """Raise where no request may leave: another failed, the money is spent, or nobody knows what it costs."""
-        section, spent = self.section, self.account.take.cost
+        section = self.section
+        spent = self.account.take.cost
         if self.halt.is_set():
             raise RequestHalted(f"{section.url} was not asked any more")
         if self._uncounted:
@@ -401,7 +409,8 @@ def usage_of(reply: Mapping[str, Any]) -> tuple[int, int]:
     usage = reply.get("usage")
     if not isinstance(usage, Mapping):
         return 0, 0
-    asked, written = usage.get("prompt_tokens"), usage.get("completion_tokens") or 0
+    asked = usage.get("prompt_tokens")
+    written = usage.get("completion_tokens") or 0
     return (asked, written) if _is_count(asked) and _is_count(written) else (0, 0)
 
 

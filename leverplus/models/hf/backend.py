@@ -39,7 +39,8 @@ class OwnModel:
     """The most tokens of a prompt, where the model says."""
 
     def __init__(self, task: Task, section: ModelSection) -> None:
-        self.task, self.section = task, section
+        self.task = task
+        self.section = section
         self.files = find_model(section)
         self.notice = self.files.notice
 
@@ -98,7 +99,8 @@ class HfBackend(OwnModel):
     def __init__(self, task: Task, section: ModelSection) -> None:
         super().__init__(task, section)
         self.loaded = load_model(self.files.folder, section)
-        model, processor = self.loaded.model, self.loaded.processor
+        model = self.loaded.model
+        processor = self.loaded.processor
         self.sight: Sight | None = None
         if processor is not None:
             self.sight = Sight(task, processor, model, section)

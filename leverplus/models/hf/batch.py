@@ -77,12 +77,14 @@ def batches(rows: Sequence[BatchRow], tokens: int) -> Iterator[list[BatchRow]]:
     deepest = 0
     for row in sorted(rows, key=lambda row: (row.length, row.depth)):
         # Rows come by length, so this row's length is the width of the batch with it.
-        count, deepest = len(batch) + 1, max(deepest, row.depth)
+        count = len(batch) + 1
+        deepest = max(deepest, row.depth)
         computed = count * row.length
         kept = count * (deepest + row.length)
         if batch and (computed > tokens or kept > KEPT_FACTOR * tokens):
             yield batch
-            batch, deepest = [], row.depth
+            batch = []
+            deepest = row.depth
         batch.append(row)
     if batch:
         yield batch

@@ -147,6 +147,7 @@ def cache_of(past: KeysValues) -> Any:
     for keys, values in past:
         layer: Any = DynamicLayer()  # type: ignore[no-untyped-call]
         layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
+        layer.keys = keys
+        layer.values = values
         cache.layers.append(layer)
     return cache

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from leverplus.catalog import TINY_MODELS, load
 from leverplus.errors import (
     LeverError,
     MissingFile,
@@ -47,7 +46,6 @@ with needs_extra("a model in this process", "hf"):
 
 CACHE_VARIABLE = "LEVERPLUS_CACHE"
 PACKAGE = "pypi:"
-TINY = "tiny:"
 UNPACK_VERSION = "1"
 """To be raised when unpacking a GGUF file writes something else: it is part of the folder's name and the digest."""
 
@@ -110,8 +108,6 @@ def _place(section: ModelSection, wanted: list[str]) -> Path:
     name = section.name.rpartition(FOUND)[2]
     if name.startswith(PACKAGE):
         return _package_folder(name.removeprefix(PACKAGE))
-    if name.startswith(TINY):
-        return _tiny_folder(name.removeprefix(TINY))
     path = Path(section.name).expanduser()
     if path.is_dir():
         _gguf_in(path, section.gguf)  # refuses a folder without a model
@@ -149,15 +145,6 @@ def _package_folder(package: str) -> Path:
             "a folder in model.name"
         )
     return nested[0].parent
-
-
-def _tiny_folder(kind: str) -> Path:
-    """The folder of a tiny model with random weights; it is made once."""
-    write = load(TINY_MODELS, kind, "tiny model")
-    folder = cache_folder() / "models" / f"tiny-{kind}-{UNPACK_VERSION}"
-    if not folder.is_dir():
-        _write_whole(folder, write)
-    return folder
 
 
 def _gguf_in(folder: Path, chosen: str) -> Path | None:

@@ -110,7 +110,8 @@ class PictureTable:
                 f"a prompt has {len(marks)} places for pictures but {len(chosen)} pictures; does a question or an "
                 "answer contain the model's own marker for pictures?"
             )
-        parts, start = [], 0
+        parts = []
+        start = 0
         for mark, slot in zip(marks, chosen, strict=True):
             parts += [ids[start:mark], self._ids[slot]]
             start = int(mark) + 1
@@ -283,7 +284,8 @@ def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
 def vision_encoder(model: Any) -> Callable[[Inputs], list[PictureFeatures]]:
     """The vision side of a transformers model: inputs of several pictures -> their features."""
     first = next(model.parameters())
-    dtype, device = first.dtype, first.device
+    dtype = first.dtype
+    device = first.device
     tower = PackedTower.of(model)
 
     @torch.inference_mode()
@@ -351,7 +353,8 @@ class PackedTower:
     def _layout_on_host(self, grid: Tensor) -> dict[str, Tensor]:
         from transformers import vision_utils
 
-        tower, merge = self.tower, self.tower.spatial_merge_size
+        tower = self.tower
+        merge = self.tower.spatial_merge_size
         found = {
             "position_ids": vision_utils.get_vision_position_ids(grid, merge),
             "cu_seqlens": vision_utils.get_vision_cu_seqlens(grid),

@@ -39,7 +39,9 @@ class ModelPrompts(PromptWriter):
         self, tokenizer: Any, section: ModelSection, processor: Any = None
     ) -> None:
         super().__init__(section)
-        self.tokenizer, self.renderer, self.picture = tokenizer, tokenizer, ""
+        self.tokenizer = tokenizer
+        self.renderer = tokenizer
+        self.picture = ""
         if processor is not None:
             self.renderer, self.picture = processor, picture_marker(processor)
         if self.chat:
@@ -138,7 +140,8 @@ class ModelPrompts(PromptWriter):
 
     def _after(self, tail: str, words: str) -> tuple[int, ...]:
         """The tokens that words add to a line; their tokens alone where they change those of the line."""
-        alone, joint = self._bare(tail), self._bare(tail + words)
+        alone = self._bare(tail)
+        joint = self._bare(tail + words)
         if joint[: len(alone)] == alone:
             return tuple(joint[len(alone) :])
         return tuple(self._bare(words))
@@ -176,7 +179,8 @@ class ModelPrompts(PromptWriter):
         asked = self.text_turn("user", MARK)
         prompt = self._render([asked], generate=True)
         whole = self._render([asked, self.text_turn("assistant", MARK)], generate=False)
-        lead, end = "", self.tokenizer.eos_token_id
+        lead = ""
+        end = self.tokenizer.eos_token_id
         if whole.startswith(prompt):
             lead, _, rest = whole[len(prompt) :].partition(MARK)
             # a line end may stand before the marker
@@ -215,7 +219,8 @@ def picture_marker(processor: Any) -> str:
         return str(processor.apply_chat_template([turn], tokenize=False))
 
     # The marker is what a picture adds to a turn: it begins where the two texts first differ.
-    bare, shown = render(words), render({"type": "image"}, words)
+    bare = render(words)
+    shown = render({"type": "image"}, words)
     start = 0
     while bare[start : start + 1] == shown[start : start + 1] != "":
         start += 1

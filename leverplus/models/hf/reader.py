@@ -83,7 +83,8 @@ def tokens_that_fit(language: Language) -> int:
     if language.device.type != "cuda":
         return 2048
     config = language.config
-    heads, hidden = config.num_attention_heads, config.hidden_size
+    heads = config.num_attention_heads
+    hidden = config.hidden_size
     width = getattr(config, "head_dim", None) or hidden // heads
     # Numbers for one token: keys and values of all layers, of the batch and of what it attends to; and of one layer
     # the states on both sides of the wide part and beside it.
@@ -147,7 +148,8 @@ class Reader:
         share_cost(roots, spent)
         readings = []
         for number, prompt in enumerate(job.prompts):
-            logprobs, written = job.logprobs[number], job.written[number]
+            logprobs = job.logprobs[number]
+            written = job.written[number]
             # The last token of what is written or weighed is only predicted, never read.
             read = max(0, len(written) - 1)
             read += sum(len(answer) - 1 for answer in prompt.answers)
@@ -274,7 +276,8 @@ class Reader:
 
         `tokens` (rows,) are the first ones, `after` (rows, 2) is the next rotary position and place of each row.
         """
-        alive, dims = list(range(len(written))), job.prompts[0].positions.shape[0]
+        alive = list(range(len(written)))
+        dims = job.prompts[0].positions.shape[0]
         for step in range(job.new_tokens):
             values = tokens.tolist()
             for order, value in zip(alive, values, strict=True):
@@ -285,7 +288,9 @@ class Reader:
             if len(going) < len(alive):
                 index = self._index(going)
                 alive = [alive[row] for row in going]
-                kept, tokens, after = kept.rows(index), tokens[index], after[index]
+                kept = kept.rows(index)
+                tokens = tokens[index]
+                after = after[index]
             logits, kept = self._step(tokens, after + step, dims, kept)
             tokens = logits.argmax(1)
 

@@ -35,7 +35,9 @@ class Sight:
     def __init__(
         self, task: Task, processor: Any, model: Any, section: ModelSection
     ) -> None:
-        self.task, self.processor, self.section = task, processor, section
+        self.task = task
+        self.processor = processor
+        self.section = section
         self.token: str = str(processor.image_token)
         self.language = Language(model)
         self.pictures = PictureTable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tiny_models as tiny
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -13,7 +14,6 @@ from transformers import PreTrainedTokenizerFast
 from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item, ItemId
 from leverplus.models.hf.load import leave_out_videos
-from leverplus_lab import tiny_models as tiny
 
 COLOURS = ["red", "green", "blue", "grey", "white", "black", "orange", "pink"]
 CORPUS = [

@@ -1,5 +1,5 @@
 """A tiny Qwen2.5-VL with random weights, in the layout of the hub: it proves that pictures go through, not that any
-answer is right. `model.name = "tiny:qwen2_5_vl"`, with `model.untrained = true`.
+answer is right. Recipes that name its folder say `model.untrained = true`.
 """
 
 from __future__ import annotations
