@@ -1,115 +1,162 @@
-"""The table of README.md on real recorded models, from the records of `lever bench real`; `make pages` writes it."""
+"""The table of README.md, from the records that come with the package; `make pages` writes it.
+
+One row a task: those whose answers have structure from the records of `lever bench structured`, the others from those
+of `lever bench real`, with the largest model that was asked. Settings were chosen before test was looked at.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from leverplus.data.rundir import shipped
-from leverplus_lab.real import (
-    WayRecord,
-    best_of,
-    read_records,
-    shots_of_setting,
-    summarise_tables,
+from leverplus.evaluate.advice import is_deployable
+from leverplus.evaluate.stats import Comparison, compare
+from leverplus_lab.real import WayRecord, best_of, read_records, shots_of_setting
+from leverplus_lab.structured.report import (
+    WITHOUT_MODEL,
+    Setting,
+    SplitReport,
+    reports_of,
 )
+from leverplus_lab.structured.shown import read_folder
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-MARKS = re.compile(r"<!-- real -->.*<!-- /real -->", re.DOTALL)
-TASKS = {
-    "trec": "TREC, 6 labels",
-    "sst2": "SST-2, 2 labels",
-    "agnews": "AG News, 4 labels",
-    "aokvqa": "A-OKVQA, free answers",
-    "okvqa": "OK-VQA, free answers",
+MARKS = re.compile(r"<!-- records -->.*<!-- /records -->", re.DOTALL)
+STRUCTURED = {
+    "Advising": "text-to-SQL",
+    "BANKING77": "77 labels, written",
+    "GeoQuery": "text-to-SQL",
+    "GeoQuery by query": "new SQL",
+    "MTOP": "parses",
+    "NL2Bash": "commands",
 }
-WITHOUT_MODEL = ("label_vote", "label_regression")
-SAME_FOR_ALL = ("fixed", "fixed_calibrated")
+OTHERS = {
+    "agnews": "AG News, 4 labels",
+    "aokvqa": "A-OKVQA, short answers",
+    "okvqa": "OK-VQA, short answers",
+    "sst2": "SST-2, 2 labels",
+    "trec": "TREC, 6 labels",
+}
+LARGEST = "qwen2.5-coder-1.5b"
+OURS = "label_rank"
+"""The way of choosing of the other tasks that needs no call to learn."""
+CALLS = ("0", "1")
+"""None of these ways learns from the model's answers; each asks one prompt a question."""
+NO_MODEL = ("label_vote", "label_regression")
 HEAD = (
-    "task, model (test questions)",
-    "no example",
-    "random",
-    "best without training",
-    "same for all",
-    "by labels",
-    "network",
-    "by effects",
-    "by effects less best without training (95 %)",
-    "classifier, no model",
+    "task (test questions)",
+    "best simple way",
+    "without a model",
+    "by likely answer",
+    "calls to learn",
+    "calls a question",
+    "gain (95 %)",
 )
 
 
 def readme() -> str:
     """README.md with its table written anew."""
-    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD), *table_rows()]
-    table = "\n".join(["<!-- real -->", *rows, "<!-- /real -->"])
+    rows = [HEAD, ["---"] * len(HEAD), *structured_rows(), *other_rows()]
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    table = "\n".join(["<!-- records -->", *lines, "<!-- /records -->"])
     return MARKS.sub(lambda _: table, README.read_text(encoding="utf-8"))
 
 
-def table_rows() -> list[str]:
-    """One row per task and model: rivals at the number of shots that training and dev items choose for each."""
-    records = read_records(shipped("tables:real"))
-    compared = summarise_tables(records)["comparisons"]
-    rows = []
-    for task, model in sorted({(record.task, record.model) for record in records}):
-        own = [
-            record for record in records if (record.task, record.model) == (task, model)
-        ]
-        prompt, effects = best_of(own, ("free",), "best"), one(own, "effects")
-        drawn, network = one(own, "random"), one(own, "learned")
-        by_labels = best_of(
-            [record for record in own if record.arm not in WITHOUT_MODEL],
-            ("labels",),
-            "best",
-        )
-        alone, same = (
-            best_named(own, names) for names in (WITHOUT_MODEL, SAME_FOR_ALL)
-        )
-        (pair,) = [
-            row
-            for row in compared
-            if (row["task"], row["model"], row["arm"], row["against"], row["shots"])
-            == (task, model, "effects", "free", "best")
-        ]
-        low, high = (100 * bound for bound in pair["ci95"])
-        assert prompt is not None
-        assert by_labels is not None
-        cells = [
-            f"{TASKS.get(task, task)}, {model} ({len(effects.items):,})",
-            f"{100 * one(own, 'zero_shot').mean:.1f}",
-            f"{100 * drawn.mean:.1f}{shots_of(drawn)}",
-            f"{100 * prompt.mean:.1f}{shots_of(prompt)}",
-            f"{100 * same.mean:.1f}{shots_of(same)}",
-            f"{100 * by_labels.mean:.1f}{shots_of(by_labels)}",
-            f"{100 * network.mean:.1f}{shots_of(network)}",
-            f"{100 * effects.mean:.1f}{shots_of(effects)}",
-            f"{100 * pair['diff']:+.1f} ({low:+.1f} to {high:+.1f}){'' if pair['standing'] != 'within' else ', noise'}",
-            f"{100 * alone.mean:.1f}",
-        ]
-        rows.append("| " + " | ".join(cells) + " |")
-    return rows
-
-
-def one(records: Sequence[WayRecord], arm: str) -> WayRecord:
-    (found,) = [
-        record for record in records if record.arm == arm and record.shots == "best"
-    ]
+def structured_reports() -> list[SplitReport]:
+    """What the records of `lever bench structured` say, the largest gains first."""
+    found = []
+    for records in read_folder(shipped("tables:structured/records")):
+        found += reports_of(records)
+    found.sort(key=lambda own: own.simple.test_mean - own.advised.test_mean)
     return found
 
 
-def best_named(records: Sequence[WayRecord], arms: Sequence[str]) -> WayRecord:
-    """The one of some arms that training and dev items find best; tasks without labels have no calibrated form."""
-    there = {record.arm for record in records}
-    return max(
-        (one(records, arm) for arm in arms if arm in there),
-        key=lambda record: record.expected,
-    )
+def structured_rows() -> Iterator[list[str]]:
+    """One row a task and split whose answers have structure."""
+    for report in structured_reports():
+        pair, copied = report.of(report.simple), report.best[WITHOUT_MODEL]
+        assert pair is not None
+        name = f"{report.task_name}, {STRUCTURED[report.task_name]}"
+        yield [
+            f"{name} ({len(report.simple.test):,})",
+            _setting(report.simple),
+            _percent(copied.test_mean),
+            _setting(report.advised),
+            *CALLS,
+            _difference(pair.found),
+        ]
 
 
-def shots_of(record: WayRecord) -> str:
-    """The number of demonstrations it shows and whether its answers are calibrated, in brackets."""
-    said = [shots_of_setting(record.setting) or "0"]
-    if record.setting.endswith("calibrated"):
-        said.append("cal.")
-    return f" ({', '.join(said)})"
+def other_rows() -> Iterator[list[str]]:
+    """One row a task with labels or short answers, of the largest model."""
+    tables: dict[str, list[WayRecord]] = {}
+    for record in read_records(shipped("tables:real")):
+        if record.model == LARGEST and record.shots == "best":
+            tables.setdefault(record.task, []).append(record)
+    rows = []
+    for task, records in tables.items():
+        simple, own = best_simple(records), one(records, OURS)
+        alone = max((one(records, name) for name in NO_MODEL), key=_expected)
+        asked = asked_all((simple, own, alone))
+        found = paired(own, simple, asked)
+        cells = [f"{OTHERS[task]} ({found.n:,})", _way(simple, asked)]
+        cells += [_percent(float(alone.accuracy[asked].mean())), _way(own, asked)]
+        rows.append((found.diff, [*cells, *CALLS, _difference(found)]))
+    for _, cells in sorted(rows, reverse=True):
+        yield cells
+
+
+def best_simple(records: Sequence[WayRecord]) -> WayRecord:
+    """The best prompt without training on train and dev, of those that can be deployed."""
+    usable = [record for record in records if is_deployable(record.arm)]
+    found = best_of(usable, ("free",), "best")
+    assert found is not None
+    return found
+
+
+def one(records: Sequence[WayRecord], arm: str) -> WayRecord:
+    """The record of one arm."""
+    (found,) = [record for record in records if record.arm == arm]
+    return found
+
+
+def asked_all(records: Sequence[WayRecord]) -> NDArray[np.bool_]:
+    """The questions that all of these were asked."""
+    asked = np.ones(len(records[0].items), bool)
+    for record in records:
+        asked &= ~np.isnan(record.accuracy)
+    return asked
+
+
+def paired(own: WayRecord, rival: WayRecord, asked: NDArray[np.bool_]) -> Comparison:
+    """The difference on some questions; pictures are drawn whole."""
+    groups = np.asarray(own.groups)[asked].tolist()
+    return compare(own.accuracy[asked], rival.accuracy[asked], clusters=groups)
+
+
+def _expected(record: WayRecord) -> float:
+    return record.expected
+
+
+def _way(record: WayRecord, asked: NDArray[np.bool_]) -> str:
+    shots = shots_of_setting(record.setting)
+    return f"{_percent(float(record.accuracy[asked].mean()))} {record.arm} ({shots})"
+
+
+def _setting(setting: Setting) -> str:
+    return f"{_percent(setting.test_mean)} {setting.label}"
+
+
+def _difference(found: Comparison) -> str:
+    low, high = (f"{100 * bound:+.1f}" for bound in found.ci95)
+    luck = ", could be luck" if found.within_noise else ""
+    return f"{100 * found.diff:+.1f} ({low} to {high}){luck}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"

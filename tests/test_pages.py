@@ -71,10 +71,11 @@ BEST = "takes minutes; tests/test_shipped_recipes.py runs the recipe, smaller"
 GALLERY = "takes minutes; tests/lab/test_lab_gallery.py runs the recipe, smaller"
 README_FIT = "tests/test_readme.py runs it against a server"
 PARSED = {
-    "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000 --dry-run": README_FIT,
-    "lever fit mine.jsonl --model http://127.0.0.1:8000/v1#NAME --calls 2000": README_FIT,
-    'lever select bundles/mine --question "Which city is this about?" --explain': README_FIT,
-    "lever compare bundles/mine --baseline nearest_text": README_FIT,
+    "lever plan mine.csv": README_FIT,
+    "lever fit mine.csv --no-model --out bundles/quick": README_FIT,
+    "lever fit mine.csv --model http://127.0.0.1:8000/v1#NAME --try 5": README_FIT,
+    "lever fit mine.csv --model http://127.0.0.1:8000/v1#NAME --calls 2000": README_FIT,
+    'lever select bundles/mine --question "What is the capital of Peru?" --explain': README_FIT,
     "lever run world --seed 1": "the run that every test here starts from, smaller",
     "lever run best_8k": BEST,
     "lever bench --quick": "minutes; tests/cli/test_bench.py runs it",
