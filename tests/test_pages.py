@@ -72,7 +72,7 @@ GALLERY = "takes minutes; tests/lab/test_lab_gallery.py runs the recipe, smaller
 README_FIT = "tests/test_readme.py runs it against a server"
 PARSED = {
     "lever plan mine.csv": README_FIT,
-    "lever fit mine.csv --no-model --out bundles/quick": README_FIT,
+    "lever fit mine.csv --no-model": README_FIT,
     "lever fit mine.csv --model http://127.0.0.1:8000/v1#NAME --try 5": README_FIT,
     "lever fit mine.csv --model http://127.0.0.1:8000/v1#NAME --calls 2000": README_FIT,
     'lever select bundles/mine --question "What is the capital of Peru?" --explain': README_FIT,
