@@ -191,7 +191,9 @@ def _comparison_shown(
     header = ("method", "shots", "points", "95 % interval", "p", "help/harm", "verdict")
     yield Table(title, header, cells)
     yield from _power_notes(rows, names)
-    most = max((pair.shots for pair in found.picks), default=0)
+    most = 0
+    for pair in found.picks:
+        most = max(most, pair.shots)
     for pair in found.picks:
         if pair.shots == most:
             yield (
@@ -294,7 +296,7 @@ def plan(data: str, *, embed: str | None = None, columns: str | None = None) -> 
         if not line.startswith(("recipe: ", "prompt: ", NOTHING_ASKED)):
             told.append(line)
     shown = list(told)
-    if not any(line.startswith("forecast: ") for line in told):
+    if "forecast: " not in "\n".join(told):
         shown.append(
             "forecast: none for labels and short phrases about pictures, nor without dev questions"
         )
@@ -402,9 +404,9 @@ def diff(first: str, second: str) -> Outcome:
         value["weights"] = {part: own.as_json() for part, own in found.items()}
         cells = []
         for part, own in found.items():
-            numbers = (own.relative, own.mean, own.largest)
-            row_texts = [f"{number:.5g}" for number in numbers]
-            cells.append([part, f"{own.weights:,}", *row_texts])
+            cells.append([part, f"{own.weights:,}"])
+            for number in (own.relative, own.mean, own.largest):
+                cells[-1].append(f"{number:.5g}")
         header = ("part", "weights", "|b - a| / |a|", "mean |change|", "largest")
         shown.append(Table(f"{second} less {first}", header, cells))
     if not value:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from textwrap import shorten
+from textwrap import indent, shorten
 from typing import TYPE_CHECKING, Any
 
 from leverplus.cli.command import Outcome, show
@@ -103,7 +103,7 @@ def select(
         if jsonl is None:
             return Outcome(row, picks_lines(picks))
         lines.append(query["question"])
-        lines += [f"  {line}" for line in picks_lines(picks)]
+        lines.append(indent("\n".join(picks_lines(picks)), "  "))
     return Outcome({"fingerprint": selector.fingerprint, "queries": rows}, lines)
 
 
@@ -217,7 +217,10 @@ def add_demos(
             _require_below(row.get("image"), jsonl.parent)
     selector = _open_bundle(bundle)
     found = selector.add(rows)
-    added = [name for name in found if name not in found.known]
+    added = []
+    for name in found:
+        if name not in found.known:
+            added.append(name)
     told = _changed(selector, "added", added, bundle)
     lines = list(told.shown)
     if found.known:
@@ -411,7 +414,10 @@ def pack(
             licence=licence,
         )
     facts = read_json(folder / MANIFEST)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            size += path.stat().st_size
     value = {"bundle": str(folder), "bytes": size}
     for key in ("arm", "shots", "demonstrations"):
         value[key] = facts[key]

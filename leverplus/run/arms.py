@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -210,19 +211,19 @@ def keep_arms(run: Run, arms: Sequence[Arm], asked: Queries) -> None:
 
 def _limit_of(run: Run, asked: Queries) -> Limit | None:
     """The nearest so many, where these are what every query was limited to."""
-    sizes = [len(only) for only in asked.only if only is not None]
+    size = max(len(only) for only in asked.only if only is not None)
     weights = [1.0]
     if run.recipe.pool.kind != RECORDED and run.corpus.has_images:
         weights = [run.recipe.pool.text_weight, 1.0, 0.0]
     free = replace(asked, only=())
     for weight in weights:
         same = 0
-        near = run.corpus.nearest(free, weight, max(sizes))
+        near = run.corpus.nearest(free, weight, size)
         for only, found in zip(asked.only, near, strict=True):
             rows = set(found.rows.tolist())
             same += only is not None and set(only.tolist()) == rows
         if same >= SAME_LIMIT * len(asked):
-            return Limit(max(sizes), weight)
+            return Limit(size, weight)
     return None
 
 
@@ -269,8 +270,12 @@ def _one_shot_prompts(run: Run) -> list[Prompt]:
     if section.rounds:
         queries = run.shuffled_queries()[: asking_plan(run).most_pools]
     pools, _ = run.pools(queries)
-    found = [(pool.query, (demo,)) for pool in pools for demo in pool.candidates]
+    found: dict[Prompt, None] = {}
+    for pool in pools:
+        for demo in pool.candidates:
+            found[pool.query, (demo,)] = None
     if section.pilot:
         asked, demos = pilot_items(run)
-        found += [(query.id, (demo.id,)) for query in asked for demo in demos]
-    return list(dict.fromkeys(found))
+        for query, shown in product(asked, demos):
+            found[query.id, (shown.id,)] = None
+    return list(found)

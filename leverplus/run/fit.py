@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -22,7 +22,6 @@ from leverplus.arms.base import ArmUnavailable
 from leverplus.arms.forecast import SHOTS, forecast_shapes
 from leverplus.arms.spec import arm_class, arms_of, known_arms
 from leverplus.arms.training import Training
-from leverplus.bundle.selector import Selector
 from leverplus.catalog import is_outside
 from leverplus.data import rundir
 from leverplus.data.reader import parse_columns
@@ -61,8 +60,10 @@ from leverplus.run.prompt import (
 )
 from leverplus.run.recipe import Recipe, apply_override, load_recipe
 from leverplus.run.run import Run, open_run
-from leverplus.scores.judge import Judge
 from leverplus.scores.store import default_store_path
+
+if TYPE_CHECKING:
+    from leverplus.bundle.selector import Selector
 
 FIT, REPORT = "fit.json", rundir.REPORT
 DATA_ENDINGS = (".gz", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -91,6 +92,8 @@ class Fit:
 
     @property
     def selector(self) -> Selector:
+        from leverplus.bundle.selector import Selector
+
         return Selector.load(self.folder)
 
 
@@ -156,8 +159,10 @@ def fit(
         "model": {"max_new_tokens": max_tokens, **model_settings},
         "eval": {"shots": list(shots or ()) or None, "arms": list(arms) or None},
     }
-    for name, table in given.items():
-        given[name] = {key: own for key, own in table.items() if own is not None}
+    for table in given.values():
+        for key in [*table]:
+            if table[key] is None:
+                del table[key]
     problems: list[str] = []
     for override in settings:
         apply_override(given, override, problems)
@@ -383,8 +388,8 @@ def _carry_out(run: Run) -> dict[str, Any]:
     """Train, choose on dev, look at test once; fit.json of it."""
     found = run_all(run, must_train=False)
     report = fit_report(run, found, advised_arm(found))
-    judge = run.task.answers.options.judge
-    if isinstance(judge, Judge):
+    judge: Any = run.task.answers.options.judge
+    if judge is not None:
         report["calls"]["judge"] = judge.calls
     packed = report["packed"]
     seen = examples_seen(run, packed["arm"], packed["shots"])

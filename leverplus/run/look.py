@@ -98,7 +98,9 @@ def find_data(
     source = examples.source.name if file is None else str(data)
     _refuse(examples, source, problems)
     items = _assign_splits(examples.items)
-    shown = sum(item.image is not None for item in items)
+    shown = 0
+    for item in items:
+        shown += item.image is not None
     texts = examples.form is not None and examples.form.texts
     answers = kind_of_answers(items, are_labels=texts)
     labels = not shown and answers.labels

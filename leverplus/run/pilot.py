@@ -7,6 +7,7 @@ part of `score.budget`, and its answers are stored like all others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,7 @@ def _make_pilot(run: Run) -> dict[str, Any]:
     def ask(lists: Sequence[Demos], what: str) -> tuple[Floats, Floats | None]:
         """Accuracy of every query with every list, and the probability of the right answer where it was measured."""
         nonlocal calls
-        prompts = []
-        for query in queries:
-            prompts += [(query.id, own) for own in lists]
+        prompts = list(product([query.id for query in queries], lists))
         calls += len(prompts)
         scores = run.scorer.score(prompts, TRAINING, f"pilot, {what}")
         shape = (len(queries), len(lists))
@@ -55,6 +54,7 @@ def _make_pilot(run: Run) -> dict[str, Any]:
             return accuracy, None
         return accuracy, np.array([score.gt_prob for score in scores]).reshape(shape)
 
+    answers = [demo.answer for demo in demos]
     alone, _ = ask([()], "no demonstration")
     table, finer = ask([(demo.id,) for demo in demos], "one demonstration")
     ranked = by_effect(table, finer)
@@ -65,8 +65,10 @@ def _make_pilot(run: Run) -> dict[str, Any]:
     for shots in sorted(run.recipe.eval.shots):
         if not 1 < shots <= len(demos):
             continue
-        lists = _candidate_lists(ranked, [demo.answer for demo in demos], shots)
-        ids = [tuple(demos[place].id for place in own) for own in lists]
+        lists = _candidate_lists(ranked, answers, shots)
+        ids = []
+        for own in lists:
+            ids.append(tuple(demos[place].id for place in own))
         accuracy, _ = ask(ids, f"lists of {shots}")
         first = int(accuracy.mean(axis=0).argmax())
         mean = float(accuracy[:, first].mean())

@@ -482,10 +482,12 @@ def prompt_text(run: Run, query: Item, demos: Sequence[Item]) -> str:
     lines = []
     for turn in written:
         content = turn["content"]
-        if not isinstance(content, str):
-            texts = [part.get("text", "[picture]") for part in content]
-            content = " ".join(texts)
-        lines.append(f"{turn['role']}: {content}")
+        if isinstance(content, str):
+            content = [{"text": content}]
+        line = f"{turn['role']}:"
+        for part in content:
+            line += " " + part.get("text", "[picture]")
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -510,8 +512,10 @@ def _example(run: Run, score: Score) -> SeenExample:
     elif hasattr(backend, "prompt_text"):
         prompt = backend.prompt_text(Request(query, demos, ()))
     else:
-        lines = [f"{item.question} -> {item.answer}" for item in demos]
-        prompt = "\n".join([*lines, query.question])
+        prompt = ""
+        for item in demos:
+            prompt += f"{item.question} -> {item.answer}\n"
+        prompt += query.question
     return SeenExample(
         str(score.query),
         list(map(str, score.demos)),

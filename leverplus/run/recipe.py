@@ -218,8 +218,10 @@ def _only_stages(values: dict[str, Any]) -> dict[str, Any]:
     stages = train.get("stages") if isinstance(train, dict) else None
     if not isinstance(stages, list):
         return values  # a problem that is reported with the others
-    left = set(STAGE_SECTIONS) - set(stages)
-    return {key: part for key, part in values.items() if key not in left}
+    kept = dict(values)
+    for key in set(STAGE_SECTIONS) - set(stages):
+        kept.pop(key, None)
+    return kept
 
 
 def apply_override(values: dict[str, Any], override: str, problems: list[str]) -> None:
@@ -286,7 +288,7 @@ def build_recipe(
         **{key: sections[key] for key in PLAIN},
     )
     for problem in contradictions(recipe):
-        if not any(key in problem for key in unread):
+        if not any(map(problem.__contains__, unread)):
             problems.append(problem)
     if problems:
         raise RecipeError(source, problems)

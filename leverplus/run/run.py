@@ -52,7 +52,6 @@ from leverplus.models.open import build_backend, build_task, find_weights
 from leverplus.models.settings import ModelSection, warn_of_plain_key
 from leverplus.run.recipe import Recipe, load_recipe
 from leverplus.run.scoring import KeptCalls, open_scorer
-from leverplus.scores.judge import Judge, with_judge
 from leverplus.scores.scorer import Scorer
 from leverplus.scores.store import default_store_path
 
@@ -122,6 +121,8 @@ class Run:
         task = build_task(self.task_section)
         if self.recipe.task.metric != "judge":
             return task
+        from leverplus.scores.judge import Judge, with_judge
+
         paid = self.manifest and self.folder / f"judge-{rundir.PAID}"
         judge = Judge(self.recipe.judge, self.store_path, paid, self.say)
         return with_judge(task, judge)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
 from leverplus.data.rundir import disk_sentence, write_text
@@ -14,7 +14,6 @@ from leverplus.errors import NotMeasured, ScoringError
 from leverplus.learn.maths.rewards import Evidence, Weights
 from leverplus.models.base import Backend, Recorded
 from leverplus.models.open import BackendFactory, open_engine
-from leverplus.scores.judge import Judge
 from leverplus.scores.scorer import TRAINING, CallMeter, Scorer
 from leverplus.scores.selftest import require_trust
 from leverplus.scores.store import ScoreStore
@@ -132,8 +131,8 @@ class ScoringWatch:
         run.show_progress(what, done, total)
         if hasattr(run.backend, "usage"):
             run.remember({"spent": run.backend.usage()})
-        judge = run.task.answers.options.judge
-        if isinstance(judge, Judge):
+        judge: Any = run.task.answers.options.judge
+        if judge is not None:
             run.remember({"judge": judge.usage()})
         if done >= total and meter.unlabelled > self.said_unlabelled:
             self.said_unlabelled = meter.unlabelled

@@ -190,8 +190,10 @@ def _look_at_test(runs: Sequence[Run]) -> dict[str, Any]:
     for run in runs:
         evaluate_once(run)
     evaluated = [read_evaluated(run.folder) for run in runs]
-    arms = evaluated[0].results.draws
-    rival = [arm for arm in arms if facts_of(arm).is_rival][-1]
+    rival = ""
+    for arm in evaluated[0].results.draws:
+        if facts_of(arm).is_rival:
+            rival = arm
     compared = compare_runs(evaluated, rival)
     learned = compared.methods[1]
     return {

@@ -32,7 +32,6 @@ from leverplus.learn.settings import (
 )
 from leverplus.run.recipe import Recipe
 from leverplus.run.run import Run, require_same_task
-from leverplus.run.sinks import LogSinks
 from leverplus.scores.scorer import TRAINING
 
 if TYPE_CHECKING:
@@ -167,6 +166,8 @@ class Training:
     def __post_init__(self) -> None:
         self.monitor = catalog.load(catalog.DOCTOR, "monitor", "doctor")(self.run)
         if self.run.recipe.train.log_to:
+            from leverplus.run.sinks import LogSinks
+
             self.sinks = LogSinks(self.run)
 
     @property

@@ -249,7 +249,9 @@ def export_parquet(
     Row groups are written as they are read, so memory stays small. The file appears under its name when it is whole.
     """
     chosen = store.contexts() if contexts is None else contexts
-    card = {context.digest.hex(): context.canonical for context in chosen}
+    card = {}
+    for context in chosen:
+        card[context.digest.hex()] = context.canonical
 
     def groups() -> Iterator[list[Any]]:
         for context in chosen:

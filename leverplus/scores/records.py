@@ -86,11 +86,12 @@ def encode(score: Score) -> bytes:
     """
     references = score.references
     numbers = [score.accuracy, score.token_f1, score.edit_similarity]
+    answers, counts = [], []
     for reference in references:
         logprob = reference.logprob
         numbers.append(math.nan if logprob is None else logprob)
-    answers = [reference.answer for reference in references]
-    counts = [reference.count for reference in references]
+        answers.append(reference.answer)
+        counts.append(reference.count)
     texts = [score.query, score.demos, score.raw, score.answer, answers, counts]
     written = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
     head = struct.pack(f"<I{len(numbers)}d", len(references), *numbers)
@@ -104,7 +105,10 @@ def decode(row: StoredRow) -> Score:
     _, accuracy, token_f1, edit_similarity, *logprobs = shape.unpack_from(row.payload)
     texts = json.loads(row.payload[shape.size :])
     query, demos, raw, answer, answers, counts = texts
-    measured = [None if math.isnan(value) else value for value in logprobs]
+    references = []
+    for text, number, logprob in zip(answers, counts, logprobs, strict=True):
+        measured = None if math.isnan(logprob) else logprob
+        references.append(Reference(text, number, measured))
     return Score(
         query=ItemId(query),
         demos=tuple(demos),
@@ -112,7 +116,7 @@ def decode(row: StoredRow) -> Score:
         answer=answer,
         accuracy=accuracy,
         correct=accuracy > 0,
-        references=tuple(map(Reference, answers, counts, measured)),
+        references=tuple(references),
         token_f1=token_f1,
         edit_similarity=edit_similarity,
         tokens=row.tokens,

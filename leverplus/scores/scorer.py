@@ -214,11 +214,11 @@ class Scorer:
         counts = self.task.answers.weighed_references(query)
         if not self.labels:
             return counts
-        strange = [answer for answer in counts if answer not in self.labels]
-        if strange:
-            raise ScoringError(
-                f"item {query.id} has the label '{strange[0]}'; known: {', '.join(self.labels)}"
-            )
+        for answer in counts:
+            if answer not in self.labels:
+                raise ScoringError(
+                    f"item {query.id} has the label '{answer}'; known: {', '.join(self.labels)}"
+                )
         return {label: counts.get(label, 0) for label in self.labels}
 
     def request(self, prompt: Prompt) -> Request:

@@ -210,8 +210,11 @@ class _Test:
                 replies[place] = reply
             self.progress("self-test", self.asked + len(replies), MOST_PROMPTS)
         self.asked += len(requests)
-        found = [replies[place] for place in range(len(requests))]
-        weighed = [reply.logprobs for reply in found if reply.logprobs is not None]
+        found, weighed = [], []
+        for place in range(len(requests)):
+            found.append(replies[place])
+            if replies[place].logprobs is not None:
+                weighed.append(replies[place].logprobs)
         self.weighs = bool(weighed)
         values = np.array(weighed)
         if weighed and (
@@ -289,11 +292,11 @@ class _Test:
         self, told: Sequence[Request], replies: Sequence[Reply]
     ) -> dict[str, Any]:
         """What the model writes after it was shown an answer is that answer; labels that are weighed need not be."""
-        shown = [request.demos[0].answer for request in told]
-        raws = [reply.raw for reply in replies]
-        copies = 0
-        for answer, raw in zip(shown, raws, strict=True):
-            copies += answer.casefold() in raw.casefold()
+        shown, raws, copies = [], [], 0
+        for request, reply in zip(told, replies, strict=True):
+            shown.append(request.demos[0].answer)
+            raws.append(reply.raw)
+            copies += shown[-1].casefold() in reply.raw.casefold()
         only_weighed = self.labels and self.weighs and any(map(str.strip, raws))
         faults: list[Fault] = []
         if not only_weighed:

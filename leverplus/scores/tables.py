@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,9 +171,10 @@ def _scores(scorer: Scorer, pools: Sequence[Pool]) -> Iterator[Score]:
         asked: dict[ItemId, list[Demos]] = {}
         prompts = []
         for pool in pools[start : start + QUERIES_AT_ONCE]:
-            lists: list[Demos] = [(), *((demo,) for demo in pool.candidates)]
-            asked[pool.query] = lists
-            prompts += [(pool.query, demos) for demos in lists]
+            asked[pool.query] = [()]
+            for demo in pool.candidates:
+                asked[pool.query].append((demo,))
+            prompts += list(product([pool.query], asked[pool.query]))
         scores = iter(scorer.score(prompts, TRAINING, "recording"))
         for query, lists in asked.items():
             yield from islice(scores, len(lists))
@@ -277,9 +278,9 @@ def read_table(paths: Sequence[Path]) -> RecordedTable:
 
 def _check_file(file: ProvenReader) -> list[str]:
     """Refuse a file of another kind or format; what has to be said about one that is taken."""
-    missing = [name for name in REQUIRED if name not in file.columns]
+    missing = ", ".join(sorted(set(REQUIRED) - set(file.columns)))
     if missing or not file.groups:
-        lacking = f"column {', '.join(missing)}" if missing else "rows"
+        lacking = f"column {missing}" if missing else "rows"
         raise DataError(
             f"{file.path} is not a recorded table: it has no {lacking}; a table has query, demos, accuracy, gt_prob "
             "and answer"
