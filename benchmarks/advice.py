@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -155,21 +155,20 @@ def percent(values: Sequence[float] | Floats) -> str:
     return f"{100 * np.mean(values):.2f}, {100 * np.max(values):.2f}"
 
 
-def drawn_from_dev(tables: Sequence[Table], draws: int) -> None:
-    """Dev items drawn with replacement: the truth is the whole of dev."""
+def drawn(tables: Sequence[Table], draws: int) -> None:
+    """Items drawn with replacement from dev, from test where dev's are not kept: the truth is the whole of them."""
     print("rule, dev items | regret: mean, worst table | figure less truth | covered")
     for size in (*SIZES, None):
         for name, rule in RULES.items():
             lost, excess, held = [], [], []
             for table in tables:
-                assert table.dev is not None
-                truth = table.dev.mean(axis=0)
+                items = table.test if table.dev is None else table.dev
+                truth = items.mean(axis=0)
                 rng = np.random.default_rng(0)
                 rows = []
                 for _ in range(draws):
-                    count = len(table.dev)
-                    places = rng.integers(0, count, size or count)
-                    best, figure, low, high = rule(table.dev[places], table.ways)
+                    places = rng.integers(0, len(items), size or len(items))
+                    best, figure, low, high = rule(items[places], table.ways)
                     own = truth[best]
                     rows.append((truth.max() - own, figure - own, low <= own <= high))
                 means = np.mean(rows, axis=0)
@@ -251,14 +250,19 @@ def main(words: Sequence[str] | None = None) -> None:
     for title, asking in (("every way", False), ("ways that ask a model", True)):
         print(f"\n## {title}\n\nDrawn from dev, {given.draws} times")
         own = [table.asking() if asking else table for table in (*kept, *runs)]
-        drawn_from_dev(own[: len(kept)], given.draws)
+        drawn(own[: len(kept)], given.draws)
         print(
             "\nOn test: rule | table (dev, test items) | advised | best | less | by halves"
         )
         on_test(own, given.draws)
         sampled(own, given.draws)
         print("\nFifteen tables, parts of their test items")
-        sampled([table.asking() if asking else table for table in real()], given.draws)
+        others = [table.asking() if asking else table for table in real()]
+        sampled(others, given.draws)
+        print("\nTheir test items, drawn")
+        drawn(others, given.draws)
+        print("\nTest items of the first tables, drawn")
+        drawn([replace(table, dev=None) for table in own], given.draws)
 
 
 if __name__ == "__main__":
