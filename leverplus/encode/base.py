@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
-from leverplus.errors import DataError, LeverError
+from leverplus.errors import DataError
 
 if TYPE_CHECKING:
-    from PIL import Image
     from torch import Tensor
 
 Array = NDArray[np.float32]
@@ -64,9 +63,9 @@ class Embedder(Protocol):
 
 
 class Encoder(Protocol):
-    """Texts and pictures in, unit vectors (N, D) out: arrays, or tensors with gradients where torch computes them.
+    """Texts in, unit vectors (N, D) out: an array, or a tensor with gradients where torch computes it.
 
-    `sees` says whether it encodes pictures; one that does not is never given any.
+    One whose `sees` is True takes pictures too, by a method `pictures`; the others are never given any.
     """
 
     sees: bool
@@ -74,19 +73,6 @@ class Encoder(Protocol):
     def fingerprint(self) -> Mapping[str, str]: ...
 
     def texts(self, texts: Sequence[str]) -> Tensor | Array: ...
-
-    def pictures(self, pictures: Sequence[Image.Image]) -> Tensor | Array: ...
-
-
-class BlindEncoder:
-    """The part of an encoder of texts alone that says so."""
-
-    sees = False
-
-    def pictures(self, pictures: Sequence[Image.Image]) -> Array:
-        raise LeverError(
-            f"an encoder of texts cannot see {len(pictures)} pictures; use embed.name = clip or siglip"
-        )
 
 
 class TextEmbedder:

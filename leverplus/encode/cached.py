@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from leverplus.encode.base import (
     KEY_SIZE,
     Array,
     Embedder,
-    Encoder,
     Progress,
     TextEmbedder,
     Vectors,
@@ -66,9 +65,7 @@ def open_embedder(
     with needs_extra(f"embed.name = '{section.name}'", extra):
         made: Any = factory(section)
     if not hasattr(made, "embed"):  # an encoder
-        return CachedEmbedder(
-            made, folder, batch=section.batch, mean=section.mean, progress=progress
-        )
+        return CachedEmbedder(made, folder, batch=section.batch, progress=progress)
     if hasattr(made, "learn") and not section.model:
         made.learn(_texts_of(learn_from()))
     embedder: Embedder = made
@@ -86,24 +83,19 @@ def _texts_of(items: Iterable[Item]) -> Iterator[str]:
 
 
 class CachedEmbedder:
-    """Unit vectors of items from an encoder. With `mean`, picture and question become one vector, given as `text`.
-
-    `folder` is where vectors are kept; None: nothing is kept.
-    """
+    """Unit vectors of items from an encoder; `folder` is where vectors are kept, None: nothing is kept."""
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Any,
         folder: Path | None,
         *,
         batch: int = 64,
-        mean: bool = False,
         progress: Progress = lambda _what, _done, _total: None,
     ) -> None:
-        self.encoder: Any = encoder
+        self.encoder = encoder
         self.folder = folder
         self.batch = batch
-        self.mean = mean
         self.progress = progress
 
     @cached_property
@@ -111,19 +103,13 @@ class CachedEmbedder:
         return dict(self.encoder.fingerprint())
 
     def fingerprint(self) -> Mapping[str, str]:
-        if self.mean:
-            return {**self._fingerprint, "mean": "picture and question"}
         return self._fingerprint
 
     def embed(self, items: Sequence[Item], task: Task) -> Vectors:
         text = self.of_texts([item.question for item in items])  # (N, D)
         image = self.of_pictures(items, task)  # (N, D) or None
-        answer = shown_answers(
-            items, text, lambda answers: self.of_texts(answers, "embedding answers")
-        )
-        if self.mean and image is not None:
-            # the unit vector of the mean, row by row, as in the earlier code
-            return Vectors(None, unit_rows(image + text), answer)
+        of_answers = partial(self.of_texts, what="embedding answers")
+        answer = shown_answers(items, text, of_answers)
         return Vectors(image, text, answer)
 
     def of_texts(

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from leverplus.encode.base import (
-    Array,
-    BlindEncoder,
-    unit_rows,
-)
+from leverplus.encode.base import Array, unit_rows
 from leverplus.encode.settings import EmbedSection
 from leverplus.errors import LeverError, ScoringError
 from leverplus.models.api.client import Client
 from leverplus.models.settings import ModelSection
 
 
-class EndpointEncoder(BlindEncoder):
+class EndpointEncoder:
     """Unit vectors of texts (N, D) from a server.
 
     `embed.url` ends in /v1, `embed.model` is the model's name there.
     """
+
+    sees = False
 
     def __init__(self, section: EmbedSection) -> None:
         if not section.url or not section.model:

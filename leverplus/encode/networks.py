@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from leverplus.encode.base import BlindEncoder
 from leverplus.encode.pretrained import HUB, PACKAGE, locate, reading_of
 from leverplus.encode.settings import EmbedSection
 from leverplus.errors import LeverError, MissingFile, first_line
@@ -66,8 +65,10 @@ class _Network:
         return tokens.to(self.network.device)
 
 
-class SentenceEncoder(BlindEncoder, _Network):
+class SentenceEncoder(_Network):
     """Unit vectors of texts; the pooling and the longest text are those that the model's folder names."""
+
+    sees = False
 
     def __init__(self, section: EmbedSection) -> None:
         super().__init__(section)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from leverplus.data.parsing import parse_json
-from leverplus.encode.base import Array, BlindEncoder, unit_rows
+from leverplus.encode.base import Array, unit_rows
 from leverplus.encode.settings import EmbedSection
 from leverplus.errors import LeverError, MissingFile, first_line, require_packages
 
@@ -144,8 +144,10 @@ def _json(path: Path, default: Any) -> Any:
     return parse_json(path.read_bytes()) if path.is_file() else default
 
 
-class OnnxEncoder(BlindEncoder):
+class OnnxEncoder:
     """Unit vectors of texts (N, D) by a network in ONNX."""
+
+    sees = False
 
     def __init__(self, section: EmbedSection) -> None:
         import onnxruntime

@@ -21,11 +21,6 @@ class EmbedSection:
     )
     device: str = setting("auto", "where it runs: auto, cpu, cuda, cuda:1, ...")
     batch: int = setting(64, "texts or pictures embedded together", low=1)
-    mean: bool = setting(
-        False,
-        "one vector for picture and question, their mean, instead of two",
-        when=("name", "clip", "siglip"),
-    )
     url: str = setting(
         "",
         "address of the server that embeds, such as http://127.0.0.1:8000/v1",

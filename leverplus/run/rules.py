@@ -42,8 +42,7 @@ def shows_pictures(recipe: Recipe) -> bool:
 
 def embeds_pictures(recipe: Recipe) -> bool:
     """Whether items may have vectors of their own for pictures."""
-    texts_alone = recipe.embed.name in ("sentence", "tfidf") or recipe.embed.mean
-    return shows_pictures(recipe) and not texts_alone
+    return shows_pictures(recipe) and recipe.embed.name not in ("sentence", "tfidf")
 
 
 def contradictions(recipe: Recipe) -> Iterator[str]:

@@ -152,7 +152,7 @@ class Run:
     def demonstration_vectors(self) -> Vectors:
         vectors = self.embedder.embed(self.demonstrations, self.task)
         with_pictures = any(item.image is not None for item in self.demonstrations)
-        if with_pictures and vectors.image is None and not self.recipe.embed.mean:
+        if with_pictures and vectors.image is None:
             self.say(
                 f"pictures are not seen by the selector: embed.name = {self.recipe.embed.name} reads texts alone, and "
                 "demonstrations are told apart by their questions and answers; clip and siglip see pictures"

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from leverplus.data.tasks.base import Task
 from leverplus.data.types import Item
@@ -91,12 +90,8 @@ class LiveItems:
             )  # (N, 1)
             vectors = self._texts(shown, adapters)  # (N, D)
             blocks["answer"] = vectors * has_answer.to(vectors.device)
-        if "image" in fields or (self.live.embedder.mean and "text" in fields):
-            pictures = self._pictures(items, adapters)  # (N, D)
-            if self.live.embedder.mean:
-                blocks["text"] = F.normalize(blocks["text"] + pictures, dim=-1)
-            else:
-                blocks["image"] = pictures
+        if "image" in fields:
+            blocks["image"] = self._pictures(items, adapters)
         return blocks
 
     def _texts(self, texts: Sequence[str], adapters: Adapters) -> Tensor:

@@ -154,19 +154,6 @@ def test_fresh_adapters_leave_every_vector_as_it_is(embedder, task) -> None:
         torch.testing.assert_close(block, table.blocks[name][rows], atol=1e-5, rtol=0)
 
 
-def test_the_mean_of_both_is_adapted_too(folder, task, tmp_path) -> None:
-    section = EmbedSection(name="clip", model=str(folder), device="cpu", mean=True)
-    embedder = open_embedder(section, tmp_path)
-    items = task.items("train")[:5]
-    live = LiveEmbedder(embedder, task).items(items)
-    with torch.no_grad():
-        blocks = live.encode(torch.arange(5), ("text",), adapters_of(embedder))
-    np.testing.assert_allclose(
-        blocks["text"].numpy(), embedder.embed(items, task).text, atol=1e-5
-    )
-    assert set(blocks) == {"text"}
-
-
 def test_adapters_sit_on_every_attention_projection_and_gradients_reach_all_of_them(
     embedder, task
 ) -> None:

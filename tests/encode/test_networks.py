@@ -201,22 +201,6 @@ def test_a_picture_is_seen_once_until_its_file_changes(folders, tmp_path) -> Non
 
 
 @pytest.mark.slow
-def test_the_mean_is_the_unit_vector_between_picture_and_question(
-    folders, tmp_path
-) -> None:
-    task = painted(tmp_path, 5)
-    apart = opened(folders, "clip", tmp_path / "cache")
-    both = apart.embed(task.items("train"), task)
-    embedder = opened(folders, "clip", tmp_path / "cache", mean=True)
-    joined = embedder.embed(task.items("train"), task)
-    assert joined.image is None
-    np.testing.assert_allclose(np.linalg.norm(joined.text, axis=1), 1.0, atol=1e-6)
-    cosines = [(joined.text * block).sum(1) for block in (both.image, both.text)]
-    np.testing.assert_allclose(*cosines, atol=1e-5)
-    assert embedder.fingerprint() != apart.fingerprint()
-
-
-@pytest.mark.slow
 @minilm
 @torch.inference_mode()
 def test_minilm_is_found_in_its_package_and_knows_what_questions_mean() -> None:

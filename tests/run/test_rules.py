@@ -60,7 +60,6 @@ REFUSED = {
     "train.stages=['label_pretraining']": "train.stages: label_pretraining learns from labels alone",
     "train.stages=['sft','label_pretraining','grpo']": "train.stages: label_pretraining learns from labels alone",
     "task.name=okvqa embed.name=sentence score.backend=hf model.name=x": "select.query_fields",
-    "task.name=okvqa embed.name=clip embed.mean=true score.backend=hf model.name=x": "select.query_fields",
     "task.name=okvqa embed.name=clip score.backend=openai model.name=x model.url=http://a/v1": "model.prompt",
     "task.metric=judge": "judge.model",
 }
