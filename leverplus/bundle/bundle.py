@@ -100,7 +100,6 @@ class EmbedderFacts(_Facts):
     name: str = ""
     model: str = Field(default="", pattern=r"^([^/.~].*)?$")
     batch: PositiveInt = 64
-    mean: bool = False
     fingerprint: dict[str, str] = {}
 
 
