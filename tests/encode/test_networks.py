@@ -120,8 +120,6 @@ def test_what_changes_a_vector_changes_the_fingerprint(folders, tmp_path) -> Non
 def test_what_is_not_there_is_a_sentence(folders, tmp_path) -> None:
     with pytest.raises(MissingFile, match=r"neither a folder of a model .* nor an"):
         sentence(tmp_path / "nothing")
-    with pytest.raises(LeverError, match="cannot see 0 pictures"):
-        sentence(folders["sentence"]).pictures([])
     with pytest.raises(LeverError, match=r'embed\.device = "gpu7" is not there'):
         sentence(folders["sentence"], "gpu7")
     with pytest.raises(LeverError, match=r"a siglip, but embed\.name = clip reads"):
