@@ -338,7 +338,9 @@ def _forecast(
     if not table and total < allowed:
         said += f"; this needs only {total:,} of {allowed:,} calls"
     if price is not None:
-        said += f"; roughly {price:,.2f} at the prices given, pictures not counted"
+        judge = run.recipe.task.metric == "judge"
+        left_out = "pictures and the judge" if judge else "pictures"
+        said += f"; roughly {price:,.2f} at the prices given, {left_out} not counted"
     return {**known, "line": said, "calls": total, "self_test": test, "price": price}
 
 
