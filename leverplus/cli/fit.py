@@ -64,7 +64,8 @@ def fit(
     --cut NAME: how the answer is cut out of what the model writes: plain, line, fenced, json, vqa, or module:function
     --max-tokens N: the most tokens that the model writes (default: by the longest answer)
     --set KEY=VALUE: any other value of the recipe, such as task.database=geo.sqlite; may be given several times
-    --arms A,B: compare these ways of choosing only, such as nearest_text,label_rank
+    --arms A,B: compare these ways of choosing only, such as nearest_text,label_rank; a selector is trained where one
+        of them needs that, such as learned
     --no-model: ask nothing: make a bundle by a way of choosing that needs no call
     --try N: ask N prompts, show each with its raw answer, the answer cut out of it and its score, then stop
     --dry-run: print the plan and what it may cost, then stop

@@ -6,12 +6,13 @@ that the number a user gives is never passed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from leverplus.arms.base import Outlook
+from leverplus.arms.spec import open_arm
 from leverplus.arms.spec import fit_calls
 from leverplus.data.kinds import kind_of_answers
 from leverplus.data.settings import read_section
@@ -339,6 +340,9 @@ def decide(
     arms = tuple(evaluation.get("arms", ()))
     stages = own.get("train", {}).get("stages")
     trains = is_installed("torch") and not no_model and stages != []
+    if trains and arms and not stages and not _learn_from_answers(arms):
+        trains = False
+        say("rule: no selector is trained, because none of --arms needs it")
     seen = SeenData(train, dev, test, sees, task.answers.kind, arms, shots, trains)
     if backend != "table" and not no_model:
         allowed = _calls_of_model(task, calls or CALLS)
@@ -382,6 +386,11 @@ def decide(
 
 def _quiet(_: str) -> None:
     """Say nothing: a fit without a model has nothing to say of one."""
+
+
+def _learn_from_answers(arms: Sequence[str]) -> bool:
+    """Whether one of these arms learns from what the model answers to training questions."""
+    return any(open_arm(spec).needs.training for spec in arms)
 
 
 def require_model_values(backend: str, values: Mapping[str, Any]) -> None:

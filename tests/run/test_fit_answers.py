@@ -22,6 +22,7 @@ from leverplus.data.types import Item
 from leverplus.errors import LeverError, WrongUsage
 from leverplus.run.fit import fit
 from leverplus.run.prompt import choose_instruction
+from leverplus.run.recipe import load_recipe
 
 CITIES = ("Lisbon", "Łódź", "北京", "القاهرة", "Zürich", "Москва", "Porto", "Ulm")
 FAST = {"calls": 600, "shots": [1], "settings": ["train.stages=[]"], "embed": "tfidf"}
@@ -253,6 +254,12 @@ def test_settings_and_arms_reach_the_recipe(tmp_path: Path) -> None:
         "vote(nearest_text, 5)",
     ):
         assert line in text
+    for arms, trains in ((["nearest_text"], False), (["learned"], True)):
+        out = tmp_path / arms[0]
+        made = fit(
+            data, model=copies, embed="tfidf", out=out, dry_run=True, arms=arms
+        )
+        assert bool(load_recipe(str(made.recipe)).stages) == trains
     with pytest.raises(WrongUsage, match=r"section\.key=value"):
         fit(data, model=copies, out=tmp_path / "b", settings=["pool"])
     with pytest.raises(LeverError, match="is not understood"):
