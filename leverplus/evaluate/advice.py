@@ -281,7 +281,8 @@ def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
     is_open = found.ci95[0] <= 0.0
     if best.trained == rival.trained:
         noise = ", within noise" if is_open else ""
-        return f"Next is {rival.name} with {_percent(rival.dev)} ({lead}){noise}."
+        comma = "" if rival.facts.asks_model else ","
+        return f"Next is {rival.name}{comma} with {_percent(rival.dev)} ({lead}){noise}."
     had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
     if best.trained:
         said = f"The best without training, {rival.name}, had {had} there ({lead})"
