@@ -282,7 +282,9 @@ def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
     if best.trained == rival.trained:
         noise = ", within noise" if is_open else ""
         comma = "" if rival.facts.asks_model else ","
-        return f"Next is {rival.name}{comma} with {_percent(rival.dev)} ({lead}){noise}."
+        return (
+            f"Next is {rival.name}{comma} with {_percent(rival.dev)} ({lead}){noise}."
+        )
     had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
     if best.trained:
         said = f"The best without training, {rival.name}, had {had} there ({lead})"

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from leverplus.arms.base import Outlook
-from leverplus.arms.spec import open_arm
-from leverplus.arms.spec import fit_calls
+from leverplus.arms.spec import fit_calls, open_arm
 from leverplus.data.kinds import kind_of_answers
 from leverplus.data.settings import read_section
 from leverplus.data.tasks.base import Task

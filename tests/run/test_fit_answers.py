@@ -256,9 +256,7 @@ def test_settings_and_arms_reach_the_recipe(tmp_path: Path) -> None:
         assert line in text
     for arms, trains in ((["nearest_text"], False), (["learned"], True)):
         out = tmp_path / arms[0]
-        made = fit(
-            data, model=copies, embed="tfidf", out=out, dry_run=True, arms=arms
-        )
+        made = fit(data, model=copies, embed="tfidf", out=out, dry_run=True, arms=arms)
         assert bool(load_recipe(str(made.recipe)).stages) == trains
     with pytest.raises(WrongUsage, match=r"section\.key=value"):
         fit(data, model=copies, out=tmp_path / "b", settings=["pool"])
