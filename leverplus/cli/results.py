@@ -255,7 +255,7 @@ def _compare_published(path: Path, baseline: str | None) -> Outcome:
     n = found.table.n
     lines = [
         f"Accuracies were read as {found.table.unit}; n = {n:,} items, one run per row.",
-        f"A table does not say on how many items two rows differ. Assumed here: {low:.0%} to {high:.0%} of them, "
+        f"A table does not say on how many items two rows differ. Assumed here: {100 * low:.0f} % to {100 * high:.0f} % of them, "
         "each by a full point. `Settle` means: found 80 % of the time at p < 0.05.\n",
     ]
     noise = 0

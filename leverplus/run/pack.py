@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leverplus.arms.base import Arm
 from leverplus.arms.corpus import FIELDS
@@ -29,20 +29,15 @@ from leverplus.errors import DataError, LeverError
 from leverplus.evaluate.names import facts_of
 from leverplus.evaluate.record import EvaluationRecord, read_record
 from leverplus.run.arms import kept_arm
-from leverplus.run.run import load_run
-from leverplus.run.train import given_policy
-
-if TYPE_CHECKING:
-    from leverplus.run.run import Run
+from leverplus.run.run import Run, load_run
+from leverplus.run.train import given_policy, trained_policy
 
 
 class RunSource(Source):
     """The training split of a run's task, and the selector that the run trained, or one from elsewhere."""
 
     def __init__(self, folder: Path, checkpoint: str | None) -> None:
-        from leverplus.run.train import trained_policy
-
-        self.run: Run = load_run(folder, at_work=False)
+        self.run = load_run(folder, at_work=False)
         if checkpoint is None:
             policy = trained_policy(self.run)
         else:
