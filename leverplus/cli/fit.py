@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leverplus.cli.command import Bars, Outcome
 from leverplus.data.rundir import REPORT
@@ -75,21 +75,8 @@ def fit(
     from leverplus.run.plan import CALLS
 
     started = time.monotonic()
-    if model is None and not no_model:
-        raise WrongUsage(
-            "--model is missing; name a server (URL#NAME), weights or a function, or give --no-model for a bundle "
-            "that asks nothing"
-        )
-    if model is not None and no_model:
-        raise WrongUsage("--model and --no-model contradict each other; give one")
-    settings: dict[str, Any] = {
-        "key_env": key_env,
-        "price_in": price_in,
-        "price_out": price_out,
-        "max_cost": max_cost,
-        "instruction": None if instruction is None else read_instruction(instruction),
-    }
-    given = {key: value for key, value in settings.items() if value is not None}
+    if instruction is not None:
+        instruction = read_instruction(instruction)
     with Bars() as bars:
         made = fit_data(
             data,
@@ -112,7 +99,11 @@ def fit(
             dry_run=dry_run,
             say=bars.say,
             progress=bars.show,
-            **given,
+            key_env=key_env,
+            price_in=price_in,
+            price_out=price_out,
+            max_cost=max_cost,
+            instruction=instruction,
         )
     value = {"bundle": str(made.folder), "forecast": made.forecast, **made.report}
     if dry_run:

@@ -133,9 +133,10 @@ def fit(
     how much the model may write, `settings` any other value of the recipe as "section.key=value", `arms` which ways of
     choosing are compared. `no_model` makes a bundle without asking anything. Whatever is not given follows from the data.
     """
-    if model is None and not no_model:
+    if (model is None) != no_model:
         raise WrongUsage(
-            "no model is given; name one, or make a bundle that needs none with no_model=True (--no-model)"
+            "no model is given, or one beside --no-model; name a server (--model URL#NAME), weights or a function, or "
+            "make a bundle that asks nothing with --no-model (no_model=True)"
         )
     for count in shots or ():
         if not 1 <= count <= MOST_SHOTS:
