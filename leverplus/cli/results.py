@@ -13,7 +13,7 @@ from leverplus import catalog
 from leverplus.bundle.hub import MANIFEST
 from leverplus.cli.command import Outcome, Table, show
 from leverplus.data import rundir
-from leverplus.data.rundir import read_json
+from leverplus.data.rundir import EVAL, read_json
 from leverplus.errors import (
     CheckpointError,
     EvaluationError,
@@ -148,14 +148,28 @@ def _compared_arm(runs: Sequence[Path], baseline: str | None) -> tuple[str, list
     if len(packed) != 1 or LEARNED in packed:
         return LEARNED, []
     arm = packed.pop()
+    trained = any(_has_learned(run_of_bundle(folder)) for folder in runs)
+    if arm == baseline and not trained:
+        raise WrongUsage(
+            f"the bundle itself chooses by {arm_name(arm)}, and no selector was trained; name another --baseline, such "
+            "as random"
+        )
     if arm == baseline:
         return LEARNED, [
             f"the bundle itself chooses by {arm_name(arm)}, the baseline, so the learned selector, which the bundle "
             "does not use, is compared with it; name another --baseline to compare the bundle"
         ]
-    return arm, [
-        f"the bundle chooses by {arm_name(arm)}; --arm learned compares the learned selector"
-    ]
+    said = f"the bundle chooses by {arm_name(arm)}"
+    more = "; --arm learned compares the learned selector" if trained else ""
+    return arm, [said + more]
+
+
+def _has_learned(run: Path) -> bool:
+    """Whether a run evaluated a trained selector."""
+    from leverplus.evaluate.record import read_record
+
+    record = read_record(run / EVAL)
+    return record is not None and LEARNED in record.arms
 
 
 def run_of_bundle(folder: Path) -> Path:

@@ -84,6 +84,24 @@ def test_the_page_has_the_tables_that_the_records_give(read: list[Records]) -> N
     assert [line for line in lines if line not in page] == []
 
 
+def test_the_first_run_says_what_the_command_prints(read: list[Records]) -> None:
+    (report,) = reports_of(named(read, "MTOP"))
+    own, simple = report.advised, report.simple
+    pair, copied = report.of(simple), report.best["copy_nearest"]
+    against = report.of(copied)
+    assert pair is not None
+    assert against is not None
+    assert against.found.within_noise
+    assert (own.label, simple.label) == ("by_answer (16)", "hybrid (16)")
+    page = " ".join((PAGE.parent / "first_run.md").read_text("utf-8").split())
+    means = [f"{100 * way.test_mean:.1f}" for way in (simple, own, copied)]
+    simply, ranked, alone = means
+    assert f"{simply} % on {len(own.test)} test questions" in page
+    gain, _, interval = pair.difference.partition(" ")
+    assert f"shape {ranked} %: {gain} points {interval}" in page
+    assert f"has {alone} %, which cannot be told from {ranked}" in page
+
+
 def test_what_the_command_does_not_take_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

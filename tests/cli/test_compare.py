@@ -247,6 +247,22 @@ def test_a_bundle_is_compared_by_its_own_way_of_choosing(
     )
 
 
+def test_a_bundle_that_is_its_own_baseline_is_refused_where_nothing_was_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated(tmp_path / "mine.run", 0.8, recipe="mine", arm="nearest_both")
+    record = json.loads((tmp_path / "mine.run" / "eval.json").read_text())
+    record["arms"] = {"nearest_both": record["arms"]["learned"]}
+    (tmp_path / "mine.run" / "eval.json").write_text(json.dumps(record))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bundle.json").write_text('{"arm": "nearest_both"}')
+    mine = str(tmp_path / "mine")
+    assert main(["compare", mine, "--baseline", "nearest_both"]) == 2
+    assert "no selector was trained; name another --baseline" in capsys.readouterr().err
+    assert main(["compare", mine, "--baseline", "zero_shot"]) == 0
+    assert "--arm learned" not in capsys.readouterr().out
+
+
 def test_a_row_names_the_way_of_choosing_and_not_the_folder(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
