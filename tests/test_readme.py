@@ -243,6 +243,17 @@ def test_the_sentences_below_the_table_are_what_its_rows_say() -> None:
             assert row[1].endswith("(8)")
 
 
+def test_what_following_the_advice_costs_is_what_its_page_says() -> None:
+    page = (ROOT / "docs" / "advice-figures.md").read_text(encoding="utf-8")
+    lost = re.search(r"([\d.]+) points in the mean over (\d+) tables", page)
+    worst = re.search(r"TREC with the 1.5B model ([\d.]+), GeoQuery", page)
+    assert lost
+    assert worst
+    said = " ".join(README.split())
+    assert f"On {lost[2]} recorded tables following it lost {lost[1]} points" in said
+    assert f"best on test, {worst[1]} at the worst" in said
+
+
 def test_a_model_is_as_large_as_the_readme_says() -> None:
     models = {path.stem for path in shipped("tables:real").glob("*.parquet")}
     sizes = {float(re.findall(r"([\d.]+)([bm])$", name)[0][0]) for name in models}
