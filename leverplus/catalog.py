@@ -27,6 +27,7 @@ REWARDS: Table = {
     "soft_only": "leverplus.learn.maths.rewards:soft_only",
     "expected_accuracy": "leverplus.learn.maths.rewards:expected_accuracy",
     "gt_prob": "leverplus.learn.maths.rewards:gt_prob",
+    "log_prob": "leverplus.learn.maths.rewards:log_prob",
     "choice_prob": "leverplus.learn.maths.rewards:choice_prob",
     "hard_plus_gtprob": "leverplus.learn.maths.rewards:hard_plus_gtprob",
     "hard01_plus_gtprob": "leverplus.learn.maths.rewards:hard_plus_gtprob",

@@ -23,6 +23,7 @@ from leverplus.arms.base import (
     Rows,
 )
 from leverplus.arms.corpus import Corpus, Queries
+from leverplus.arms.pairs import PairFeatures
 from leverplus.arms.pools import Search, first_stage
 from leverplus.arms.settings import RECORDED, PoolSection
 from leverplus.arms.similarity import Positions, top
@@ -63,6 +64,8 @@ class Learned(Arm):
         self.network: Policy | None = None
         self.pool, self.seed = PoolSection(), 0
         self.live: Live | None = None
+        self.pairs: PairFeatures | None = None
+        """What a network with `select.pairs` reads of a query and a candidate."""
         self._kept: KeptItems | None = None
 
     @property
@@ -77,6 +80,8 @@ class Learned(Arm):
             self.pool.kind != "nearest_text" and self.pool.text_weight < 1.0
         ):
             compared.append("image")
+        if self.pairs is not None:
+            compared += self.pairs.vector_fields
         return tuple(dict.fromkeys((*self.policy.dims, *compared)))
 
     @property
@@ -98,6 +103,8 @@ class Learned(Arm):
             raise ArmUnavailable(
                 'this selector never stops (select.stop = "never"); use arm learned'
             )
+        if network.config.pairs:
+            self.pairs = PairFeatures.fit(training)
         return self.take(network, training.pool, training.pool_seed, training.live)
 
     def take(
@@ -200,6 +207,13 @@ class Learned(Arm):
             for name in self.fields:
                 items[name] = torch.from_numpy(corpus.blocks[name].take(rows))
         numbers = torch.arange(len(corpus), len(corpus) + len(queries))
+        pairs = None
+        if self.pairs is not None:
+            each = []
+            for place, pool in enumerate(pools):
+                one = self.pairs.of(queries[place : place + 1], corpus, pool)
+                each.append(torch.from_numpy(one.astype(np.float32)))
+            pairs = pad_sequence(each, batch_first=True)
         features = Features(
             query=asked,
             items=items,
@@ -208,6 +222,7 @@ class Learned(Arm):
             rows=torch.from_numpy(rows),
             query_rows=numbers,
             live=live,
+            pairs=pairs,
         )
         with torch.inference_mode():
             return self.policy.prepare(features)
@@ -223,9 +238,21 @@ class Learned(Arm):
         return self._kept.of(corpus, rows)
 
     def settings(self) -> Mapping[str, Any]:
-        return {"pool": asdict(self.pool), "seed": self.seed}
+        found: dict[str, Any] = {"pool": asdict(self.pool), "seed": self.seed}
+        if self.pairs is not None:
+            found["pairs"] = self.pairs.settings()
+        return found
 
-    def restore(self, settings: Mapping[str, Any], arrays: Arrays) -> None:  # noqa: ARG002
+    def arrays(self) -> Arrays:
+        return {} if self.pairs is None else self.pairs.arrays()
+
+    def check(self, rows: int) -> None:
+        if self.pairs is not None:
+            self.pairs.start.check(rows)
+
+    def restore(self, settings: Mapping[str, Any], arrays: Arrays) -> None:
+        if "pairs" in settings:
+            self.pairs = PairFeatures.restored(settings["pairs"], arrays)
         self.pool = PoolSection(**settings["pool"])
         if problems := self.pool.problems():
             raise ValueError(problems[0])

@@ -16,7 +16,7 @@ BOTH = (
     "hard01_plus_gtprob_separated", "hard_plus_gtprob_plus_rel",
 )  # fmt: skip
 HARD = ("modes", *BOTH, "hard_only")
-SOFT = ("modes", *BOTH, "soft_only", "expected_accuracy", "gt_prob", "choice_prob", "rank")  # fmt: skip
+SOFT = ("modes", *BOTH, "soft_only", "expected_accuracy", "gt_prob", "log_prob", "choice_prob", "rank")  # fmt: skip
 LEGACY = ("modes", "legacy")
 """The rewards that read a weight, each a tuple for `when`."""
 

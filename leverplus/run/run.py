@@ -9,7 +9,7 @@ import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ from leverplus.arms.corpus import (
     forbidden_positions,
     words_digest,
 )
+from leverplus.arms.pairs import PairFeatures
 from leverplus.arms.pools import build_pools, recorded_pools
 from leverplus.arms.settings import RECORDED
-from leverplus.arms.similarity import rows
+from leverplus.arms.similarity import Floats, Positions, rows
+from leverplus.arms.training import Training
 from leverplus.catalog import ADAPTERS, KINDS, LEGACY, load
 from leverplus.data import rundir
 from leverplus.data.rundir import (
@@ -254,7 +256,22 @@ class Run:
         table = ItemTable([item.id for item in items], blocks)
         if self.live is not None:
             table.live = self.live.items(items)
+        if self.recipe.select.pairs:
+            table.pairs = partial(self._pairs, items, vectors)
         return pools, table
+
+    def _pairs(
+        self, items: Sequence[Item], vectors: Vectors, query: int, shown: Positions
+    ) -> Floats:
+        """What a selector with `select.pairs` reads of an item and some demonstrations, all by their rows."""
+        asked = Queries([items[query]], rows(vectors, [query]))
+        return self.pair_features.of(asked, self.corpus, shown)
+
+    @cached_property
+    def pair_features(self) -> PairFeatures:
+        demos, vectors = self.demonstrations, self.demonstration_vectors
+        training = Training(demos, vectors, self.task.answers, self.corpus)
+        return PairFeatures.fit(training)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -301,7 +318,10 @@ class Run:
     def selector(self, policy: Policy) -> Learned:
         """A trained network as a way of choosing: among the pools that it was trained with."""
         live = self.embed_live if self.live is not None else None
-        return Learned().take(policy, self.recipe.pool, POOL_SEED, live)
+        chosen = Learned().take(policy, self.recipe.pool, POOL_SEED, live)
+        if policy.config.pairs:
+            chosen.pairs = self.pair_features
+        return chosen
 
     def embed_live(self, queries: Sequence[Item]) -> Any:
         """Embeds demonstrations and queries anew, for selectors with adapters in the embedder."""

@@ -23,7 +23,7 @@ def score(
     f1: float = 0.4,
     edit: float = 0.2,
 ) -> Score:
-    logprob = None if p is None else math.log(p)
+    logprob = None if p is None else math.log(p) if p else -math.inf
     return Score(
         query=ItemId("q"),
         demos=tuple(ItemId(demo) for demo in demos),
@@ -65,6 +65,7 @@ HAND = {
     "soft_only": (0.6, 0.0),
     "expected_accuracy": (0.4, 0.1),
     "gt_prob": (0.5, 0.2),
+    "log_prob": (0.0, math.log(0.2 / 0.5)),
     "choice_prob": (0.5, 0.2 / 0.7),
     "hard_plus_gtprob": (1.5, 0.2),
     "hard01_plus_gtprob": (1.5, 0.2),
@@ -89,6 +90,16 @@ def test_an_expectation_that_nobody_learnt_is_no_zero() -> None:
         rewards.expected_accuracy(Evidence(score(0.6, 0.5)), Weights())
 
 
+def test_the_log_of_probabilities_tells_tiny_ones_apart() -> None:
+    rivals = tuple(score(0.0, p) for p in (4e-30, 1e-30, 0.0))
+    found = [
+        rewards.log_prob(Evidence(one, rivals=rivals), Weights()) for one in rivals
+    ]
+    assert found == pytest.approx([0.0, -math.log(4.0), -5.0])
+    shares = [math.exp(value) for value in found[:2]]
+    assert shares[0] / shares[1] == pytest.approx(4.0)
+
+
 def test_every_reward_is_clipped_at_five() -> None:
     heavy = Weights(hard=100.0, soft=100.0, alpha=1000.0, beta=1000.0)
     for name in catalog.REWARDS:
@@ -106,7 +117,14 @@ def test_separated_equals_hard_plus_soft_v2_for_binary_correctness() -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    ["gt_prob", "hard_plus_gtprob", "hard_plus_gtprob_plus_rel", "hybrid", "rank"],
+    [
+        "gt_prob",
+        "log_prob",
+        "hard_plus_gtprob",
+        "hard_plus_gtprob_plus_rel",
+        "hybrid",
+        "rank",
+    ],
 )
 def test_a_reward_whose_field_was_not_measured_raises(mode: str) -> None:
     blind = score(0.6, None)
@@ -209,6 +227,7 @@ WEIGHED = {
     "soft_only": 3.0 * 0.6,
     "expected_accuracy": 3.0 * 0.4,
     "gt_prob": 3.0 * 0.5,
+    "log_prob": 0.0,
     "choice_prob": 3.0 * 0.5,
     "hard_plus_gtprob": 0.5 + 3.0 * 0.5,
     "hard01_plus_gtprob": 0.5 + 3.0 * 0.5,

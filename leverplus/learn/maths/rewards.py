@@ -155,6 +155,21 @@ def gt_prob(
     return _clip(weights.soft * evidence.score.gt_prob)
 
 
+def log_prob(
+    evidence: Evidence,
+    weights: Weights,
+) -> float:
+    """w_s log(p / largest p of the group): softmax of it gives the shares of p, also where all p are tiny (long answers).
+
+    These are the targets of REPLUG (Shi et al. 2023) and LLM-R (Wang et al. 2023).
+    """
+    best = max((rival.gt_prob for rival in evidence.rivals), default=0.0)
+    own = evidence.score.gt_prob
+    if best <= 0.0:
+        return 0.0
+    return _clip(weights.soft * math.log(own / best)) if own > 0.0 else -LIMIT
+
+
 def choice_prob(
     evidence: Evidence,
     weights: Weights,

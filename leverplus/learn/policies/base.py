@@ -48,7 +48,8 @@ class Features:
     `query[field]` is (B, D), `items[field]` (U, D) holds each item once, `pool` (B, K) points into its rows, -1 pads.
     `rows` (U,) numbers the items in the whole table; only policies over ids need it. A policy that embeds items itself
     asks `live` for them, and for the queries by `query_rows` (B,). `encoded` (U, H) is what `Policy.item_vectors` gave
-    for the items, where somebody kept it; `items` may then be empty.
+    for the items, where somebody kept it; `items` may then be empty. `pairs` (B, K, F) are features of a query and a
+    candidate together, for policies that weigh them.
     """
 
     query: Mapping[str, Tensor]
@@ -58,6 +59,7 @@ class Features:
     query_rows: Tensor | None = None
     live: LiveEncoding | None = None
     encoded: Tensor | None = None
+    pairs: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:

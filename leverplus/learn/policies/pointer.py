@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leverplus.catalog import DECODERS, HEADS, load
+from leverplus.errors import TrainingError
 from leverplus.learn.policies.base import Encoded, Features, Memory, Policy, State
 from leverplus.learn.policies.heads import Head
+from leverplus.learn.policies.pairterm import PairTerm
 from leverplus.learn.policies.setterms import SetTerm, build_terms, chosen_rows
 from leverplus.learn.policies.settings import PolicyConfig
 from leverplus.learn.policies.states import build_state
@@ -54,10 +56,12 @@ class PointerPolicy(Policy):
             "trunk.project",
             "trunk.query_mlp",
             "trunk.item_mlp",
+            "network_share",
         ),
         "attention": ("trunk.attention", "trunk.norms", "trunk.pool_encoder"),
         "state": ("state.", "step_vectors"),
         "head": ("head.",),
+        "pairs": ("pairs.",),
         "set_terms": ("terms.",),
         "decoder": ("slots.", "refine."),
         "stop": ("stop_vector",),
@@ -71,6 +75,10 @@ class PointerPolicy(Policy):
         self.state = build_state(config.state, config.hidden)
         self.head: Head = load(HEADS, config.head, "head")(config, dims)
         self.terms = build_terms(config)
+        self.pairs = PairTerm() if config.pairs else None
+        self.network_share: nn.Parameter | None = None
+        if config.pairs:  # what was known before training is not lost at first
+            self.network_share = nn.Parameter(torch.zeros(()))
         self.slots: Any = None
         self.refine: Any = None
         if config.decoder != "step":
@@ -115,6 +123,12 @@ class PointerPolicy(Policy):
             items = fuse_blocks(features.items, config.demo_fields, config.fuse)
             u, v = self.trunk(query, items, features)  # (B, H), (B, K, H)
         blocks: dict[str, Tensor] = {"u": u}
+        if self.pairs is not None:
+            if features.pairs is None:
+                raise TrainingError(
+                    "this selector weighs features of pairs (select.pairs); give it a table that has them"
+                )
+            blocks["pairs"] = self.pairs(features.pairs)  # (B, 1, K)
         for term in self._set_terms():
             blocks.update(term.read(u, v))
         if self.slots is not None:
@@ -134,7 +148,7 @@ class PointerPolicy(Policy):
         query = encoded["u"].unsqueeze(1)  # (B, 1, H)
         memory: Memory
         if self.constant:
-            scores = self.head(query, encoded)  # (B, 1, A)
+            scores = self._with_pairs(self.head(query, encoded), encoded)  # (B, 1, A)
             memory = {"scores": scores.expand(-1, members, -1)}
         else:
             memory = {"h": query.expand(-1, members, -1)}  # (B, G, H)
@@ -151,13 +165,21 @@ class PointerPolicy(Policy):
         if self.constant:
             scores = state.memory["scores"]  # (B, G, A)
         else:
-            scores = self._score_by_head(encoded, state)
+            scores = self._with_pairs(self._score_by_head(encoded, state), encoded)
         if state.step > 0:
             for term in self._set_terms():
                 extra = term(encoded, state.memory, state.step)  # (B, G, K)
                 # nothing is added to STOP
                 scores = scores + F.pad(extra, (0, scores.shape[-1] - extra.shape[-1]))
         return scores
+
+    def _with_pairs(self, scores: Tensor, encoded: Encoded) -> Tensor:
+        """Scores (B, G, A) with what the features of pairs add, where they are read."""
+        if self.network_share is None:
+            return scores
+        summed = encoded["pairs"]  # (B, 1, K); nothing is added to STOP
+        more = F.pad(summed, (0, scores.shape[-1] - summed.shape[-1]))
+        return self.network_share * scores + more
 
     def _score_by_head(self, encoded: Encoded, state: State) -> Tensor:
         """Scores by the head, and by a second look at the best where there is one, before set terms, (B, G, A)."""

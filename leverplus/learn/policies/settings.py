@@ -93,6 +93,10 @@ class PolicyConfig:
         choices=("none", "bound"),
     )
     dpp_rank: int = setting(32, "rank of the volume term's kernel", low=1)
+    pairs: bool = setting(
+        False,
+        "also weighs what answers, words and values say of a question and an example; begins as by_answer",
+    )
     decoder: str = setting(
         "step",
         "one pick after the other, parallel slots, or re-scoring of the best",
@@ -136,6 +140,7 @@ class PolicyConfig:
             "attention": self.trunk != "bi_encoder",
             "state": self.state != "none" or self.step_embedding,
             "head": self.head != "cosine" or self.learn_temperature,
+            "pairs": self.pairs,
             "set_terms": self.mmr != "none" or self.topics > 0 or self.dpp != "none",
             "decoder": self.decoder != "step",
             "stop": self.stop != "never",
@@ -163,6 +168,8 @@ class PolicyConfig:
             found.append(
                 f'{prefix}decoder = "slots" chooses all at once: needs state = "none"'
             )
+        if self.pairs and self.model != "pointer":
+            found.append(f'{prefix}pairs = true: needs {prefix}model = "pointer"')
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from leverplus.learn.policies.base import Features, LiveEncoding
 
 Array = NDArray[np.float32]
+PairsOf = Callable[[int, NDArray[np.int64]], NDArray[Any]]
+"""Features of a query with some candidates, all by their rows, (K, F)."""
 
 
 class ItemTable:
     """The feature blocks of every item a policy may see, by id; `arrays[field]` is (N, D).
 
-    `live` embeds items again, for policies with adapters.
+    `live` embeds items again, for policies with adapters; `pairs` compares queries and candidates, for those that weigh
+    what that gives.
     """
 
     def __init__(self, ids: Sequence[ItemId], arrays: Mapping[str, Any]) -> None:
         self.rows = {item: row for row, item in enumerate(ids)}
         self.arrays: dict[str, Array] = {}
         self.live: LiveEncoding | None = None
+        self.pairs: PairsOf | None = None
+        self._known_pairs: dict[tuple[int, bytes], Tensor] = {}
         for name, array in arrays.items():
             if array is None:  # no pictures
                 continue
@@ -96,4 +101,22 @@ class ItemTable:
             if name != "answer"
         }  # (B, D) each
         items = {name: block[unique] for name, block in self.blocks.items()}
-        return Features(query, items, pool, unique, queries, self.live)
+        pairs = None
+        if self.pairs is not None:
+            found = []
+            for row, own in zip(queries.tolist(), pools, strict=True):
+                found.append(self._pairs_of(row, own))
+            pairs = pad_sequence(found, batch_first=True)  # (B, K, F)
+        return Features(query, items, pool, unique, queries, self.live, pairs=pairs)
+
+    def _pairs_of(self, query: int, pool: Tensor) -> Tensor:
+        """The features of a query with its pool (K, F), computed once."""
+        import torch
+
+        rows = pool.numpy()
+        key = (query, rows.tobytes())
+        if key not in self._known_pairs:
+            assert self.pairs is not None
+            found = np.asarray(self.pairs(query, rows), np.float32)
+            self._known_pairs[key] = torch.from_numpy(found)
+        return self._known_pairs[key]
