@@ -1,6 +1,8 @@
 """What training on recorded answers adds to choosing one example by its answer's likely shape; no model is asked.
 
-    python benchmarks/trained_structured.py [--geoquery FILE --database FILE] [--seeds 3] [--out FILE.parquet]
+    python benchmarks/trained_structured.py mtop
+    python benchmarks/trained_structured.py geoquery geoquery.jsonl --database geography.sqlite
+    python benchmarks/trained_structured.py report
 
 Every way chooses among the recorded examples of a question. Training questions are held out in five parts; test questions
 are asked once. Budgets are calls; 0 is learnt from answers alone. The control also reads how like the right answer is.
@@ -61,9 +63,9 @@ SELECT = replace(
 SLOW: dict[str, Any] = {"batch_size": 16, "keep": "last", "weight_decay": 1.0}
 STAGES = {
     "listwise": ListwiseConfig(temperature=1.0, lr=0.01, epochs=12, freeze=("projections", "head"), **SLOW),
-    "sft": SftConfig(labels="top", lr=0.001, epochs=4, **SLOW),
-    "rce": RceConfig(lr=0.001, epochs=4, **SLOW),
-    "grpo": GrpoConfig(lr=0.001, epochs=4, **SLOW),
+    "sft": SftConfig(labels="top", lr=0.001, epochs=3, **SLOW),
+    "rce": RceConfig(lr=0.001, epochs=3, **SLOW),
+    "grpo": GrpoConfig(lr=0.001, epochs=3, **SLOW),
 }  # fmt: skip
 
 
@@ -175,11 +177,17 @@ def open_study(
     queries = Queries(blind, Vectors(None, text, shown), closed)
     features = PairFeatures.fit(training)
 
+    ids = [item.id for item in everyone]
+    blocks = {"text": text, "answer": shown}
+    table = ItemTable(ids, blocks)
+
     def pairs(query: int, rows_shown: Any) -> Floats:
         return features.of(queries[query : query + 1], training.corpus, rows_shown)
 
+    table.pairs = pairs
+
     def with_gold(query: int, rows_shown: Any) -> Floats:
-        found = pairs(query, rows_shown)
+        found = table.pairs_of(query, rows_shown).numpy().copy()
         right = everyone[query].answer.split()
         for place, row in enumerate(rows_shown):
             words = train[row].answer.split()
@@ -188,17 +196,13 @@ def open_study(
             ).ratio()
         return found
 
-    ids = [item.id for item in everyone]
-    tables = []
-    for compared in (pairs, with_gold):
-        table = ItemTable(ids, {"text": text, "answer": shown})
-        table.pairs = compared
-        tables.append(table)
+    gold = ItemTable(ids, blocks)
+    gold.pairs = with_gold
     pools = {}
     for own_asked in (*learnt, *test):
         demos = tuple(ids[row] for row in own_asked.shown)
         pools[own_asked.item.id] = Pool(own_asked.item.id, demos, "recorded")
-    return Study(name, training, learnt, test, *tables, pools, queries)
+    return Study(name, training, learnt, test, table, gold, pools, queries)
 
 
 def afford(asked: Sequence[Asked], calls: int, seed: int) -> list[Asked]:
@@ -240,7 +244,7 @@ def contrast(study: Study, learnt_from: Sequence[Item], seed: int) -> Policy:
     dims = {name: block.shape[1] for name, block in study.table.arrays.items()}
     policy = build_policy(SELECT, dims, seed=seed)
     plain = ItemTable(list(study.table.rows), study.table.arrays)
-    config = ContrastiveConfig(epochs=2, queries=1500)
+    config = ContrastiveConfig(epochs=2, queries=1000)
     names = [item.id for item in learnt_from]
     source = AnswerRows(study.training.items, names, plain, config=config, seed=seed)
     run_stage(policy, source, StageInputs("contrastive", config, plain, seed))
@@ -392,52 +396,31 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--geoquery", type=Path)
+    parser.add_argument("task", choices=("mtop", "geoquery", "report"))
+    parser.add_argument("file", nargs="?", type=Path, help="GeoQuery's questions")
     parser.add_argument("--database", default="")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--vectors", default="sentence")
-    parser.add_argument("--out", type=Path, default=HERE / "trained.parquet")
-    parser.add_argument("--read", action="store_true", help="report what --out holds")
     given = parser.parse_args(words)
-    if given.read:
-        print(report(pq.read_table(given.out).to_pylist()))
-        return
-    records: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        items = Path(folder) / "mtop.jsonl"
-        items.write_bytes(
-            gzip.decompress((SHIPPED / "mtop-items.jsonl.gz").read_bytes())
-        )
-        tasks = [
-            (
-                "mtop",
-                TaskSection(name="jsonl", file=str(items), metric="exact"),
-                SHIPPED,
+    if given.task != "report":
+        with tempfile.TemporaryDirectory() as folder:
+            name, place, file, metric = given.task, HERE, given.file, "sql_execution"
+            if name == "mtop":
+                place, file, metric = SHIPPED, Path(folder) / "mtop.jsonl", "exact"
+                packed = (SHIPPED / "mtop-items.jsonl.gz").read_bytes()
+                file.write_bytes(gzip.decompress(packed))
+            section = TaskSection(
+                name="jsonl", file=str(file), metric=metric, database=given.database
             )
-        ]
-        if given.geoquery:
-            rows_of_tables = {"metric": "sql_execution", "database": given.database}
-            tasks.append(
-                (
-                    "geoquery",
-                    TaskSection(
-                        name="jsonl", file=str(given.geoquery), **rows_of_tables
-                    ),
-                    HERE,
-                )
-            )
-        for name, section, place in tasks:
-            study = open_study(
-                name,
-                section,
-                place / f"{name}-{MODEL}-train.parquet",
-                SHIPPED / "records" / f"{name}-{MODEL}.parquet",
-                given.vectors,
-            )
-            print(spread(study), flush=True)
-            records += ask_all(study, given.seeds)
-    table = pa.Table.from_pylist(records)
-    pq.write_table(table.cast(table.schema), given.out, compression="zstd")
+            answers = place / f"{name}-{MODEL}-train.parquet"
+            lists = SHIPPED / "records" / f"{name}-{MODEL}.parquet"
+            study = open_study(name, section, answers, lists, given.vectors)
+        print(spread(study), flush=True)
+        table = pa.Table.from_pylist(list(ask_all(study, given.seeds)))
+        pq.write_table(table, HERE / f"{name}-trained.parquet", compression="zstd")
+    records = []
+    for path in sorted(HERE.glob("*-trained.parquet")):
+        records += pq.read_table(path).to_pylist()
     print(report(records))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from leverplus.arms.pairs import NAMES
 from leverplus.learn.checkpoint import load_checkpoint, save_checkpoint
 from leverplus.learn.policies.base import PAD, STOP, Features, Policy, sequence_logprobs
 from leverplus.learn.policies.build import build_policy
@@ -29,7 +30,8 @@ def features(
     items = {name: block(ITEMS, width) for name, width in DIMS.items()}
     pools = [torch.randperm(ITEMS, generator=generator)[:size] for _ in range(batch)]
     query = {"image": block(batch, 12), "text": block(batch, 12)}
-    return Features(query, items, torch.stack(pools), torch.arange(ITEMS))
+    pairs = block(batch, size, len(NAMES))
+    return Features(query, items, torch.stack(pools), torch.arange(ITEMS), pairs=pairs)
 
 
 def check_policy(config: PolicyConfig, folder: Path) -> None:

@@ -233,6 +233,7 @@ ALTERED: dict[str, object] = {
     "topics": 3,
     "dpp": "bound",
     "dpp_rank": 3,
+    "pairs": True,
     "decoder": "slots",
     "slot_layers": 1,
     "slot_attends": False,

@@ -151,7 +151,9 @@ def evidences() -> list[Evidence]:
         bare = dataclasses.replace(
             score, demos=(), references=(Reference("cat", 2, -0.9), labels[1])
         )
-        found.append(Evidence(score, bare, -1.2, (score, bare), 0.5))
+        likelier = (Reference("cat", 2, -0.1), labels[1])
+        rival = dataclasses.replace(score, references=likelier)
+        found.append(Evidence(score, bare, -1.2, (score, bare, rival), 0.5))
     return found
 
 

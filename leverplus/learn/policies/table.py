@@ -105,15 +105,14 @@ class ItemTable:
         if self.pairs is not None:
             found = []
             for row, own in zip(queries.tolist(), pools, strict=True):
-                found.append(self._pairs_of(row, own))
+                found.append(self.pairs_of(row, own.numpy()))
             pairs = pad_sequence(found, batch_first=True)  # (B, K, F)
         return Features(query, items, pool, unique, queries, self.live, pairs=pairs)
 
-    def _pairs_of(self, query: int, pool: Tensor) -> Tensor:
+    def pairs_of(self, query: int, rows: NDArray[np.int64]) -> Tensor:
         """The features of a query with its pool (K, F), computed once."""
         import torch
 
-        rows = pool.numpy()
         key = (query, rows.tobytes())
         if key not in self._known_pairs:
             assert self.pairs is not None
