@@ -23,6 +23,9 @@ from leverplus.arms.training import Training
 from leverplus.arms.voting import most_common
 from leverplus.data.types import Score
 
+MOST_LISTS = 32
+"""Most lists of a vote."""
+
 
 class Composed(Arm):
     """The base of arms that are made of other arms, which are fitted, saved and loaded with them."""
@@ -176,9 +179,10 @@ class Joined(Composed):
 
 
 class Vote(Composed):
-    """Several lists of one arm, one call each; the most common answer counts: `vote(nearest_text, 5)`.
+    """Several lists, one call each; the most common answer counts: `vote(nearest_text, 5)`, `vote(nearest_text, bm25, mmr)`.
 
-    The arm ranks so many examples as all lists take together, and they are dealt out in turn.
+    An arm ranks so many examples as its lists take together, and they are dealt out in turn; several arms give one list
+    each, or so many as the number says. Among equally common answers the first arm's best list decides.
     """
 
     name, title = "vote", "vote of several lists"
@@ -186,32 +190,43 @@ class Vote(Composed):
     combines = True
     keeps = (("lists", read_row),)
 
-    def __init__(self, arm: Arm, lists: int) -> None:
-        super().__init__([arm])
-        if not 2 <= lists <= 32:
-            raise ValueError(f"a vote is over 2 to 32 lists, not {lists}")
-        if arm.calls != 1:
-            raise ValueError(f"{arm.spec} asks no model, so there is nothing to count")
+    def __init__(self, arms: Sequence[Arm], lists: int) -> None:
+        super().__init__(arms)
+        if not 2 <= lists * len(arms) <= MOST_LISTS:
+            raise ValueError(
+                f"a vote is over 2 to {MOST_LISTS} lists, not {lists * len(arms)}"
+            )
+        for arm in arms:
+            if arm.calls != 1:
+                raise ValueError(
+                    f"{arm.spec} asks no model, so there is nothing to count"
+                )
         self.lists = lists
-        self.needs = replace(self.needs, calls=lists)
+        """Lists of each arm."""
+        self.needs = replace(self.needs, calls=lists * len(arms))
 
     @classmethod
     def of_parts(cls, arms: Sequence[Arm], numbers: Sequence[int]) -> Self:
-        if len(arms) != 1 or len(numbers) > 1:
-            raise ValueError("vote takes one arm and the number of lists")
-        return cls(arms[0], *(numbers or [5]))
+        if not arms or len(numbers) > 1:
+            raise ValueError("vote takes arms, and the number of lists of each")
+        usual = 5 if len(arms) == 1 else 1
+        return cls(arms, *(numbers or [usual]))
 
     @property
     def spec(self) -> str:
-        return f"vote({self.parts[0].spec}, {self.lists})"
+        named = [part.spec for part in self.parts]
+        if self.lists > 1:
+            named.append(str(self.lists))
+        return f"vote({', '.join(named)})"
 
     @property
     def label(self) -> str:
-        return f"vote of {self.lists} lists, {self.parts[0].label}"
+        named = ", ".join(part.label for part in self.parts)
+        return f"vote of {self.calls} lists, {named}"
 
     @property
     def most_shots(self) -> int:
-        return self.parts[0].most_shots // self.lists
+        return min(part.most_shots for part in self.parts) // self.lists
 
     def choose(self, queries: Queries, corpus: Corpus, shots: int) -> list[Rows]:
         return [own[-1] for own in self.choose_lists(queries, corpus, shots)]
@@ -219,14 +234,14 @@ class Vote(Composed):
     def choose_lists(
         self, queries: Queries, corpus: Corpus, shots: int
     ) -> list[list[Rows]]:
-        """The list with the best examples comes last; an example stands in one list only."""
-        found = []
-        for rows in self.parts[0].choose(queries, corpus, shots * self.lists):
-            best_first = rows[::-1]
-            lists = []
-            for number in reversed(range(self.lists)):
-                lists.append(best_first[number :: self.lists][:shots][::-1])
-            found.append(lists)
+        """The list with the first arm's best examples comes last; an example stands in one list of an arm only."""
+        found: list[list[Rows]] = [[] for _ in range(len(queries))]
+        for part in reversed(self.parts):
+            chosen = part.choose(queries, corpus, shots * self.lists)
+            for own, rows in zip(found, chosen, strict=True):
+                best_first = rows[::-1]
+                for number in reversed(range(self.lists)):
+                    own.append(best_first[number :: self.lists][:shots][::-1])
         return found
 
     def answer(
@@ -244,5 +259,6 @@ class Vote(Composed):
 
     def explain(self, query: Queries, corpus: Corpus, shots: int) -> Explanation:
         lists = self.choose_lists(query, corpus, shots)[0]
-        rows = np.concatenate(lists)[::-1].astype(np.int64)
+        shown = np.concatenate(lists)[::-1].astype(np.int64).tolist()
+        rows = np.array(list(dict.fromkeys(shown)), np.int64)
         return Explanation(rows, -np.arange(len(rows), dtype=np.float64), lists[-1])

@@ -57,7 +57,7 @@ class Fused(Composed):
     weight: float
 
     def __init__(self, parts: Sequence[Arm] = (), weight: int | None = None) -> None:
-        super().__init__(parts or [Vote(NearestText(), 5)])
+        super().__init__(parts or [Vote([NearestText()], 5)])
         self.is_plain = not parts
         part = self.parts[0]
         if part.asks_first or part.calls < 1 or isinstance(part, Fused):

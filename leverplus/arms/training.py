@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from leverplus.arms.base import ArmUnavailable, Rows
-from leverplus.arms.corpus import Corpus, Queries, forbidden_positions
+from leverplus.arms.corpus import Corpus, Queries, forbidden_positions, words_digest
 from leverplus.arms.settings import PoolSection
 from leverplus.arms.similarity import rows as vector_rows
 from leverplus.data.tasks.answers import AnswerRules
@@ -64,6 +64,7 @@ class Training:
             items,
             vector_rows(self.vectors, list(rows)),
             forbidden_positions(items, self.items),
+            digest_of=lambda item: words_digest(item.question, None),
         )
 
     def ask(

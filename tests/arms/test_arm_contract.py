@@ -21,6 +21,7 @@ from leverplus.errors import DataError, LeverError
 COMPOSED = (
     "vote(nearest_text, 3)", "fixed(2)+nearest_text(3)", "nearest_text(2)+label_rank", "vote(mmr, 2)", "cover(bm25)",
     "copy_nearest(masked)", "fused(nearest_text)", "fused(vote(mmr, 2), 1)",
+    "vote(nearest_text, bm25, label_rank)", "fused(vote(nearest_text, random, 2))",
 )  # fmt: skip
 SPECS = [name for name in known_arms() if name != "vote"] + list(COMPOSED)
 
@@ -241,6 +242,10 @@ def test_every_arm_says_who_it_is() -> None:
         ("cover(by_answer)", "cover(by_answer)"),
         ("fixed(8) + nearest_text(8)+mmr", "fixed(8)+nearest_text(8)+mmr"),
         ("vote(cover(bm25)+mmr, 2)", "vote(cover(bm25)+mmr, 2)"),
+        ("vote(mmr)", "vote(mmr, 5)"),
+        ("vote(mmr,bm25, 1)", "vote(mmr, bm25)"),
+        ("fused( vote(mmr,bm25 ,2),3 )", "fused(vote(mmr, bm25, 2), 3)"),
+        ("fused()", "fused"),
     ],
 )
 def test_names_compose(spec: str, same: str) -> None:

@@ -215,6 +215,25 @@ def test_what_brings_no_answers_to_weigh_is_refused(spec: str) -> None:
         open_arm(spec)
 
 
+def test_a_vote_over_several_arms_has_a_list_of_each() -> None:
+    found = fitted("vote(nearest_text, bm25, 2)", False)
+    assert found is not None
+    queries, corpus = found.queries(asked_items()), found.training.corpus
+    assert found.arm.calls == 4
+    both = []
+    for part in ("nearest_text", "bm25"):
+        arm = open_arm(part).fit(found.training)
+        ranked = [rows[::-1] for rows in arm.choose(queries, corpus, 6)]
+        both.append([[rows[1::2][::-1], rows[0::2][::-1]] for rows in ranked])
+    wanted = [second + first for first, second in zip(*both, strict=True)]
+    assert found.arm.choose_lists(queries, corpus, 3) == wanted
+    assert found.arm.choose(queries, corpus, 3) == [own[-1] for own in wanted]
+    open_arm("vote(" + ", ".join(["random"] * 16) + ", 2)")
+    for spec in ("vote(" + ", ".join(["random"] * 33) + ")", "vote(mmr, 1)", "vote()"):
+        with pytest.raises(LeverError, match="is not understood"):
+            open_arm(spec)
+
+
 def test_a_bundle_holds_the_weight_and_answers_alike(tmp_path: Path) -> None:
     found = made("fused(vote(nearest_text, 3))")
     selector = bundled(tmp_path / "b", found)
