@@ -135,7 +135,7 @@ def test_other_weights_and_failing_models_are_refused(
     )
     with pytest.raises(ScoringError, match="is not the one on this machine"):
         list(stranger.run(requests, 1))
-    stranger.close()
+    closed(stranger)
     failing = RayEngine(
         BackendFactory(TaskSection(), "world"), backend.fingerprint(), workers=1
     )
@@ -143,7 +143,7 @@ def test_other_weights_and_failing_models_are_refused(
         ScoringError, match="has no true answers whose probability could be measured"
     ):
         list(failing.run(requests, 1))
-    failing.close()
+    closed(failing)
     missing = RayEngine(
         BackendFactory(TaskSection(), "worlt"), backend.fingerprint(), workers=1
     )
