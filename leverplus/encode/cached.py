@@ -133,7 +133,10 @@ class CachedEmbedder:
 
     def of_pictures(self, items: Sequence[Item], task: Task) -> Array | None:
         """Unit vectors of the items' pictures; None for a text task or an encoder that sees none."""
-        blind = [item.id for item in items if item.image is None]
+        blind = []
+        for item in items:
+            if item.image is None:
+                blind.append(item.id)
         if not self.encoder.sees or len(blind) == len(items):
             return None
         if blind:
@@ -159,17 +162,19 @@ class CachedEmbedder:
     ) -> dict[bytes, Array]:
         """The vectors (D,) of all keys: read from the cache, or encoded batch by batch and then kept there."""
         cache = None
+        found: dict[bytes, Array] = {}
         if self.folder and len(keys) >= FEWEST_KEPT:
             cache = VectorCache(self.folder, self._fingerprint)
-        found = cache.read(keys) if cache else {}
+            found = cache.read(keys)
         fresh = [key for key in keys if key not in found]
         size = self.batch * PART_BATCHES
         for start in range(0, len(fresh), size):
             part = fresh[start : start + size]
             blocks: list[Array] = []
             for first in range(0, len(part), self.batch):
-                blocks.append(_as_array(encode, part[first : first + self.batch]))
-                done = len(found) + first + len(blocks[-1])
+                batch = part[first : first + self.batch]
+                blocks.append(_as_array(encode, batch))
+                done = len(found) + first + len(batch)
                 self.progress(what, done, len(keys))
             vectors = np.concatenate(blocks)  # (part, D)
             if cache:
@@ -190,8 +195,12 @@ def _as_array(encode: Callable[[Any], Any], part: Sequence[Any]) -> Array:
 
 def pictures_of(items: Sequence[Item], task: Task) -> list[Image.Image]:
     """The decoded pictures of items, all of which have one."""
-    pictures = [task.image(item) for item in items]
-    return [picture for picture in pictures if picture is not None]
+    pictures = []
+    for item in items:
+        picture = task.image(item)
+        if picture is not None:
+            pictures.append(picture)
+    return pictures
 
 
 class VectorCache:
@@ -206,7 +215,7 @@ class VectorCache:
         """The vectors (D,) of those keys that are kept."""
         wanted = set(keys)
         found: dict[bytes, Array] = {}
-        for path in sorted(self.folder.glob("*.npz")) if wanted else ():
+        for path in sorted(self.folder.glob("*.npz")):
             try:
                 rows, vectors = read_vectors(path)
             except UNREADABLE:

@@ -39,8 +39,11 @@ class EndpointEncoder:
     def texts(self, texts: Sequence[str]) -> Array:
         def vectors_of(reply: Mapping[str, Any]) -> Any:
             try:
-                rows = {row["index"]: row["embedding"] for row in reply["data"]}
-                found = np.array([rows[place] for place in range(len(texts))], float)
+                rows = {}
+                for row in reply["data"]:
+                    rows[row["index"]] = row["embedding"]
+                ordered = [rows[place] for place in range(len(texts))]
+                found = np.array(ordered, float)
                 if found.ndim == 2 and np.isfinite(found).all():
                     return found
             except (KeyError, TypeError, ValueError):

@@ -127,12 +127,15 @@ def reading_of(folder: Path, longest: int) -> Reading:
     stated = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
     modes = _json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     # newer versions write one name ("mean", "cls", "lasttoken"), older ones a field a pooling
-    used = {field for field, value in modes.items() if value is True}
-    used -= {"include_prompt"}
+    used = set()
+    for field, value in modes.items():
+        if value is True and field != "include_prompt":
+            used.add(field)
     if named := modes.get("pooling_mode"):
-        used = {
-            field for field, own in POOLINGS.items() if str(named).startswith(own)
-        } or {str(named)}
+        used = {str(named)}
+        for field, own in POOLINGS.items():
+            if str(named).startswith(own):
+                used = {field}
     if len(used) != 1 or not used <= POOLINGS.keys():
         raise LeverError(
             f"embed.model: {folder} pools by {', '.join(sorted(used))}; supported: mean, cls and last token"
@@ -192,8 +195,11 @@ class OnnxEncoder:
             "attention_mask": np.ones_like(ids),
             "token_type_ids": np.zeros_like(ids),
         }
-        names = [one.name for one in self.session.get_inputs() if one.name in known]
-        states = self.session.run(None, {name: known[name] for name in names})[0][0]
+        inputs = {}
+        for wanted in self.session.get_inputs():
+            if wanted.name in known:
+                inputs[wanted.name] = known[wanted.name]
+        states = self.session.run(None, inputs)[0][0]
         if states.ndim == 1:  # the network pools by itself
             pooled: Array = states
         elif self.reading.pooling == "mean":
