@@ -38,7 +38,6 @@ STRUCTURED = {
 OTHERS = {
     "agnews": "AG News, 4 labels",
     "aokvqa": "A-OKVQA, short answers",
-    "okvqa": "OK-VQA, short answers",
     "sst2": "SST-2, 2 labels",
     "trec": "TREC, 6 labels",
 }
@@ -47,6 +46,17 @@ OURS = "label_rank"
 """The way of choosing of the other tasks that needs no call to learn."""
 CALLS = ("0", "1")
 """None of these ways learns from the model's answers; each asks one prompt a question."""
+LEARNT_FROM = 64
+"""Training questions whose answers `fused` weighs, list by list."""
+FUSED = Path(__file__).parent / "real" / "fused-okvqa.parquet"
+"""Lists of OK-VQA and their answers in one, by question; `benchmarks/fused.py` writes it."""
+LISTS = (
+    "nearest by both",
+    "nearest by mixed",
+    "nearest by question",
+    "MMR by question",
+    "MMR by mixed",
+)
 NO_MODEL = ("label_vote", "label_regression")
 HEAD = (
     "task (test questions)",
@@ -61,7 +71,7 @@ HEAD = (
 
 def readme() -> str:
     """README.md with its table written anew."""
-    rows = [HEAD, ["---"] * len(HEAD), *structured_rows(), *other_rows()]
+    rows = [HEAD, ["---"] * len(HEAD), *structured_rows(), fused_row(), *other_rows()]
     lines = ["| " + " | ".join(cells) + " |" for cells in rows]
     table = "\n".join(["<!-- records -->", *lines, "<!-- /records -->"])
     return MARKS.sub(lambda _: table, README.read_text(encoding="utf-8"))
@@ -99,16 +109,36 @@ def other_rows() -> Iterator[list[str]]:
         if record.model == LARGEST and record.shots == "best":
             tables.setdefault(record.task, []).append(record)
     rows = []
-    for task, records in tables.items():
+    for task, name in OTHERS.items():
+        records = tables[task]
         simple, own = best_simple(records), one(records, OURS)
         alone = max((one(records, name) for name in NO_MODEL), key=_expected)
         asked = asked_all((simple, own, alone))
         found = paired(own, simple, asked)
-        cells = [f"{OTHERS[task]} ({found.n:,})", _way(simple, asked)]
+        cells = [f"{name} ({found.n:,})", _way(simple, asked)]
         cells += [_percent(float(alone.accuracy[asked].mean())), _way(own, asked)]
         rows.append((found.diff, [*cells, *CALLS, _difference(found)]))
     for _, cells in sorted(rows, reverse=True):
         yield cells
+
+
+def fused_row() -> list[str]:
+    """OK-VQA: five lists of 16 fused with what labels predict, against the list that is best on test itself."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(FUSED)
+    scores = {name: table[name].to_numpy() for name in table.column_names[2:]}
+    simple = max((f"{name} 16" for name in LISTS), key=lambda name: scores[name].mean())
+    own = scores["fused, 5 lists"]
+    found = compare(own, scores[simple], clusters=table["group"].to_pylist())
+    alone = max(
+        scores[name].mean() for name in ("label regression", "label vote of 40")
+    )
+    arm = "mmr" if simple.startswith("MMR") else "nearest"
+    cells = [f"OK-VQA, short answers ({found.n:,})"]
+    cells += [f"{_percent(scores[simple].mean())} {arm} (16)", _percent(alone)]
+    cells += [f"{_percent(own.mean())} fused (16)", str(LEARNT_FROM * 5), "5"]
+    return [*cells, _difference(found)]
 
 
 def best_simple(records: Sequence[WayRecord]) -> WayRecord:
