@@ -187,7 +187,8 @@ def _fit(
             seed
         )  # torch.manual_seed would keep a stack trace for every device
         # made in this order: each layer draws its first weights from the generator
-        first, second = _layer(inputs.shape[1], HIDDEN), _layer(HIDDEN, HIDDEN)
+        first = _layer(inputs.shape[1], HIDDEN)
+        second = _layer(HIDDEN, HIDDEN)
         last = nn.Linear(HIDDEN, len(columns))
         network = nn.Sequential(*first, *second, last)
         nn.init.constant_(

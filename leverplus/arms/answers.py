@@ -22,7 +22,8 @@ from leverplus.data.metrics.values import NO_JSON, read_json_text
 from leverplus.data.tasks.answers import AnswerRules
 from leverplus.data.types import Item
 
-VALUE, NUMBER = "<value>", "<number>"
+VALUE = "<value>"
+NUMBER = "<number>"
 """What stands for a masked text and a masked number in a shape."""
 LONGEST = 20_000
 """Characters of an answer that are looked at."""
@@ -153,7 +154,8 @@ def code_shape(answer: str, question: str) -> list[str]:
     """The tokens of a command or a program: quoted texts masked, and names and numbers that the question gives."""
     tokens = []
     for match in _CODE_TOKEN.finditer(answer):
-        kind, token = match.lastgroup, match.group()
+        kind = match.lastgroup
+        token = match.group()
         if kind == "quoted":
             tokens.append(VALUE)
         elif kind == "number" and stands_in(token, question):

@@ -26,7 +26,8 @@ def audit(data: Measured, names: Sequence[str]) -> dict[str, Any]:
     for place in np.argsort(-own.effect, kind="stable").tolist():
         shown = int(own.counts[place])
         if shown >= FEWEST:
-            effect, error = float(own.effect[place]), float(own.error[place])
+            effect = float(own.effect[place])
+            error = float(own.error[place])
             line = {"demo": names[place], "effect": effect, "error": error}
             lines.append({**line, "shown": shown})
     return {

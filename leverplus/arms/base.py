@@ -37,9 +37,11 @@ EXPLAINED = 64
 """Candidates that an explanation lists at least, where there are as many."""
 QUERIES_AT_ONCE = 128
 """Queries compared with the whole corpus at a time, which bounds the memory."""
-ALL_SCORED, FIRST_OF_MANY = 20_000, 2048
+ALL_SCORED = 20_000
+FIRST_OF_MANY = 2048
 """So many examples are all scored; of more, so many that are nearest."""
-STATE, ARRAYS = "arm.json", "arm.safetensors"
+STATE = "arm.json"
+ARRAYS = "arm.safetensors"
 
 
 class ArmUnavailable(LeverError):
@@ -178,7 +180,9 @@ class Arm:
 
     def shots(self, wanted: Sequence[int]) -> list[int]:
         """At which of these numbers of examples an evaluation asks it."""
-        return [n for n in wanted if n <= self.most_shots] if self.shows else [0]
+        if self.shows:
+            return [n for n in wanted if n <= self.most_shots]
+        return [0]
 
     def is_possible(self, outlook: Outlook) -> bool:
         """Whether a run may have it, before its data are read; for a forecast of calls."""
@@ -293,10 +297,8 @@ class Arm:
         try:
             known = parse_own_json((folder / STATE).read_bytes())
             if limit := known["limit"]:
-                count, weight = (
-                    read_row(limit["count"]),
-                    read_share(limit["text_weight"]),
-                )
+                count = read_row(limit["count"])
+                weight = read_share(limit["text_weight"])
                 self.limit = Limit(count, weight)
             held = (folder / ARRAYS).is_file()
             self.restore(known["settings"], load_file(folder / ARRAYS) if held else {})

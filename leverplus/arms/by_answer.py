@@ -19,7 +19,8 @@ from leverplus.arms.words import products
 class ByAnswer(ScoredArm):
     """Ranked by how like an example's answer is to the foretold one, and by similarity of the questions."""
 
-    name, title = "by_answer", "ranked by the answer's likely shape"
+    name = "by_answer"
+    title = "ranked by the answer's likely shape"
     says = (
         "answers like the one that is foretold, and near questions; score: sum of both"
     )
@@ -42,8 +43,11 @@ class ByAnswer(ScoredArm):
     @property
     def shortlist_weight(self) -> float:
         shares = self.learnt.ridge.shares
-        text, image = shares.get("text", 0.0), shares.get("image", 0.0)
-        return text / (text + image) if image else 1.0
+        text = shares.get("text", 0.0)
+        image = shares.get("image", 0.0)
+        if image:
+            return text / (text + image)
+        return 1.0
 
     def fit(self, training: Training) -> Self:
         self.foreteller = Foreteller.of(training.corpus, self.name)
@@ -81,10 +85,12 @@ class Predicted(ByAnswer):
     `choose` gives the list of the first call, `choose_given` that of the second.
     """
 
-    name, title = "predicted", "near the model's first answer"
+    name = "predicted"
+    title = "near the model's first answer"
     says = "answers like the model's first one and the foretold one; score: sum"
     needs = Needs(vectors=("text", "image"), calls=2)
-    suits, unasked_for = (), ""
+    suits = ()
+    unasked_for = ""
     advised = False  # a bundle chooses, and asks nobody
     asks_first = True
 
@@ -95,7 +101,8 @@ class Predicted(ByAnswer):
         shots: int,
         first_answers: Sequence[str],
     ) -> list[Rows]:
-        own, rows = self.learnt, np.arange(len(corpus))
+        own = self.learnt
+        rows = np.arange(len(corpus))
         parts = []
         for answer, question in zip(first_answers, queries.words, strict=True):
             found = take_apart(own.form, corpus.rules, answer.strip(), question)

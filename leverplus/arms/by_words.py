@@ -40,7 +40,8 @@ def word_index(corpus: Corpus) -> Bm25:
 class NearestWords(ScoredArm):
     """BM25 over the words of questions, in any script."""
 
-    name, title = "bm25", "nearest by words (BM25)"
+    name = "bm25"
+    title = "nearest by words (BM25)"
     says = "questions that share rare words; score: BM25"
     suits = ("long",)
     scores_all = True
@@ -55,7 +56,8 @@ class NearestWords(ScoredArm):
 class NearestMasked(ScoredArm):
     """BM25 over words in which the names and values that examples show are replaced by their kind."""
 
-    name, title = "masked", "nearest by words, names and values masked"
+    name = "masked"
+    title = "nearest by words, names and values masked"
     says = "questions that share words, names and values masked; score: BM25"
     suits = ()
     scores_all = True
@@ -72,7 +74,8 @@ class NearestMasked(ScoredArm):
 class Hybrid(ScoredArm):
     """share * BM25 (as a part of what the query scores with itself) + (1 - share) * cosine of the vectors."""
 
-    name, title = "hybrid", "nearest by words and vectors"
+    name = "hybrid"
+    title = "nearest by words and vectors"
     says = "questions near by words and by meaning; score: weighted sum"
     needs = Needs(vectors=("text",))
     suits = ("long",)
@@ -81,7 +84,9 @@ class Hybrid(ScoredArm):
 
     @property
     def vector_fields(self) -> tuple[str, ...]:
-        return self.needs.vectors if self.word_share < 1.0 else ()
+        if self.word_share < 1.0:
+            return self.needs.vectors
+        return ()
 
     def fit(self, training: Training) -> Self:
         corpus = training.corpus
@@ -90,7 +95,8 @@ class Hybrid(ScoredArm):
         if near is None:
             self.word_share = 1.0
             return self
-        form, items = corpus_form(corpus), corpus.every_item
+        form = corpus_form(corpus)
+        items = corpus.every_item
         own = [items[row] for row in rows.tolist()]
         shown = [shown_parts(item, form, corpus.rules) for item in own]
         parts = Vocabulary.learn(shown, most=MOST_PARTS)
@@ -101,7 +107,8 @@ class Hybrid(ScoredArm):
         for share in WORD_SHARES if own else ():
             quality = trial.quality(share * words + (1.0 - share) * near)
             if quality > best:
-                best, self.word_share = quality, share
+                best = quality
+                self.word_share = share
         return self
 
     def terms(

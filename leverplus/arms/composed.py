@@ -69,13 +69,15 @@ class Composed(Arm):
 
     @property
     def spec(self) -> str:
-        return self.name if self.is_plain else f"{self.name}({self.parts[0].spec})"
+        if self.is_plain:
+            return self.name
+        return f"{self.name}({self.parts[0].spec})"
 
     @property
     def label(self) -> str:
-        return (
-            self.title if self.is_plain else f"{self.title}, from {self.parts[0].label}"
-        )
+        if self.is_plain:
+            return self.title
+        return f"{self.title}, from {self.parts[0].label}"
 
     @property
     def vector_fields(self) -> tuple[str, ...]:
@@ -185,7 +187,8 @@ class Vote(Composed):
     each, or so many as the number says. Among equally common answers the first arm's best list decides.
     """
 
-    name, title = "vote", "vote of several lists"
+    name = "vote"
+    title = "vote of several lists"
     says = "several lists of examples, and the most common of the answers"
     combines = True
     keeps = (("lists", read_row),)

@@ -19,7 +19,8 @@ class CopyNearest(Composed):
     `copy_nearest(bm25)` copies from another arm's first example; alone it takes that of `by_answer`.
     """
 
-    name, title = "copy_nearest", "the best example's answer, values swapped (no model)"
+    name = "copy_nearest"
+    title = "the best example's answer, values swapped (no model)"
     says = "the example whose answer is copied; score: that of the arm that finds it"
     suits = ("long",)
     default = ByAnswer

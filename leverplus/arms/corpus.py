@@ -146,7 +146,8 @@ class Block:
 
     def grown(self, more: Array) -> Block:
         """These and more; older blocks share the memory and see what they saw before."""
-        held, tail = self.held + len(more), self.tail
+        held = self.held + len(more)
+        tail = self.tail
         if held > len(tail):
             # twice as long each time, so that adding one by one copies every row a few times at most
             tail = np.empty((max(held, 2 * len(tail), 256), self.width), np.float32)
@@ -256,11 +257,14 @@ class Corpus:
 
     def weight(self, text_weight: float) -> float:
         """The share of the question that can be used: all of it where there are no pictures."""
-        return text_weight if self.has_images else 1.0
+        if self.has_images:
+            return text_weight
+        return 1.0
 
     def near(self, queries: Queries, name: str, rows: Positions) -> Floats:
         """How near some rows are to all queries by one field, (B, K); the same for one query as for many."""
-        block, asked = self._compared(name), field_vectors(queries.vectors, name)
+        block = self._compared(name)
+        asked = field_vectors(queries.vectors, name)
         whole = len(self) <= FLAT_ABOVE and np.array_equal(rows, np.arange(len(self)))
         if not whole:
             return cosine(asked, block.take(rows))
@@ -416,7 +420,8 @@ def forbidden_positions(
     on_picture: dict[str, Positions] = {}
     found = []
     for query in queries:
-        closed, picture = nothing, picture_name(query)
+        closed = nothing
+        picture = picture_name(query)
         if picture is not None and picture in by_picture:
             if picture not in on_picture:
                 on_picture[picture] = np.array(by_picture[picture], dtype=np.int64)
@@ -430,7 +435,9 @@ def forbidden_positions(
 
 def picture_name(item: Item) -> str | None:
     """The name of an item's picture: the dataset's id of it, or its file where there is no id; None without picture."""
-    return item.image_id if item.image_id is not None else item.image
+    if item.image_id is not None:
+        return item.image_id
+    return item.image
 
 
 def picture_groups(items: Sequence[Item]) -> Positions:

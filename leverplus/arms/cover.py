@@ -30,7 +30,8 @@ class Cover(Composed, RankedArm):
     Candidates are the best of an arm that gives scores, `cover(bm25)`; alone it takes those of `by_answer`.
     """
 
-    name, title = "cover", "a set that covers the answer's likely parts"
+    name = "cover"
+    title = "a set that covers the answer's likely parts"
     says = "together they cover the foretold answer; score: what each adds"
     suits = ("long",)
     default = ByAnswer
@@ -65,7 +66,8 @@ class Cover(Composed, RankedArm):
 
     def rank(self, queries: Queries, corpus: Corpus, count: int) -> Iterator[Ranked]:
         own = self.by_answer.learnt
-        parts, foretold = own.corpus_parts(corpus), own.foretold(queries, corpus)
+        parts = own.corpus_parts(corpus)
+        foretold = own.foretold(queries, corpus)
         assert isinstance(self.inner, ScoredArm)
         best = self.inner.rank(queries, corpus, CANDIDATES)
         for place, (rows, scores, _) in enumerate(best):
@@ -76,10 +78,14 @@ class Cover(Composed, RankedArm):
             yield Ranked(rows[order], added)
 
     def settings(self) -> Mapping[str, object]:
-        return {} if self.inner is self.by_answer else self.by_answer.settings()
+        if self.inner is self.by_answer:
+            return {}
+        return self.by_answer.settings()
 
     def arrays(self) -> Arrays:
-        return {} if self.inner is self.by_answer else self.by_answer.arrays()
+        if self.inner is self.by_answer:
+            return {}
+        return self.by_answer.arrays()
 
     def restore(self, settings: Mapping[str, object], arrays: Arrays) -> None:
         if self.inner is not self.by_answer:
@@ -101,7 +107,8 @@ def greedy_cover(
     highest = float(scores.max(initial=0.0))
     bonus = SCORE_SHARE * scores / highest if highest > 0.0 else 0.0 * scores
     is_open = np.ones(len(parts), np.bool_)
-    order, added = [], []
+    order = []
+    added = []
     for _ in range(min(count, len(parts))):
         gain = np.where(is_open, parts @ left + bonus, -np.inf)
         chosen = int(gain.argmax())

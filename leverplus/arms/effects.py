@@ -64,7 +64,8 @@ class Measured:
         demonstrations: int,
     ) -> Measured:
         """Checked arrays; a number outside 0 .. demonstrations - 1 and scores that are no numbers are refused."""
-        asked, shown = np.asarray(queries, np.int64), np.asarray(demos, np.int64)
+        asked = np.asarray(queries, np.int64)
+        shown = np.asarray(demos, np.int64)
         found = np.asarray(scores, np.float64)
         if not 0 < len(asked) == len(shown) == len(found):
             raise DataError(
@@ -106,7 +107,8 @@ def estimate_effects(data: Measured) -> Effects:
     """Effects from measured scores."""
     design = _Design(data)
     noise, spread = design.variances()
-    effect, error = np.zeros(data.demonstrations), np.zeros(data.demonstrations)
+    effect = np.zeros(data.demonstrations)
+    error = np.zeros(data.demonstrations)
     if spread > 0.0:
         effect = design.shrunk(noise / spread)
         error = np.sqrt(1.0 / (design.information / noise + 1.0 / spread))
@@ -131,7 +133,8 @@ class _Design:
 
     def __init__(self, data: Measured) -> None:
         _, self.query = np.unique(data.queries, return_inverse=True)
-        self.demo, self.size = data.demos, data.demonstrations
+        self.demo = data.demos
+        self.size = data.demonstrations
         self.per_query = np.bincount(self.query).astype(np.float64)
         self.counts = np.bincount(self.demo, minlength=self.size)
         # what is known of a demonstration: its rows, less what the queries' means take away
@@ -168,13 +171,15 @@ class _Design:
 
         Both are linear in the two variances; solving gives unbiased estimates, and a negative spread counts as 0.
         """
-        rows, queries = len(self.rest), len(self.per_query)
+        rows = len(self.rest)
+        queries = len(self.per_query)
         if rows <= queries:
             raise DataError(
                 "every query was measured with one demonstration only; effects need at least two for each query"
             )
         seen = self.information > SMALLEST
-        known, squares = self.information[seen], self.squared_rows()[seen]
+        known = self.information[seen]
+        squares = self.squared_rows()[seen]
         within = float((self.rest**2).sum())
         between = float((self.sums[seen] ** 2 / known).sum())
         a = np.array(
@@ -183,12 +188,14 @@ class _Design:
                 [seen.sum(), (squares / known).sum()],
             ]
         )
-        noise, spread = within / (rows - queries), 0.0
+        noise = within / (rows - queries)
+        spread = 0.0
         # else every demonstration once: effects and noise cannot be told apart
         if abs(np.linalg.det(a)) >= SMALLEST:
             solved = np.linalg.solve(a, np.array([within, between]))
             if solved[1] > SMALLEST * max(solved[0], 0.0):
-                noise, spread = max(solved[0], SMALLEST), solved[1]
+                noise = max(solved[0], SMALLEST)
+                spread = solved[1]
         return float(noise), float(spread)
 
     def shrunk(self, penalty: float) -> Floats:
@@ -319,12 +326,15 @@ def fit_weights(
     _, number = np.unique(groups, return_inverse=True)
     parts = np.random.default_rng(0).permutation(int(number.max()) + 1) % PARTS
     part = np.broadcast_to(parts[number][:, None], used.shape)[used]
-    grams, sums = [], []
+    grams = []
+    sums = []
     for own in range(PARTS):
         inside = part == own
         grams.append(x[inside].T @ x[inside])
         sums.append(x[inside].T @ y[inside])
-    gram, total, eye = np.sum(grams, axis=0), np.sum(sums, axis=0), np.eye(x.shape[1])
+    gram = np.sum(grams, axis=0)
+    total = np.sum(sums, axis=0)
+    eye = np.eye(x.shape[1])
     missed = []
     for penalty in PENALTIES:
         lost = 0.0
@@ -357,7 +367,8 @@ def _gain(known: Floats, accuracy: Floats, used: Mask) -> float:
 class EffectsArm(LabelRank):
     """The same sum as by labels, with weights and effects learnt from the answers that training asked for."""
 
-    name, title = "effects", "ranked by effects"
+    name = "effects"
+    title = "ranked by effects"
     says = (
         "similarity, labels and measured effects of examples; score: their weighted sum"
     )
@@ -369,5 +380,6 @@ class EffectsArm(LabelRank):
         ranking = training.effects()
         self.labels = training.labels  # else similarity and effects remain
         self.slopes = dict(ranking.similarity)
-        self.label_weight, self.effect = ranking.label, ranking.effect
+        self.label_weight = ranking.label
+        self.effect = ranking.effect
         return self

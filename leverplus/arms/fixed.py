@@ -36,7 +36,8 @@ class Fixed(Arm):
     Of a length that was not, the examples that stand last in the next longer list. Closed ones are left out.
     """
 
-    name, title = "fixed", "one list for everybody"
+    name = "fixed"
+    title = "one list for everybody"
     says = "the same list for every question"
     needs = Needs(training=True, pilot=True)
     same_for_all = True
@@ -92,7 +93,8 @@ class FixedNearest(Arm):
     Those for everybody are chosen so that the answer of every example is like one of theirs (facility location, greedy).
     """
 
-    name, title = "fixed_nearest", "some for everybody and the nearest"
+    name = "fixed_nearest"
+    title = "some for everybody and the nearest"
     says = "examples that cover the kinds of answers, then the nearest questions"
     needs = Needs(vectors=("text",))
     suits = ()
@@ -101,7 +103,8 @@ class FixedNearest(Arm):
 
     def fit(self, training: Training) -> Self:
         corpus = training.corpus
-        form, items = corpus_form(corpus), corpus.every_item
+        form = corpus_form(corpus)
+        items = corpus.every_item
         rows = sample_rows(answered_rows(corpus), CHOSEN_FROM)
         shown = [shown_parts(items[int(row)], form, corpus.rules) for row in rows]
         parts = Vocabulary.learn(shown, most=MOST_PARTS)

@@ -106,9 +106,13 @@ def forecast_shapes(
     like = products(wanted, parts.unit_rows(shown).T.tocsr())  # (Q, N)
     arms = []
     for name, by_length in lists.items():
-        shares, likeness, density = {}, {}, {}
+        shares = {}
+        likeness = {}
+        density = {}
         for count, chosen in sorted(by_length.items()):
-            hits, nearest, dense = [], [], []
+            hits = []
+            nearest = []
+            dense = []
             for question, own in enumerate(chosen):
                 near = [places[row] for row in own if row in places]
                 fitting = sum(shapes[place] in right[question] for place in near)

@@ -55,7 +55,8 @@ MOST_PARTS = 1 << 15
 SEVERAL = 10
 """Different answers of an example that are looked at."""
 
-WIDTHS, RIDGES = (0.3, 0.6, 1.0, 2.0), (0.03, 0.1, 0.3)
+WIDTHS = (0.3, 0.6, 1.0, 2.0)
+RIDGES = (0.03, 0.1, 0.3)
 WEIGHTS = (0.01, 0.1, 0.3, 0.6, 1.0)
 """What a similarity counts beside the likeness of answers; among equal answers the nearer question comes first."""
 FIRST = (1, 4, 8)
@@ -213,8 +214,11 @@ class Foreteller:
     def restored(cls, settings: Mapping[str, Any], arrays: Arrays) -> Foreteller:
         """The one that `settings` and `arrays` took apart; ValueError or KeyError where they do not fit."""
         ridge = Ridge.restored(settings, arrays)
-        hashes, weights = arrays["part_hashes"], arrays["part_weights"]
-        weight, unseen, axes = settings["weight"], settings["unseen"], arrays["axes"]
+        hashes = arrays["part_hashes"]
+        weights = arrays["part_weights"]
+        weight = settings["weight"]
+        unseen = settings["unseen"]
+        axes = arrays["axes"]
         widths = (axes.shape[0], ridge.weights.shape[1])
         if not (widths == (len(hashes), axes.shape[1]) and len(weights) == len(hashes)):
             raise ValueError("the parts of answers do not fit together")
@@ -235,7 +239,8 @@ def unit_rows(values: Floats) -> Floats:
 
 def learn(corpus: Corpus) -> Foreteller:
     """A regression from the examples of a corpus that have answers."""
-    form, rules = corpus_form(corpus), corpus.rules
+    form = corpus_form(corpus)
+    rules = corpus.rules
     rows = sample_rows(answered_rows(corpus), LEARNT_FROM)
     items = [corpus.every_item[int(row)] for row in rows]
     near = vector_likeness(corpus, rows)
@@ -283,7 +288,8 @@ def choose_constants(
     trial: Trial, near: Mapping[str, Floats]
 ) -> tuple[Shares, float, float, float]:
     """Shares, width, ridge and weight under which the answers shown are best; the first among equals."""
-    best, found = -1.0, None
+    best = -1.0
+    found = None
     for shares in possible_shares(list(near)):
         together = mixed(near, shares)
         for width, ridge in product(WIDTHS, RIDGES):
@@ -292,7 +298,8 @@ def choose_constants(
             for weight in WEIGHTS:
                 quality = trial.quality(expected + weight * together)
                 if quality > best:
-                    best, found = quality, (shares, width, ridge, weight)
+                    best = quality
+                    found = (shares, width, ridge, weight)
     assert found is not None
     return found
 

@@ -25,7 +25,8 @@ WEIGHED_ON = 64
 """Training questions whose answers set the weight of the labels."""
 MOST_WEIGHT = 16.0
 """More than this and the model's answers hardly count."""
-PRIOR, PRIOR_COUNT = (0.3, 1.0), 3.0
+PRIOR = (0.3, 1.0)
+PRIOR_COUNT = 3.0
 """Before anything is asked: what the model's whole share, and a score of 1 that labels expect, are worth in accuracy."""
 
 
@@ -50,7 +51,8 @@ class Fused(Composed):
     that it will see, and the weight follows by least squares. `fused(nearest_text, 2)` sets the weight and asks nothing.
     """
 
-    name, title = "fused", "the model's answers and the labels together"
+    name = "fused"
+    title = "the model's answers and the labels together"
     says = "lists of examples; the model's answers, weighed by what labels of similar questions predict"
     combines = takes_several = True
     labels: Labels
@@ -80,7 +82,9 @@ class Fused(Composed):
     def spec(self) -> str:
         if self.is_plain:
             return self.name
-        more = "" if self.given_weight is None else f", {self.given_weight}"
+        more = ""
+        if self.given_weight is not None:
+            more = f", {self.given_weight}"
         return f"{self.name}({self.parts[0].spec}{more})"
 
     @property
@@ -124,7 +128,8 @@ class Fused(Composed):
         scores = training.ask(queries, lists, f"weights of {self.spec}")
         rules = training.rules
         expected = self.labels.expected(queries, training.corpus)
-        features, worth = [], []
+        features = []
+        worth = []
         for item, own, given in zip(queries.items, expected, scores, strict=True):
             candidates = self.candidates(item, own, given, rules)
             features.append([(each.share, each.expected) for each in candidates])
@@ -173,11 +178,13 @@ class Fused(Composed):
         expected = self.labels.expected(queries, corpus)  # (B, A)
         found = []
         for item, own, scores in zip(queries.items, expected, answers, strict=True):
-            best, most = "", -math.inf
+            best = ""
+            most = -math.inf
             for each in self.candidates(item, own, scores, corpus.rules):
                 total = each.share + self.weight * each.expected
                 if total >= most:
-                    best, most = each.answer, total
+                    best = each.answer
+                    most = total
             found.append(best)
         return found
 
@@ -220,7 +227,10 @@ def label_weight(
     of_model, of_labels = np.linalg.solve(left, right).tolist()
     if of_labels <= 0:
         return 0.0
-    return min(MOST_WEIGHT, of_labels / of_model) if of_model > 0 else MOST_WEIGHT
+    if of_model > 0:
+        ratio: float = of_labels / of_model
+        return min(MOST_WEIGHT, ratio)
+    return MOST_WEIGHT
 
 
 def voiced_answers(

@@ -18,7 +18,8 @@ from leverplus.arms.similarity import Mask
 Singles = NDArray[np.float32]
 Proposed = tuple[NDArray[np.int64], Singles]
 
-SINGLE, HALF = 1e-5, 4e-3
+SINGLE = 1e-5
+HALF = 4e-3
 """How far a similarity in single or half precision may be from the exact one."""
 
 FLAT_ABOVE = 20_000
@@ -47,8 +48,10 @@ class Index:
         import faiss
 
         self.faiss: Any = faiss
-        width, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
-        self.flat, self.precision = faiss.index_factory(width, "SQfp16", metric), HALF
+        width = vectors.shape[1]
+        metric = faiss.METRIC_INNER_PRODUCT
+        self.flat = faiss.index_factory(width, "SQfp16", metric)
+        self.precision = HALF
         for start in range(0, len(vectors), AT_ONCE):
             part = np.ascontiguousarray(vectors[start : start + AT_ONCE], np.float32)
             if not start:
@@ -81,7 +84,8 @@ class Index:
             wanted = min(wanted, self.flat.ntotal)
             near, rows = self.flat.search(query, wanted, params=options)
             held = rows[0] >= 0
-            rows, near = rows[0][held], near[0][held]
+            rows = rows[0][held]
+            near = near[0][held]
             whole = len(rows) < wanted or wanted == self.flat.ntotal
             if whole or near[-1] < near[count - 1] - self.precision:
                 return rows, near

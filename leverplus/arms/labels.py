@@ -39,7 +39,9 @@ TUNED_ON = 1000
 """Items on which the settings below are compared, each predicted without itself."""
 MOST_ANSWERS = 2048
 """Answers that are told apart, the most frequent ones; another may expect nothing."""
-WIDTHS, SHARES, RIDGE = (0.15, 0.5), (1.0, 0.5, 0.0), 0.3
+WIDTHS = (0.15, 0.5)
+SHARES = (1.0, 0.5, 0.0)
+RIDGE = 0.3
 """Widths of the kernel and shares of the question in the similarity that are tried; the first among equals is kept."""
 LABEL_SIMILARITY = 0.1
 """Ranking by labels alone: what a similarity of 1 counts beside the expected score of an answer, which is at most 1."""
@@ -104,7 +106,8 @@ def learn_labels(corpus: Corpus, first: Sequence[ItemId] = ()) -> Labels | None:
 
     Where there are more than LEARNT_FROM, those named in `first` are taken before others.
     """
-    items, rules = corpus.every_item, corpus.rules
+    items = corpus.every_item
+    rules = corpus.rules
     labelled = []
     for row in sorted(items):
         if any(rules.key(own) for own in items[row].answers):
@@ -119,7 +122,8 @@ def learn_labels(corpus: Corpus, first: Sequence[ItemId] = ()) -> Labels | None:
     own = [items[row] for row in rows.tolist()]
     columns, answers = _answers(own, rules)
     scores = _scores(own, columns, rules)  # (M, A)
-    groups, near = picture_groups(own), vector_likeness(corpus, rows)
+    groups = picture_groups(own)
+    near = vector_likeness(corpus, rows)
 
     few = np.sort(np.random.default_rng(0).permutation(len(own))[:TUNED_ON])
     settings: list[tuple[Shares, float]] = []
@@ -186,7 +190,8 @@ def require_labels(training: Training) -> Labels:
 class LabelRank(ScoredArm):
     """score = similarity slopes * similarity + label weight * what labels predict of the example's answer + its effect."""
 
-    name, title = "label_rank", "ranked by labels"
+    name = "label_rank"
+    title = "ranked by labels"
     says = "similarity and how likely labels find the answer that an example shows; score: their weighted sum"
     needs = Needs(vectors=("text", "image"))
     suits: ClassVar[tuple[str, ...]] = ("label", "short")
@@ -258,7 +263,8 @@ class LabelRank(ScoredArm):
 class LabelRegression(Arm):
     """The answer that labels let expect most; it shows nothing and asks nothing."""
 
-    name, title = "label_regression", "label regression"
+    name = "label_regression"
+    title = "label regression"
     says = "the answer that labels of similar questions predict, without the model"
     needs = Needs(vectors=("text", "image"), calls=0)
     shows = False

@@ -26,7 +26,8 @@ FIRST = 64
 class ZeroShot(Arm):
     """Nothing is shown."""
 
-    name, title = "zero_shot", "zero-shot"
+    name = "zero_shot"
+    title = "zero-shot"
     says = "no example is shown"
     shows = False
 
@@ -34,7 +35,8 @@ class ZeroShot(Arm):
 class Random(Arm):
     """Drawn by the query's words and pixels: the same query gets the same ones until something is added or deleted."""
 
-    name, title = "random", "random"
+    name = "random"
+    title = "random"
     says = "drawn by chance; score: none"
     advised = False
     nested = "prefix"
@@ -71,7 +73,8 @@ class Nearest(RankedArm):
 class NearestText(Nearest):
     """The most similar questions."""
 
-    name, title = "nearest_text", "nearest by text"
+    name = "nearest_text"
+    title = "nearest by text"
     says = "the most similar questions; score: similarity"
     needs = Needs(vectors=("text",))
     unasked_for = "short"
@@ -81,7 +84,8 @@ class NearestText(Nearest):
 class NearestImage(Nearest):
     """The most similar pictures."""
 
-    name, title = "nearest_image", "nearest by image"
+    name = "nearest_image"
+    title = "nearest by image"
     says = "the most similar pictures; score: similarity"
     needs = Needs(vectors=("image",), pictures=True)
     text_weight = 0.0
@@ -90,7 +94,8 @@ class NearestImage(Nearest):
 class NearestBoth(Nearest):
     """The largest weighted sum of both similarities; dev questions decide the weight."""
 
-    name, title = "nearest_both", "nearest by both"
+    name = "nearest_both"
+    title = "nearest by both"
     says = "the most similar questions and pictures; score: similarity"
     needs = Needs(vectors=("text", "image"), pictures=True)
     is_rival = True
@@ -105,7 +110,8 @@ class NearestBoth(Nearest):
 class TwoStage(RankedArm):
     """Of the 64 most similar pictures those with the most similar questions; equal questions by picture."""
 
-    name, title = "two_stage", "two-stage"
+    name = "two_stage"
+    title = "two-stage"
     says = (
         "the most similar questions among the most similar pictures; score: similarity"
     )
@@ -118,7 +124,8 @@ class TwoStage(RankedArm):
 class Mmr(RankedArm):
     """Of the 64 nearest those that are near to the query and unlike each other; the first choice stands next to it."""
 
-    name, title = "mmr", "nearest, diverse (MMR)"
+    name = "mmr"
+    title = "nearest, diverse (MMR)"
     says = "similar examples that are unlike each other; score: similarity"
     needs = Needs(vectors=("text",))
     text_weight = 1.0
@@ -126,7 +133,9 @@ class Mmr(RankedArm):
 
     @property
     def vector_fields(self) -> tuple[str, ...]:
-        return ("text",) if self.text_weight == 1.0 else ("text", "image")
+        if self.text_weight == 1.0:
+            return ("text",)
+        return ("text", "image")
 
     def fit(self, training: Training) -> Self:
         self.text_weight = training.text_share

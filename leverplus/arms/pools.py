@@ -65,7 +65,8 @@ def first_stage(search: Search) -> list[Positions]:
 
 def random(search: Search) -> list[Positions]:
     """Uniform without replacement."""
-    size, nothing = search.section.size, np.empty(0, np.int64)
+    size = search.section.size
+    nothing = np.empty(0, np.int64)
     return [search.draw(place, size, nothing) for place in range(len(search.names))]
 
 
@@ -93,7 +94,8 @@ def corpus(search: Search) -> list[Positions]:
 def mix(search: Search) -> list[Positions]:
     """A quarter nearest by question, then a quarter nearest by picture among the others, then random ones."""
     size = search.section.size
-    text_count, image_count = (size + 2) // 4, (size + 1) // 4
+    text_count = (size + 2) // 4
+    image_count = (size + 1) // 4
     by_text = search.nearest(1.0, text_count)
     # all of the first part may be among the nearest pictures as well, so that many more are looked up
     by_image = search.nearest(0.0, text_count + image_count)
@@ -108,7 +110,8 @@ def mix(search: Search) -> list[Positions]:
 
 def two_stage(search: Search) -> list[Positions]:
     """The `first_stage` most similar pictures, and of those the most similar questions, equal ones by picture."""
-    first, size = search.section.first_stage, search.section.size
+    first = search.section.first_stage
+    size = search.section.size
     found = two_stages(search.queries, search.corpus, first)
     return [ranked.rows[:size] for ranked in found]
 
@@ -144,7 +147,9 @@ def build_pools(
     ):
         if len(rows) < section.size:
             room = len(rows)
-            smaller = f"set pool.size to at most {room} or " if room else ""
+            smaller = ""
+            if room:
+                smaller = f"set pool.size to at most {room} or "
             raise LeverError(
                 f"a pool of {section.size} cannot be filled: of {corpus.count} demonstrations only {room} are neither "
                 f"query {names[place]} nor on its picture; {smaller}give more demonstrations (items of split train)"

@@ -103,7 +103,9 @@ class Ridge:
     def restored(cls, settings: Mapping[str, Any], arrays: Arrays) -> Ridge:
         """The one that `settings` and `arrays` took apart; ValueError or KeyError where they do not fit."""
         shares = {str(name): float(own) for name, own in settings["shares"].items()}
-        width, rows, weights = settings["width"], arrays["rows"], arrays["weights"]
+        width = settings["width"]
+        rows = arrays["rows"]
+        weights = arrays["weights"]
         values = np.array([width, *shares.values()])
         fits = np.isfinite(values).all() and width > 0.0 and values.min() >= 0.0
         if not (fits and set(shares) <= set(COMPARED)):

@@ -82,10 +82,12 @@ def mmr_order(
     """
     is_open = np.ones(len(near), np.bool_)
     redundancy = np.full(len(near), -np.inf)
-    gain, order = near, np.empty(min(count, len(near)), np.int64)
+    gain = near
+    order = np.empty(min(count, len(near)), np.int64)
     for step in range(len(order)):
         chosen = int(np.where(is_open, gain, -np.inf).argmax())
-        order[step], is_open[chosen] = chosen, False
+        order[step] = chosen
+        is_open[chosen] = False
         redundancy = np.maximum(redundancy, like[chosen])
         gain = weight * near - (1.0 - weight) * redundancy
     return order

@@ -63,7 +63,9 @@ def _opened(node: ast.expr, trusted: Sequence[str] | None) -> Arm:
         return kind.of_parts(arms, numbers)
     if arms or len(numbers) > 1:
         raise ValueError(f"{kind.name} takes no arms in brackets")
-    return AtMost(kind(), numbers[0]) if numbers else kind()
+    if numbers:
+        return AtMost(kind(), numbers[0])
+    return kind()
 
 
 def split_specs(text: str) -> list[str]:
@@ -72,7 +74,8 @@ def split_specs(text: str) -> list[str]:
     >>> split_specs("bm25, vote(nearest_text, 5)")
     ['bm25', 'vote(nearest_text, 5)']
     """
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
         if letter == "," and depth == 0:

@@ -42,7 +42,9 @@ class Training:
         rules: AnswerRules,
         corpus: Corpus | None = None,
     ) -> None:
-        self.items, self.vectors, self.rules = items, vectors, rules
+        self.items = items
+        self.vectors = vectors
+        self.rules = rules
         self.corpus = corpus or Corpus.of_items(items, vectors, rules)
 
     @cached_property

@@ -26,7 +26,8 @@ LEAST_SHARE = 0.5
 """A word is taken for a value where at least this part of the questions with it uses it as one."""
 MOSTLY = 0.95
 """Where so many values stand in answers as in their questions, the others are taken for slips."""
-COMMON, SELDOM = 0.01, 0.1
+COMMON = 0.01
+SELDOM = 0.1
 """A capitalised word is no name where such a part of the questions has it, and so few of these in a value."""
 
 SAME_SLOT, OPPOSITE, SAME_VALUE, SAME_TURN = 4.0, 2.0, 0.5, 0.5
@@ -84,7 +85,8 @@ def answer_values(form: Form, answer: str) -> tuple[Place, ...]:
     for start, end, slot in found:
         spans = word_spans(answer[start:end])
         if spans and len(spans) <= LONGEST_VALUE:
-            first, last = start + spans[0][0], start + spans[-1][1]
+            first = start + spans[0][0]
+            last = start + spans[-1][1]
             words = value_words(answer[first:last])
             places.append(Place(first, last, slot, words))
     return tuple(places)
@@ -98,7 +100,8 @@ def _text_values(answer: str, *, with_names: bool) -> Iterator[tuple[int, int, s
             is_inside = any(start <= match.start() < end for start, end in spans)
             if not is_inside and (pattern is _NUMBER or is_name(match.group())):
                 spans.append(match.span())
-    slot, before = "", 0
+    slot = ""
+    before = 0
     for start, end in sorted(spans):
         for word in _WORD.findall(answer[before:start]):
             if not _BETWEEN.fullmatch(word):
@@ -125,7 +128,8 @@ def _parse_values(answer: str) -> Iterator[tuple[int, int, str]]:
     for match in _PARSE_PIECE.finditer(f"{answer} ]"):
         piece = match.group()
         if piece[0] not in "[(" and piece not in "])":
-            start, end = (match.start() if start < 0 else start), match.end()
+            start = match.start() if start < 0 else start
+            end = match.end()
             continue
         if start >= 0:
             yield start, end, labels[-1]
@@ -148,7 +152,8 @@ class KnownValues:
         """How many questions have a word."""
         self.valued: Counter[str] = Counter()
         """How many questions have it in a value."""
-        questions, verbatim = [], []
+        questions = []
+        verbatim = []
         for question, answer in examples:
             asked = value_words(question)
             questions.append(asked)
@@ -195,13 +200,15 @@ class KnownValues:
         places = []
         at = 0
         while at < len(words):
-            slot, size = "", self._known_at(words, at)
+            slot = ""
+            size = self._known_at(words, at)
             if size:
                 slot = _most_often(self.slots[words[at : at + size]])
             else:
                 size = self._unknown_at(question, spans, quoted, at)
             if size:
-                start, end = spans[at][0], spans[at + size - 1][1]
+                start = spans[at][0]
+                end = spans[at + size - 1][1]
                 places.append(Place(start, end, slot, words[at : at + size], at))
             at += size or 1
         return places
@@ -342,7 +349,8 @@ def _replacements(
     swaps: Sequence[Swap], asked: Words, question: str, known: KnownValues
 ) -> list[str | None]:
     """The text that replaces each value; None where the question gives none."""
-    places, spans = known.places(question), word_spans(question)
+    places = known.places(question)
+    spans = word_spans(question)
     stood = [(find_words(words, asked), len(words)) for words, _ in swaps]
     stands = [(place.at, len(place.words)) for place in places]
     across = _opposites(
@@ -398,7 +406,8 @@ def _opposites(
     asked: Sequence[_Token], tokens: Sequence[_Token], count: int
 ) -> list[list[_Token]]:
     """What stands in the question where each value of the example stood; nothing where that cannot be said."""
-    first, second = [own.text for own in asked], [own.text for own in tokens]
+    first = [own.text for own in asked]
+    second = [own.text for own in tokens]
     blocks = SequenceMatcher(None, first, second, autojunk=False).get_opcodes()
     across: list[list[_Token]] = [[] for _ in range(count)]
     for kind, start, end, other, last in blocks:
@@ -406,7 +415,8 @@ def _opposites(
             turn = asked[place].number
             if turn < 0 or kind == "delete":
                 continue
-            before, after = place - start, end - place - 1
+            before = place - start
+            after = end - place - 1
             stop = other + before + 1 if kind == "equal" else last - after
             across[turn] = list(tokens[other + before : stop])
     return across

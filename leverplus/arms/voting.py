@@ -78,14 +78,17 @@ def _agree(first: str, second: str, item: Item, rules: AnswerRules) -> bool:
 class Majority(Nearest):
     """The most common answer among the nearest examples."""
 
-    name, title = "majority", "majority answer"
+    name = "majority"
+    title = "majority answer"
     says = "the most common answer of the most similar examples, without the model; score: similarity"
     needs = Needs(vectors=("text", "image"), calls=0)
     keeps = (("text_weight", read_share),)
 
     @property
     def vector_fields(self) -> tuple[str, ...]:
-        return ("text",) if self.text_weight == 1.0 else ("text", "image")
+        if self.text_weight == 1.0:
+            return ("text",)
+        return ("text", "image")
 
     def fit(self, training: Training) -> Self:
         self.text_weight = training.text_share
@@ -109,7 +112,8 @@ class Majority(Nearest):
 class LabelVote(Majority):
     """The most common answer among the 16 nearest of the whole labelled set; it shows nothing."""
 
-    name, title = "label_vote", "label vote"
+    name = "label_vote"
+    title = "label vote"
     says = "the most common answer of the nearest examples, without the model"
     shows = False
 

@@ -26,7 +26,8 @@ Matrix: TypeAlias = sparse.csr_matrix
 GRID = 2.0**25
 """Weights of tf-idf are multiples of 1 / GRID, as the components of unit vectors are."""
 BM25_GRID = 2.0**24
-K1, B = 1.5, 0.75
+K1 = 1.5
+B = 0.75
 """Constants of BM25 as `rank_bm25` and the papers on choosing examples have them."""
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
 _UNSPACED = re.compile(
@@ -81,7 +82,8 @@ def words_of(text: str) -> tuple[str, ...]:
 
 def find_words(words: Sequence[str], text: Sequence[str]) -> int:
     """Where some words first stand one after the other in a text; -1 where they do not."""
-    wanted, size = tuple(words), len(words)
+    wanted = tuple(words)
+    size = len(words)
     for start in range(len(text) - size + 1):
         if text[start] == wanted[0] and tuple(text[start : start + size]) == wanted:
             return start
@@ -125,7 +127,8 @@ class Vocabulary:
         hashes, counts = _frequencies(texts)
         if len(hashes) > most:
             kept = np.sort(np.argsort(-counts, kind="stable")[:most])
-            hashes, counts = hashes[kept], counts[kept]
+            hashes = hashes[kept]
+            counts = counts[kept]
         weights = np.log((1.0 + len(texts)) / (1.0 + counts)) + 1.0
         unseen = math.log((1.0 + len(texts)) / 2.0) + 1.0
         return cls(hashes, weights, unseen)
@@ -136,7 +139,8 @@ class Vocabulary:
         rows.data = (1.0 + np.log(rows.data)) * self.weights[rows.indices]
         for place, counts in enumerate(strange):
             own = slice(rows.indptr[place], rows.indptr[place + 1])
-            values, others = rows.data[own], (1.0 + np.log(counts)) * self.unseen
+            values = rows.data[own]
+            others = (1.0 + np.log(counts)) * self.unseen
             length = math.sqrt(float(values @ values) + float(others @ others))
             rows.data[own] = np.rint(values / (length or 1.0) * GRID) / GRID
         return rows
@@ -151,7 +155,10 @@ def _frequencies(texts: Sequence[Hashes]) -> tuple[Hashes, NDArray[np.int64]]:
 
 def _counted(texts: Sequence[Hashes], hashes: Hashes) -> tuple[Matrix, list[Floats]]:
     """How often each text has each of some terms (N, V), and how often the others."""
-    data, columns, ends, strange = [], [], [0], []
+    data = []
+    columns = []
+    ends = [0]
+    strange = []
     for terms in texts:
         kinds, counts = np.unique(terms, return_counts=True)
         places = np.searchsorted(hashes, kinds)

@@ -138,7 +138,9 @@ def _formal_kind(answer: str) -> Kind | None:
         return Kind.JSON
     if _SQL.match(text):
         return Kind.SQL
-    return Kind.CODE if any(mark.search(text) for mark in _CODE) else None
+    if any(mark.search(text) for mark in _CODE):
+        return Kind.CODE
+    return None
 
 
 def is_one_number(text: str) -> bool:

@@ -176,7 +176,9 @@ class Member:
     @property
     def before(self) -> Demos:
         """The list before the last demonstration was added."""
-        return self.demos[1:] if self.front else self.demos[:-1]
+        if self.front:
+            return self.demos[1:]
+        return self.demos[:-1]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ def facts_of(arm: str) -> ArmFacts:
         return replace(plain, title=f"{plain.title}, calibrated", advised=False)
     if arm in YARDSTICKS:
         return YARDSTICKS[arm]
-    return _MET[arm] if arm in _MET else _known_facts(arm)
+    if arm in _MET:
+        return _MET[arm]
+    return _known_facts(arm)
 
 
 @lru_cache(maxsize=1024)
@@ -111,4 +113,6 @@ def asks_model(arm: str) -> bool:
 
 
 def shots_name(shots: int) -> str:
-    return "1 shot" if shots == 1 else f"{shots} shots"
+    if shots == 1:
+        return "1 shot"
+    return f"{shots} shots"

@@ -83,7 +83,9 @@ class ComparisonRow(Recorded):
         """ "above", "below" or "within noise"."""
         if self.within_noise:
             return "within noise"
-        return "above" if self.diff > 0 else "below"
+        if self.diff > 0:
+            return "above"
+        return "below"
 
 
 class RunComparison(ComparisonRow):

@@ -130,7 +130,9 @@ class CallableBackend:
 
     def _own_answer(self, raw: str) -> str:
         """The answer without what a model that completes texts goes on with: the next question."""
-        return raw if self.chat else raw.lstrip().partition(self.prompts.stop)[0]
+        if self.chat:
+            return raw
+        return raw.lstrip().partition(self.prompts.stop)[0]
 
     def _failed(self, request: Request, raw: Any) -> ScoringError:
         name = self.section.name

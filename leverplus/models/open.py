@@ -49,7 +49,9 @@ def model_values(model: str) -> dict[str, Any]:
     if catalog.is_outside(model) and kind not in ("pypi", "tiny"):
         from leverplus.models.callable import load_function, takes_messages
 
-        form = "chat" if takes_messages(load_function(model)) else "plain"
+        form = "plain"
+        if takes_messages(load_function(model)):
+            form = "chat"
         return {"backend": "callable", "model": {"name": model, "prompt": form}}
     if not model.strip():
         raise WrongUsage(
@@ -57,7 +59,9 @@ def model_values(model: str) -> dict[str, Any]:
         )
     if re.match(r"[A-Za-z0-9_.-]+:[0-9]+(/|#|$)", model) and not Path(model).exists():
         base = address.rstrip("/").removesuffix("/v1")
-        named = f"#{name}" if name else ""
+        named = ""
+        if name:
+            named = f"#{name}"
         raise WrongUsage(
             f"--model {model[:100]}: did you mean http://{base}/v1{named}?"
         )

@@ -173,7 +173,9 @@ def render_prompt(
     request = Request(query, tuple(demos), ())
     if backend in ("openai", "callable"):
         written = ServerPrompts(model, task)
-        return written.turns(request) if written.chat else written.text(request)
+        if written.chat:
+            return written.turns(request)
+        return written.text(request)
     if backend in ("hf", "vllm"):
         from leverplus.models.hf.load import model_prompts
 

@@ -293,11 +293,9 @@ def _connect(ray: Any) -> None:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         address = os.environ.get("RAY_ADDRESS", "")
-        where = (
-            f"the Ray cluster at RAY_ADDRESS={address}"
-            if address
-            else "a Ray cluster on this machine"
-        )
+        where = "a Ray cluster on this machine"
+        if address:
+            where = f"the Ray cluster at RAY_ADDRESS={address}"
         raise ScoringError(
             f"cannot connect to {where} ({first_line(error)}); type `ray status` to see whether it runs and `ray start "
             "--head` to start one, then run the same command again"

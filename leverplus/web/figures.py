@@ -81,7 +81,9 @@ def figure_values(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
+    if value is None:
+        return ""
+    return f"{100 * value:.1f}"
 
 
 def _cell(own: ArmResult, shots: int) -> str:
@@ -342,7 +344,9 @@ def logged_number(line: Line, key: str) -> float | None:
     value = line.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(value)
+    return None
 
 
 HISTOGRAMS = {

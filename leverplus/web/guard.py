@@ -57,7 +57,9 @@ def error_response(
     status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An error in the form that OpenAI's clients read."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "invalid_request_error"
+    if status >= 500:
+        kind = "server_error"
     told = {"message": message, "type": kind, "code": status}
     return JSONResponse({"error": told}, status, headers=dict(headers or {}))
 
@@ -69,7 +71,9 @@ def add_errors(
 
     @app.exception_handler(LeverError)
     async def mendable(_: Request, error: LeverError) -> Response:
-        status = 404 if isinstance(error, MissingFile) else 422
+        status = 422
+        if isinstance(error, MissingFile):
+            status = 404
         return told(status, str(error), None)
 
     @app.exception_handler(HTTPException)

@@ -180,7 +180,9 @@ class OpenAIProxy:
                     lambda _: self.choose(content, shots, only), seconds
                 )
         except HTTPException as refusal:
-            outcome = "deadline" if refusal.status_code == 504 else "busy"
+            outcome = "busy"
+            if refusal.status_code == 504:
+                outcome = "deadline"
         except NoChat:
             outcome = "unreadable"
         except LeverError:

@@ -201,7 +201,9 @@ def fate_names(gains: Any) -> list[str]:
     for gain in gains:
         name = "same"
         if abs(gain) > 1e-6:
-            name = "helped" if gain > 0 else "harmed"
+            name = "harmed"
+            if gain > 0:
+                name = "helped"
         names.append(name)
     return names
 

@@ -208,7 +208,9 @@ class RunsFolder:
             return "damaged"
         if at_work(self.folder(name)):
             return "at work"
-        return "finished" if summary.record else "stopped"
+        if summary.record:
+            return "finished"
+        return "stopped"
 
 
 def stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -88,7 +88,9 @@ def bench(
     if recipes:
         names = tuple(recipes.split(","))
     if seeds is None:
-        seeds = 2 if quick else 3
+        seeds = 3
+        if quick:
+            seeds = 2
     if seeds < 1:
         raise WrongUsage(f"--seeds {seeds}: must be at least 1")
     with Bars() as bars:

@@ -274,7 +274,8 @@ class _Reader:
         left, right = self.versus.get(label, ({}, {}))
         if label not in self.versus or shots in left:
             self.tables += 1
-            left, right = {}, {}
+            left = {}
+            right = {}
             self.versus[label] = left, right
             name = match.group(3).strip()
             self._arm(block, Arm(label, left, self.size, self.tables))

@@ -94,7 +94,8 @@ def policy_density(
 
 def _places(pools: Sequence[Pool], given: Lists) -> torch.Tensor:
     """The places of given lists in their pools (B, G, S), filled up with PAD."""
-    members, width = 0, 0
+    members = 0
+    width = 0
     for lists in given:
         members = max(members, len(lists))
         for demos in lists:

@@ -20,7 +20,9 @@ ROUND = 8
 
 def tie_breaker(score: Score) -> float:
     """What tells sequences of equal accuracy apart: gt_prob, or how near the answer came where none was measured."""
-    return score.gt_prob if score.weighed else score.relevance
+    if score.weighed:
+        return score.gt_prob
+    return score.relevance
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def lack_of(scores: Sequence[Score], value: float) -> Lack:
 def flat_value(group: Group) -> float | None:
     """The accuracy that all sequences of a group share; None when they differ or there are none."""
     values = [score.accuracy for score in group.scores if score.demos]
-    return values[0] if values and signal.is_flat(values) else None
+    if values and signal.is_flat(values):
+        return values[0]
+    return None
 
 
 def mine_flat(
@@ -86,7 +90,8 @@ class _GroupSearch:
     """The search of one flat group: what is known, and two orders of sequences to try."""
 
     def __init__(self, group: Group, shots: int, value: float) -> None:
-        self.group, self.value = group, value
+        self.group = group
+        self.value = value
         self.scores: list[Score] = []
         self.known = {score.demos for score in group.scores}
         ranked = _ranked(group)

@@ -185,7 +185,8 @@ def list_sources(
     policy: Policy | None,
 ) -> list[MemberSource]:
     """The sources of a section in order of precedence: retrieval, the selector, chance."""
-    shots, found = section.shots, []
+    shots = section.shots
+    found = []
     if section.retrieved:
         if table is None:
             raise ScoringError(
@@ -217,7 +218,8 @@ def _selector_sources(
 ) -> list[MemberSource]:
     from leverplus_lab.search.drawn import from_policy, from_selector_beam
 
-    shots, found = section.shots, []
+    shots = section.shots
+    found = []
     if section.selector_beams:
         count = section.selector_beams
         found.append(from_selector_beam(policy, table, pools, shots, count))

@@ -45,7 +45,9 @@ class Adapters(nn.Module):
         self.shapes = {
             name: (int(shape[0]), int(shape[1])) for name, shape in shapes.items()
         }
-        self.revision, self.rank, self.alpha = revision, rank, alpha
+        self.revision = revision
+        self.rank = rank
+        self.alpha = alpha
         self.dropout = nn.Dropout(dropout)
         down = {
             _key(name): torch.empty(rank, inputs)

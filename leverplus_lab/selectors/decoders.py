@@ -72,11 +72,9 @@ class Refine(nn.Module):
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
-        self.kind, self.top, self.others = (
-            config.refine,
-            config.refine_top,
-            config.refine_others,
-        )
+        self.kind = config.refine
+        self.top = config.refine_top
+        self.others = config.refine_others
         hidden = config.hidden
         if self.kind == "attention":
             self.attention = PoolAttention(

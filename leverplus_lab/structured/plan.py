@@ -81,7 +81,9 @@ class Data:
     @property
     def name(self) -> str:
         """Names the split, and the size of a smaller corpus."""
-        return f"{self.split_key}/{self.limit}" if self.limit else self.split_key
+        if self.limit:
+            return f"{self.split_key}/{self.limit}"
+        return self.split_key
 
     def ids(self, rows: Sequence[int]) -> Demos:
         """The examples of some rows of the corpus."""

@@ -50,7 +50,9 @@ class Setting:
     @property
     def label(self) -> str:
         """Arm and shots in words."""
-        return f"{self.arm} ({self.shots})" if self.shots else self.arm
+        if self.shots:
+            return f"{self.arm} ({self.shots})"
+        return self.arm
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,16 @@ class SplitReport:
         own = self.of(rival)
         if own is None:
             return ""
-        noise = ", noise" if own.found.within_noise else ""
+        noise = ""
+        if own.found.within_noise:
+            noise = ", noise"
         return f"{own.arm.label}: {own.difference}{noise}"
 
 
 def _mean(scores: Scores) -> float:
-    return float(np.mean(list(scores.values()))) if scores else float("nan")
+    if scores:
+        return float(np.mean(list(scores.values())))
+    return float("nan")
 
 
 def reports_of(records: Records) -> list[SplitReport]:
@@ -244,7 +250,9 @@ def sizes_as_markdown(records: Sequence[Records]) -> str:
                     sizes[float(size or np.inf)] = setting.test_mean
         for (name, arm, shots), sizes in sorted(by_size.items()):
             for count, accuracy in sorted(sizes.items()) if len(sizes) > 1 else ():
-                examples = "all" if count == np.inf else f"{count:,.0f}"
+                examples = "all"
+                if count != np.inf:
+                    examples = f"{count:,.0f}"
                 task = own.task + SPLIT_WORDS.get(name, "")
                 lines.append([task, arm, str(shots), examples, _percent(accuracy)])
     return _table(("task", "arm", "shots", "examples", "test"), lines)
@@ -279,7 +287,9 @@ def _cell(setting: Setting | None) -> str:
     """Accuracy and shots."""
     if setting is None:
         return ""
-    shots = f" ({setting.shots})" if setting.shots else ""
+    shots = ""
+    if setting.shots:
+        shots = f" ({setting.shots})"
     return f"{_percent(setting.test_mean)}{shots}"
 
 

@@ -68,7 +68,9 @@ def by_shots(report: SplitReport) -> Table:
         cells = dict.fromkeys(shots, "")
         for own in report.every:
             if own.arm == arm:
-                star = "*" if own == best and own.shots else ""
+                star = ""
+                if own == best and own.shots:
+                    star = "*"
                 cells[own.shots] = _percent(own) + star
         rows.append([arm_name(arm), *cells.values()])
     title = f"{report.title}: {len(report.simple.test):,} test questions, by number of examples"
@@ -163,13 +165,17 @@ def _answer(table: RecordedTable, query: ItemId, demos: Demos) -> str:
 def _name(setting: Setting) -> str:
     """An arm with its number of examples, in words."""
     title = arm_name(setting.arm)
-    return f"{title} with {shots_name(setting.shots)}" if setting.shots else title
+    if setting.shots:
+        return f"{title} with {shots_name(setting.shots)}"
+    return title
 
 
 def _judged(pair: Against) -> str:
     """A difference, and whether it could be luck."""
     low, high = (f"{100 * bound:+.1f}" for bound in pair.found.ci95)
-    luck = ", so it could be luck" if pair.found.within_noise else ""
+    luck = ""
+    if pair.found.within_noise:
+        luck = ", so it could be luck"
     return f"{100 * pair.found.diff:+.1f} points (95 % interval {low} to {high}{luck})"
 
 

@@ -65,7 +65,9 @@ class AnswerRules:
         """The kind of answers: "label", "short" (a word or a short phrase) or "long" (all others: sentences, SQL, JSON)."""
         if self.metric == "label_accuracy":
             return "label"
-        return "short" if self._is_normalised else "long"
+        if self._is_normalised:
+            return "short"
+        return "long"
 
     @property
     def _is_normalised(self) -> bool:
@@ -220,8 +222,12 @@ def without_unreachable(
             f"task.metric={'sql' if rules.metric == 'sql_execution' else 'exact'}), or look at these records"
         )
     named = [f"{item} ({fault})" for item, fault in list(faults.items())[:5]]
-    more = ", ..." if len(faults) > len(named) else ""
-    records = "1 record was" if len(faults) == 1 else f"{len(faults):,} records were"
+    more = ""
+    if len(faults) > len(named):
+        more = ", ..."
+    records = "1 record was"
+    if len(faults) != 1:
+        records = f"{len(faults):,} records were"
     return (
         kept,
         f"{records} left out that no answer could be right for: {', '.join(named)}{more}",
@@ -267,7 +273,9 @@ def _label_text(label: str) -> str:
     """A label as it is weighed: normalised, unless that makes another label of it ("card_arrival", ">50K")."""
     normal = normalise_answer(label)
     same = normal and plain_label(normal) == plain_label(label)
-    return normal if same else label.strip()
+    if same:
+        return normal
+    return label.strip()
 
 
 def _short(text: str) -> str:

@@ -132,7 +132,9 @@ class _Spread:
         if (
             self.error == 0.0
         ):  # all blocks differ alike: the sign-flip test's p-value, 2 / 2^blocks
-            return 1.0 if diff == 0.0 else math.ldexp(1.0, 1 - self.pieces)
+            if diff == 0.0:
+                return 1.0
+            return math.ldexp(1.0, 1 - self.pieces)
         return float(2.0 * stdtr(self.freedom, -abs(diff) / self.error))
 
     def detectable(self, alpha: float = 0.05) -> float:

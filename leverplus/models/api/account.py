@@ -89,7 +89,9 @@ class Account:
         """A reply to the same request that an earlier take paid for and could not store; each is given once."""
         with self._lock:
             parts = self._parts.get(key)
-            return parts.popleft() if parts else None
+            if parts:
+                return parts.popleft()
+            return None
 
     def stored(self) -> None:
         """Forget the replies, because their scores are stored or they were judged: only sums and facts stay."""

@@ -102,7 +102,9 @@ class OpenAIBackend:
 
     def require_room(self, shots: int) -> str:
         """Refuse prompts that the server has no room for, before one is paid for; a note where only few may not fit."""
-        return self.room.require(self.task, shots) if self.room else ""
+        if self.room:
+            return self.room.require(self.task, shots)
+        return ""
 
     def usage(self) -> Mapping[str, float]:
         """Requests, tokens and money so far over all takes of a run, those of the self-test included."""
@@ -238,7 +240,9 @@ class OpenAIBackend:
         return whole_text(written)
 
     def _post(self, body: Mapping[str, Any], read: Reader) -> ReplyPart:
-        path = "/chat/completions" if "messages" in body else "/completions"
+        path = "/completions"
+        if "messages" in body:
+            path = "/chat/completions"
         common = {"model": self.section.name, "temperature": 0}
         return self.client.post(path, {**common, **body}, read)
 

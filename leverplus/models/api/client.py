@@ -180,7 +180,9 @@ class Client:
         tokens = reply.get("tokens")
         if isinstance(tokens, list) and not _is_count(count):
             count = len(tokens)
-        return count if _is_count(count) and count else None
+        if _is_count(count) and count:
+            return count
+        return None
 
     def _ask(
         self,
@@ -280,7 +282,9 @@ class Client:
         except TimeoutError:
             reason = f"no answer within model.timeout = {self.section.timeout:g} s"
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            reason = "the connection broke" if sent else "cannot be reached"
+            reason = "cannot be reached"
+            if sent:
+                reason = "the connection broke"
             reason += f" ({error or type(error).__name__})"
         raise _TryAgain(self._safe_to_show(reason), sent=sent)
 
@@ -411,7 +415,9 @@ def usage_of(reply: Mapping[str, Any]) -> tuple[int, int]:
         return 0, 0
     asked = usage.get("prompt_tokens")
     written = usage.get("completion_tokens") or 0
-    return (asked, written) if _is_count(asked) and _is_count(written) else (0, 0)
+    if _is_count(asked) and _is_count(written):
+        return (asked, written)
+    return (0, 0)
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -283,7 +283,9 @@ def pick_device(section: ModelSection) -> tuple[str, str]:
         raise LeverError(
             'model.device = "cuda": this machine has no GPU that torch can use; set it to "cpu"'
         )
-    device = "cuda" if available and section.device != "cpu" else "cpu"
+    device = "cpu"
+    if available and section.device != "cpu":
+        device = "cuda"
     if section.dtype != "auto":
         return device, section.dtype
     return device, "bfloat16" if device == "cuda" else "float32"

@@ -211,7 +211,9 @@ class PictureTable:
         for slot in slots:
             inputs = self._waiting[slot]
             # Packed: patches of all pictures stand in one row of them, and the grid says where each one ends.
-            first = 1 if "image_grid_thw" in inputs else 0
+            first = 0
+            if "image_grid_thw" in inputs:
+                first = 1
             shapes = [(key, inputs[key].shape[first:]) for key in sorted(inputs)]
             stacks.setdefault(tuple(shapes), []).append(slot)
         return list(stacks.values())
@@ -323,7 +325,9 @@ class PackedTower:
     def of(cls, model: Any) -> PackedTower | None:
         """The tower of a model, None where it is of another kind."""
         tower = getattr(model.model, "visual", None)
-        return cls(tower) if type(tower).__name__ in PACKED_TOWERS else None
+        if type(tower).__name__ in PACKED_TOWERS:
+            return cls(tower)
+        return None
 
     def see(self, pixels: Tensor, grid: Tensor) -> list[PictureFeatures]:
         """Features of pictures: `pixels` (patches of all, pixels of one), `grid` (pictures, 3) on the host."""

@@ -68,7 +68,9 @@ class ModelPrompts(PromptWriter):
         return super().text(request)
 
     def marker(self, item: Item) -> str:
-        return self.picture if item.image is not None else ""
+        if item.image is not None:
+            return self.picture
+        return ""
 
     def turn(self, role: str, item: Item, question: str | None = None) -> Turn:
         turn = self.text_turn(role, item.question if question is None else question)
@@ -225,4 +227,6 @@ def picture_marker(processor: Any) -> str:
     while bare[start : start + 1] == shown[start : start + 1] != "":
         start += 1
     marker = shown[start : start + len(shown) - len(bare)]
-    return marker if token in marker else token
+    if token in marker:
+        return marker
+    return token

@@ -238,7 +238,9 @@ class Reader:
             logits = self.language.head(states).float()
             chosen = logits.gather(1, self._index(targets[part])[:, None]).squeeze(1)
             parts.append((chosen - logits.logsumexp(1)).double().cpu())
-        return torch.cat(parts).numpy() if parts else np.zeros(0)
+        if parts:
+            return torch.cat(parts).numpy()
+        return np.zeros(0)
 
     def _write(
         self, ends: Sequence[_End], hidden: Tensor, kept: Kept, job: _Job
