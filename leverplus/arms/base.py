@@ -224,7 +224,11 @@ class Arm:
             if self.nested == "prefix":
                 found[n] = [rows[:n] for rows in longest]
             else:
-                found[n] = [rows[max(0, len(rows) - n) :] for rows in longest]
+                cut = []
+                for rows in longest:
+                    start = max(0, len(rows) - n)
+                    cut.append(rows[start:])
+                found[n] = cut
         return found
 
     def choose_lists(
@@ -381,7 +385,9 @@ def rank_by(
         scores = scores + values
     for place, score in enumerate(scores):
         best = best_open(score, queries.open_mask(place, corpus)[rows], count)
-        parts = {name: values[place][best] for name, values in terms.items()}
+        parts = {}
+        for name, values in terms.items():
+            parts[name] = values[place][best]
         yield Ranked(rows[best], score[best], parts)
 
 

@@ -176,7 +176,8 @@ class Joined(Composed):
             for place, rows in enumerate(offered):
                 fresh = [row for row in rows if row not in chosen[place]]
                 room = min(count, shots - len(chosen[place]))
-                chosen[place] = fresh[max(0, len(fresh) - room) :] + chosen[place]
+                start = max(0, len(fresh) - room)
+                chosen[place] = fresh[start:] + chosen[place]
         return chosen
 
 

@@ -150,7 +150,8 @@ class Block:
         tail = self.tail
         if held > len(tail):
             # twice as long each time, so that adding one by one copies every row a few times at most
-            tail = np.empty((max(held, 2 * len(tail), 256), self.width), np.float32)
+            room = max(held, 2 * len(tail), 256)
+            tail = np.empty((room, self.width), np.float32)
             tail[: self.held] = self.late
         tail[self.held : held] = more
         return Block(self.base, tail, held)
@@ -245,7 +246,9 @@ class Corpus:
 
     def grown(self, more: Mapping[str, Array], open_rows: Mask) -> Corpus:
         """These rows and more."""
-        blocks = {name: block.grown(more[name]) for name, block in self.blocks.items()}
+        blocks = {}
+        for name, block in self.blocks.items():
+            blocks[name] = block.grown(more[name])
         alive = np.concatenate([self.alive, open_rows])
         return replace(self, blocks=blocks, alive=alive, _kept={})
 
@@ -348,7 +351,9 @@ class Corpus:
     def _joined(self, weight: float, part: str) -> NDArray[Any]:
         """The vectors of the file ("base") or those that came later ("late"), as an index searches them."""
         self._compared("image" if weight < 1.0 else "text")
-        blocks = {name: getattr(block, part) for name, block in self.blocks.items()}
+        blocks = {}
+        for name, block in self.blocks.items():
+            blocks[name] = getattr(block, part)
         return join_blocks(blocks["text"], blocks.get("image"), weight)
 
 

@@ -74,7 +74,8 @@ class Cover(Composed, RankedArm):
             few = parts[rows]
             used = np.unique(few.indices)
             wanted = np.asarray(own.axes[used], np.float64) @ foretold[place]
-            order, added = greedy_cover(few[:, used].toarray(), wanted, scores, count)
+            held = few[:, used].toarray()
+            order, added = greedy_cover(held, wanted, scores, count)
             yield Ranked(rows[order], added)
 
     def settings(self) -> Mapping[str, object]:

@@ -100,7 +100,8 @@ class Effects:
         seen = self.counts > 0
         if not seen.any() or self.spread == 0.0:
             return 0.0
-        return float(1.0 - (self.error[seen] ** 2).mean() / self.spread)
+        unknown = (self.error[seen] ** 2).mean()
+        return float(1.0 - unknown / self.spread)
 
 
 def estimate_effects(data: Measured) -> Effects:
@@ -163,8 +164,10 @@ class _Design:
         if self.size <= PROBES:
             columns = [self.times(column) for column in np.eye(self.size)]
             return np.asarray((np.array(columns) ** 2).sum(axis=0))
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(PROBES, self.size))
-        return np.asarray(np.mean([self.times(row) ** 2 for row in signs], axis=0))
+        rng = np.random.default_rng(0)
+        signs = rng.choice([-1.0, 1.0], size=(PROBES, self.size))
+        squares = [self.times(row) ** 2 for row in signs]
+        return np.asarray(np.mean(squares, axis=0))
 
     def variances(self) -> tuple[float, float]:
         """Noise and spread of effects, from the sums of squares within queries and between demonstrations.
@@ -249,7 +252,8 @@ class MeasuredTable:
 
 def fit_ranking(table: MeasuredTable) -> Ranking:
     """The ranking of measured answers; DataError where too little was measured."""
-    several = int((table.used.sum(axis=1) > 1).sum())
+    shown = table.used.sum(axis=1)
+    several = int((shown > 1).sum())
     if several < FEWEST:
         raise DataError(
             f"{several} training queries were asked with several demonstrations; effects need {FEWEST}"
@@ -299,7 +303,8 @@ def effect_feature(
     A row that was used to estimate them gets the effect without itself; otherwise its own score would speak twice.
     """
     used = table.used
-    queries = np.broadcast_to(np.arange(len(scores))[:, None], used.shape)
+    numbers = np.arange(len(scores))
+    queries = np.broadcast_to(numbers[:, None], used.shape)
     own = queries[used], table.candidates[used], scores[used]
     try:
         data = Measured.of(*own, table.demonstrations)
@@ -324,8 +329,10 @@ def fit_weights(
     scale = np.maximum(x.std(axis=0), 1e-12)
     x /= scale
     _, number = np.unique(groups, return_inverse=True)
-    parts = np.random.default_rng(0).permutation(int(number.max()) + 1) % PARTS
-    part = np.broadcast_to(parts[number][:, None], used.shape)[used]
+    rng = np.random.default_rng(0)
+    parts = rng.permutation(int(number.max()) + 1) % PARTS
+    drawn = parts[number]
+    part = np.broadcast_to(drawn[:, None], used.shape)[used]
     grams = []
     sums = []
     for own in range(PARTS):
@@ -350,7 +357,8 @@ def fit_weights(
 
 def within_queries(values: Floats, used: Mask) -> Floats:
     """Less the mean over a query's measured candidates: what makes a query easy plays no part."""
-    mean = np.where(used, values, 0.0).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
+    total = np.where(used, values, 0.0).sum(axis=1)
+    mean = total / np.maximum(used.sum(axis=1), 1)
     return np.asarray(values - mean[:, None], np.float64)
 
 

@@ -106,7 +106,9 @@ class FixedNearest(Arm):
         form = corpus_form(corpus)
         items = corpus.every_item
         rows = sample_rows(answered_rows(corpus), CHOSEN_FROM)
-        shown = [shown_parts(items[int(row)], form, corpus.rules) for row in rows]
+        shown = []
+        for row in rows:
+            shown.append(shown_parts(items[int(row)], form, corpus.rules))
         parts = Vocabulary.learn(shown, most=MOST_PARTS)
         chosen = covering_rows(parts.unit_rows(shown), MOST_FIXED)
         self.fixed = rows[chosen].tolist()
@@ -136,7 +138,8 @@ def covering_rows(answers: Matrix, count: int) -> Positions:
     reached = np.zeros(len(like))
     chosen: list[int] = []
     for _ in range(min(count, len(like))):
-        gain = np.maximum(like - reached[:, None], 0.0).sum(axis=0)
+        more = like - reached[:, None]
+        gain = np.maximum(more, 0.0).sum(axis=0)
         gain[chosen] = -1.0
         best = int(gain.argmax())
         chosen.append(best)

@@ -124,5 +124,8 @@ def forecast_shapes(
             density[count] = sum(dense) / max(1, len(chosen))
         arms.append(ArmForecast(name, shares, likeness, density))
     known = set(shapes)
-    possible = sum(not known.isdisjoint(own) for own in right) / max(1, len(right))
+    reached = 0
+    for of_query in right:
+        reached += not known.isdisjoint(of_query)
+    possible = reached / max(1, len(right))
     return ShapeForecast(form, len(questions), len(known), possible, tuple(arms))

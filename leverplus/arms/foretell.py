@@ -114,10 +114,12 @@ class Trial:
         closed = self.groups[:, None] == self.groups[None]
         scores = np.where(closed, -np.inf, scores)
         best = top(scores, min(max(FIRST), scores.shape[1]))
-        gains = np.take_along_axis(np.where(closed, 0.0, self.gain), best, axis=1)
+        allowed = np.where(closed, 0.0, self.gain)
+        gains = np.take_along_axis(allowed, best, axis=1)
         total = 0.0
         for count in FIRST:
-            total += float(gains[:, :count].max(axis=1, initial=0.0).mean())
+            reached = gains[:, :count].max(axis=1, initial=0.0)
+            total += float(reached.mean())
         return total / len(FIRST)
 
 
@@ -252,8 +254,11 @@ def learn(corpus: Corpus) -> Foreteller:
     shown = [shown_parts(item, form, rules) for item in items]
     parts = Vocabulary.learn(shown, most=MOST_PARTS)
     few = sample_rows(np.arange(len(rows)), TUNED_ON)
-    trial = Trial.of([items[place] for place in few.tolist()], form, rules, parts)
-    tuned = {name: values[np.ix_(few, few)] for name, values in near.items()}
+    tried = [items[place] for place in few.tolist()]
+    trial = Trial.of(tried, form, rules, parts)
+    tuned = {}
+    for name, values in near.items():
+        tuned[name] = values[np.ix_(few, few)]
     shares, width, ridge, weight = choose_constants(trial, tuned)
 
     axes = principal_axes(parts.unit_rows(shown), AXES)
@@ -263,7 +268,8 @@ def learn(corpus: Corpus) -> Foreteller:
     weights, left_out = fit_ridge(kernel, ridge, goal, picture_groups(items))
     single = left_out.astype(np.float32)
     own = {item.id: single[place] for place, item in enumerate(items)}
-    learnt = Ridge(rows, shares, width, weights.astype(np.float32), form, own)
+    halves = weights.astype(np.float32)
+    learnt = Ridge(rows, shares, width, halves, form, own)
     return Foreteller(learnt, weight, parts, axes)
 
 
@@ -311,7 +317,8 @@ def left_out_likeness(inverse: Floats, likeness: Floats, groups: Positions) -> F
     expected = mixture @ likeness
     symmetric = (likeness + likeness.T) / 2.0
     square = np.einsum("ij,ij->i", mixture @ symmetric, mixture)
-    return np.asarray(expected / np.sqrt(square.clip(min=1e-12))[:, None], np.float64)
+    length = np.sqrt(square.clip(min=1e-12))
+    return np.asarray(expected / length[:, None], np.float64)
 
 
 def principal_axes(rows: Matrix, most: int) -> Singles:
@@ -329,5 +336,6 @@ def principal_axes(rows: Matrix, most: int) -> Singles:
     for _ in range(3):
         across, _ = np.linalg.qr(rows.T @ basis)
         basis, _ = np.linalg.qr(rows @ across)
-    _, _, axes = np.linalg.svd((rows.T @ basis).T, full_matrices=False)
+    inner = (rows.T @ basis).T
+    _, _, axes = np.linalg.svd(inner, full_matrices=False)
     return np.asarray(axes[:count].T, np.float32)

@@ -79,7 +79,8 @@ class Labels:
             if item.answers:
                 answer = item.answer
                 if answer not in known:
-                    known[answer] = self.columns.get(corpus.rules.key(answer), -1)
+                    key = corpus.rules.key(answer)
+                    known[answer] = self.columns.get(key, -1)
                 found[row] = known[answer]
         return found
 
@@ -125,12 +126,15 @@ def learn_labels(corpus: Corpus, first: Sequence[ItemId] = ()) -> Labels | None:
     groups = picture_groups(own)
     near = vector_likeness(corpus, rows)
 
-    few = np.sort(np.random.default_rng(0).permutation(len(own))[:TUNED_ON])
+    drawn = np.random.default_rng(0).permutation(len(own))
+    few = np.sort(drawn[:TUNED_ON])
     settings: list[tuple[Shares, float]] = []
     for share, width in product(SHARES if "image" in near else SHARES[:1], WIDTHS):
         both = {"text": share, "image": 1.0 - share}
         settings.append(({name: own for name, own in both.items() if own}, width))
-    tuned = {name: values[np.ix_(few, few)] for name, values in near.items()}
+    tuned = {}
+    for name, values in near.items():
+        tuned[name] = values[np.ix_(few, few)]
     right = []
     for shares, width in settings:
         kernel = kernel_of(mixed(tuned, shares), width)
@@ -142,7 +146,8 @@ def learn_labels(corpus: Corpus, first: Sequence[ItemId] = ()) -> Labels | None:
     accuracy = _accuracy(left_out, scores)
     single = left_out.astype(np.float32)
     without = {item.id: single[place] for place, item in enumerate(own)}
-    ridge = Ridge(rows, shares, width, weights.astype(np.float32), left_out=without)
+    halves = weights.astype(np.float32)
+    ridge = Ridge(rows, shares, width, halves, left_out=without)
     return Labels(ridge, columns, answers, accuracy, len(settings))
 
 
@@ -170,7 +175,8 @@ def _scores(
         for answer in set(item.answers):
             column = columns.get(rules.key(answer))
             if column is not None:
-                found[row, column] = max(found[row, column], rules.score(answer, item))
+                score = rules.score(answer, item)
+                found[row, column] = max(found[row, column], score)
     return found
 
 

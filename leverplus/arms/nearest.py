@@ -51,9 +51,11 @@ class Random(Arm):
         chosen: list[Rows] = []
         for place, digest in enumerate(queries.digests):
             rows = np.flatnonzero(queries.open_mask(place, corpus))
-            rng = np.random.default_rng([self.seed, int(digest[:15] or "0", 16)])
+            start = int(digest[:15] or "0", 16)
+            rng = np.random.default_rng([self.seed, start])
             size = min(self.most_shots, len(rows))
-            chosen.append(rng.choice(rows, size=size, replace=False)[:shots].tolist())
+            drawn = rng.choice(rows, size=size, replace=False)
+            chosen.append(drawn[:shots].tolist())
         return chosen
 
     def explain(self, query: Queries, corpus: Corpus, shots: int) -> Explanation:

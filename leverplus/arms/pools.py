@@ -48,7 +48,8 @@ class Search:
         name = f"{self.seed}\x1f{self.names[place]}".encode()
         digest = blake2b(name, digest_size=16, person=b"pool").digest()
         rng = np.random.default_rng(int.from_bytes(digest, "big"))
-        drawn = rng.choice(len(rows), size=min(count, len(rows)), replace=False)
+        size = min(count, len(rows))
+        drawn = rng.choice(len(rows), size=size, replace=False)
         return np.asarray(rows[drawn], np.int64)
 
 

@@ -158,10 +158,12 @@ def kernel_of(similarity: Floats, width: float) -> Floats:
 def exact_weights(weights: Singles) -> Floats:
     """Weights (M, T) rounded so far that no sum of products with a kernel needs more than 53 bits."""
     found = np.asarray(weights, np.float64)
-    largest = float(np.abs(found).sum(axis=0).max(initial=0.0))
+    sums = np.abs(found).sum(axis=0)
+    largest = float(sums.max(initial=0.0))
     if largest == 0.0:
         return found
-    grid = 2.0 ** int(np.floor(np.log2(2.0**52 / (KERNEL_GRID * largest))))
+    finest = np.log2(2.0**52 / (KERNEL_GRID * largest))
+    grid = 2.0 ** int(np.floor(finest))
     return np.asarray(np.rint(found * grid) / grid, np.float64)
 
 
@@ -192,5 +194,6 @@ def missed_without_group(inverse: Floats, weights: Floats, groups: Positions) ->
     order = np.argsort(groups, kind="stable")
     for own in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if len(own) > 1:
-            missed[own] = linalg.solve(inverse[np.ix_(own, own)], weights[own])
+            block = inverse[np.ix_(own, own)]
+            missed[own] = linalg.solve(block, weights[own])
     return np.asarray(missed, np.float64)

@@ -53,9 +53,11 @@ def top(values: Floats, count: int) -> Positions:
         return np.empty((len(values), 0), dtype=np.int64)
     rest = values.shape[1] - count
     chosen = np.argpartition(values, rest, axis=1)[:, rest:]  # (B, count), in no order
-    smallest = np.take_along_axis(values, chosen, axis=1).min(axis=1, keepdims=True)
+    taken = np.take_along_axis(values, chosen, axis=1)
+    smallest = taken.min(axis=1, keepdims=True)
     # argpartition takes any of the values that tie for the last place; here the first of them must be taken
-    for row in np.flatnonzero((values >= smallest).sum(axis=1) > count):
+    reaching = (values >= smallest).sum(axis=1)
+    for row in np.flatnonzero(reaching > count):
         above = np.flatnonzero(values[row] > smallest[row])
         equal = np.flatnonzero(values[row] == smallest[row])
         chosen[row] = np.concatenate([above, equal[: count - len(above)]])

@@ -179,7 +179,8 @@ class KnownValues:
         for asked in questions:
             runs = set()
             for start in range(len(asked)):
-                for size in range(1, min(self.longest, len(asked) - start) + 1):
+                most = min(self.longest, len(asked) - start)
+                for size in range(1, most + 1):
                     runs.add(asked[start : start + size])
             seen.update(runs & self.slots.keys())
         for words, slots in list(self.slots.items()):
@@ -215,7 +216,8 @@ class KnownValues:
 
     def _known_at(self, words: Words, at: int) -> int:
         """How many words from here on are a known value."""
-        for size in range(min(self.longest, len(words) - at), 0, -1):
+        most = min(self.longest, len(words) - at)
+        for size in range(most, 0, -1):
             if words[at : at + size] in self.slots:
                 return size
         return 0
@@ -373,7 +375,9 @@ def _replacements(
             chosen[turn] = known.spelling(place.words, text)
     for turn, run in enumerate(across):
         if chosen[turn] is None and run:
-            chosen[turn] = question[spans[run[0].first][0] : spans[run[-1].last][1]]
+            begins, _ = spans[run[0].first]
+            _, ends = spans[run[-1].last]
+            chosen[turn] = question[begins:ends]
     return chosen
 
 

@@ -142,7 +142,8 @@ class Vocabulary:
             values = rows.data[own]
             others = (1.0 + np.log(counts)) * self.unseen
             length = math.sqrt(float(values @ values) + float(others @ others))
-            rows.data[own] = np.rint(values / (length or 1.0) * GRID) / GRID
+            unit = values / (length or 1.0)
+            rows.data[own] = np.rint(unit * GRID) / GRID
         return rows
 
 
@@ -219,7 +220,8 @@ class Bm25:
         asked, _ = _counted([hash_terms(words) for words in queries], self.hashes)
         found = products(asked, self.transposed)
         lengths = np.array([len(words) for words in queries], np.float64)
-        weights = self._weights(asked, np.repeat(lengths, np.diff(asked.indptr)))
+        counts = np.diff(asked.indptr)
+        weights = self._weights(asked, np.repeat(lengths, counts))
         own = asked.copy()
         own.data = weights * asked.data
         total = np.asarray(own.sum(axis=1)).ravel()
