@@ -57,7 +57,8 @@ class _PromptBeams:
             elif len(going) < beams.count:
                 going.append((score, words))
                 taken.append((row, token))
-        self.ended = sorted(self.ended, key=lambda one: -one[0])[: beams.count]
+        ranked = sorted(self.ended, key=lambda one: -one[0])
+        self.ended = ranked[: beams.count]
         worst = self.ended[-1][0] if len(self.ended) == beams.count else -math.inf
         if last or not going:
             return []

@@ -103,7 +103,8 @@ class ExpectedAccuracy:
         """The expected accuracy of a score's answer; what was measured where no other question was answered so."""
         if score.query not in self.places:
             return score.accuracy
-        column = self._predictor(score.query).columns.get(self.rules.key(score.answer))
+        columns = self._predictor(score.query).columns
+        column = columns.get(self.rules.key(score.answer))
         if column is None:
             return score.accuracy
         return float(self._expected(score.query)[column])
@@ -155,7 +156,8 @@ def _answer_scores(
     found: dict[str, float] = {}
     for answer in sorted(set(item.answers)):
         own = rules.key(answer)
-        found[own] = max(found.get(own, 0.0), rules.score(answer, item))
+        score = rules.score(answer, item)
+        found[own] = max(found.get(own, 0.0), score)
     return found
 
 
@@ -180,7 +182,8 @@ def _fit(
             f'reward "expected_accuracy" learns from the labels of training questions, and too few have any; {INSTEAD}'
         )
     given = Counter(answer for own in scored for answer in own)
-    known = sorted(given, key=lambda answer: (-given[answer], answer))[:MOST_ANSWERS]
+    ranked = sorted(given, key=lambda answer: (-given[answer], answer))
+    known = ranked[:MOST_ANSWERS]
     columns = {answer: column for column, answer in enumerate(known)}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(

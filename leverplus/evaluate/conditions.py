@@ -32,13 +32,15 @@ def conditions_of(
         found[name] = context.values[name]
     found["split"] = split
     found["items"] = items_hash(items)
-    found["pool"] = "+".join(sorted({pool.builder for pool in pools}))
+    builders = {pool.builder for pool in pools}
+    found["pool"] = "+".join(sorted(builders))
     return found
 
 
 def items_hash(items: Sequence[ItemId]) -> str:
     """A hash of the set of items."""
-    return hashlib.sha256("\n".join(sorted(items)).encode()).hexdigest()[:12]
+    content = "\n".join(sorted(items))
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def require_same(names: Sequence[str], conditions: Sequence[Mapping[str, Any]]) -> None:

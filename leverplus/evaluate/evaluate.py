@@ -108,7 +108,8 @@ def run_arm(
         chosen = arm.choose_each(context.asked, context.corpus, wanted)
         for n, rows in chosen.items():
             what = f"{arm.label}, {shots_name(n)}"
-            results.add(arm.spec, n, context.ask(context.all_demos(rows), what))
+            answers = context.ask(context.all_demos(rows), what)
+            results.add(arm.spec, n, answers)
         return
     answer = _answered_twice if arm.asks_first else answered
     for n in wanted:
@@ -209,7 +210,8 @@ def oracle_any(
     best = []
     for none, steps in zip(zero, greedy, strict=True):
         tried = [none, *steps[:shots]]
-        best.append(max(tried, key=lambda own: (own.accuracy, -len(own.demos))))
+        first = max(tried, key=lambda own: (own.accuracy, -len(own.demos)))
+        best.append(first)
     return best
 
 
@@ -223,7 +225,8 @@ def best_pairs(context: EvaluationContext) -> list[Prediction]:
     scores = context.scorer.score(prompts, EVALUATION, "all ordered pairs")
     best = []
     for tried in in_groups(scores, map(_pairs_of, context.pools)):
-        best.append(Prediction.of(max(tried, key=lambda score: score.accuracy)))
+        first = max(tried, key=lambda score: score.accuracy)
+        best.append(Prediction.of(first))
     return best
 
 
@@ -344,7 +347,8 @@ def gap_closed(table: Mapping[str, ArmResult]) -> dict[str, dict[str, float]]:
         closed[arm] = {}
         for key, value in _by_key(own).items():
             if key in top and key in floor and top[key] > floor[key]:
-                closed[arm][key] = (value - floor[key]) / (top[key] - floor[key])
+                gap = top[key] - floor[key]
+                closed[arm][key] = (value - floor[key]) / gap
     return closed
 
 

@@ -76,7 +76,8 @@ class Results:
                 f"arm '{arm}' at {shots} shots has {len(predictions)} predictions that are not one for each of the "
                 f"{len(self.items)} items in their order; run every arm on the same items"
             )
-        self.draws.setdefault(arm, {}).setdefault(shots, []).append(list(predictions))
+        by_shots = self.draws.setdefault(arm, {})
+        by_shots.setdefault(shots, []).append(list(predictions))
 
     def accuracy(self, arm: str, shots: int) -> NDArray[np.float64]:
         """Accuracy of every item (n,), averaged over draws."""
@@ -128,7 +129,8 @@ def write_predictions(results: Results, path: Path) -> None:
         return
     with write_atomically(lines) as part, part.open("w", encoding="utf-8") as file:
         for row in _rows(results):
-            file.write(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n")
+            line = dict(zip(COLUMNS, row, strict=True))
+            file.write(json.dumps(line) + "\n")
     path.unlink(missing_ok=True)
 
 
@@ -152,8 +154,10 @@ def _write_parquet(results: Results, path: Path) -> None:
     name = pa.dictionary(few, text)  # few arms, many rows: each name is stored once
     types = (text, text, name, few, few, pa.list_(text), text, pa.float64())
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
-    columns = list(zip(*_rows(results), strict=True)) or [()] * len(COLUMNS)
-    table = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=schema)
+    columns = list(zip(*_rows(results), strict=True))
+    columns = columns or [()] * len(COLUMNS)
+    named = dict(zip(COLUMNS, columns, strict=True))
+    table = pa.table(named, schema=schema)
     with write_atomically(path) as part:
         pq.write_table(table, part)
 
@@ -208,7 +212,8 @@ def _read_parquet(path: Path, arms: Collection[str] | None) -> Iterable[Sequence
         raise DataError(
             f"{path} cannot be read as predictions ({error}); type `lever eval {path.parent}` to make it again"
         ) from error
-    return zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
+    columns = [table.column(name).to_pylist() for name in COLUMNS]
+    return zip(*columns, strict=True)
 
 
 def collect(rows: Iterable[Sequence[Any]], source: str) -> Results:

@@ -150,9 +150,11 @@ def check_published(values: Any, source: str) -> PublishedTable:
             f"{source}: arms have different shots; give all arms the same"
         )
     unit = _unit(accuracies, file.unit, source)
-    fractions = {}
+    fractions: dict[str, dict[str, float]] = {}
     for arm, row in file.arms.items():
-        fractions[arm] = {key: row[key] / UNITS[unit] for key in sorted(row, key=int)}
+        own = fractions.setdefault(arm, {})
+        for key in sorted(row, key=int):
+            own[key] = row[key] / UNITS[unit]
     return PublishedTable(file.n, unit, fractions)
 
 

@@ -239,7 +239,10 @@ class EvaluationRecord(Recorded):
 
     def every_shots(self) -> list[int]:
         """All numbers of shots that some arm was evaluated at."""
-        return sorted(set().union(*(own.shots for own in self.arms.values())))
+        found: set[int] = set()
+        for own in self.arms.values():
+            found.update(own.shots)
+        return sorted(found)
 
     def write(self, path: Path) -> None:
         write_json(path, self.as_json())

@@ -74,7 +74,8 @@ def mean_regret(parts: Sequence[Regret]) -> Misses:
     """The mean misses over items, and their sum."""
     means = {}
     for name in ("pool", "count", "choice", "order"):
-        means[name] = float(np.mean([getattr(part, name) for part in parts]))
+        values = [getattr(part, name) for part in parts]
+        means[name] = float(np.mean(values))
     return Misses(n=len(parts), **means, total=sum(means.values()))
 
 

@@ -330,7 +330,8 @@ def _picks(runs: Sequence[EvaluatedRun], arm: str) -> list[PickAgreement]:
     for run in runs[1:]:
         for shots in first.results.shots(arm):
             if shots in run.results.draws[arm]:
-                found = agreement(first.picks(arm, shots), run.picks(arm, shots))
+                own = first.picks(arm, shots)
+                found = agreement(own, run.picks(arm, shots))
                 names = {"first": first.name, "second": run.name, "shots": shots}
                 rows.append(found.model_copy(update=names))
     return rows

@@ -78,7 +78,8 @@ class CallableBackend:
 
     def fingerprint(self) -> Mapping[str, str]:
         section = self.section
-        shape = sha256(repr(self.prompts.shape).encode()).hexdigest()[:12]
+        written = repr(self.prompts.shape)
+        shape = sha256(written.encode()).hexdigest()[:12]
         return {
             "model": section.name,
             "revision": section.revision or source_digest(self.function),
@@ -154,7 +155,8 @@ def source_digest(function: Function) -> str:
     Where the source is not at hand, the name alone tells functions apart, and `model.revision` may.
     """
     try:
-        text = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+        source = textwrap.dedent(inspect.getsource(function))
+        text = ast.dump(ast.parse(source))
     except (OSError, TypeError, SyntaxError):
         text = ""
     return sha256(text.encode()).hexdigest()[:12]

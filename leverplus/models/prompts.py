@@ -154,7 +154,8 @@ def shrink(picture: Image.Image, pixels: int) -> Image.Image:
     if not pixels or picture.width * picture.height <= pixels:
         return picture
     factor = math.sqrt(pixels / (picture.width * picture.height))
-    size = max(1, int(picture.width * factor)), max(1, int(picture.height * factor))
+    width = max(1, int(picture.width * factor))
+    size = (width, max(1, int(picture.height * factor)))
     return picture.resize(size, Image.Resampling.BICUBIC)
 
 

@@ -104,7 +104,8 @@ class VllmBackend(OwnModel):
             raise ScoringError(f"vLLM refuses a prompt: {first_line(error)}") from error
         replies = []
         for request, own in zip(requests, jobs, strict=True):
-            replies.append(self._reply(request, [(job, next(outputs)) for job in own]))
+            asked = [(job, next(outputs)) for job in own]
+            replies.append(self._reply(request, asked))
         return replies
 
     def _jobs(self, request: Request) -> list[PromptJob]:

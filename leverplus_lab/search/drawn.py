@@ -57,7 +57,8 @@ def from_selector_beam(
         picks = beam(policy, encoded, shots, count)
         for pool, rows in zip(part, picks.positions.tolist(), strict=True):
             # a small pool has fewer than `count` different sequences
-            lists.append([demos_at(pool, row) for row in rows if row[0] >= 0])
+            taken = [row for row in rows if row[0] >= 0]
+            lists.append([demos_at(pool, row) for row in taken])
     return MemberSource("selector_beam", lists, count)
 
 

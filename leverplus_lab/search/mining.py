@@ -145,7 +145,9 @@ def _ranked(group: Group) -> list[ItemId]:
             values.setdefault(demo, []).append(tie_breaker(score))
     everything = [value for own in values.values() for value in own]
     average = sum(everything) / len(everything)
-    means = {item: sum(own) / len(own) for item, own in values.items()}
+    means = {}
+    for item, own in values.items():
+        means[item] = sum(own) / len(own)
     return sorted(group.pool.candidates, key=lambda item: -means.get(item, average))
 
 

@@ -89,7 +89,8 @@ def similarity(pool: Pool, table: ItemTable) -> NDArray[np.float64]:
     for name in ("image", "text"):
         if name in table.blocks:
             block = table.blocks[name]  # unit vectors
-            cosines.append((block[rows] @ block[query]).double().numpy())
+            cosine = block[rows] @ block[query]
+            cosines.append(cosine.double().numpy())
     mean: NDArray[np.float64] = np.mean(cosines, axis=0)
     return mean
 
@@ -109,7 +110,11 @@ def mixed_members(
             for demos in source.lists[row]:
                 found.setdefault(demos, source)
         chosen.append(found)
-        drawn.append([demos for demos, source in found.items() if source.density])
+        with_density = []
+        for demos, source in found.items():
+            if source.density:
+                with_density.append(demos)
+        drawn.append(with_density)
     members = []
     for found, known in zip(chosen, _mixture(drawn, sources), strict=True):
         own = []

@@ -123,7 +123,8 @@ class Adapters(nn.Module):
         """A hash of all weights."""
         content = sha256()
         for parameter in self.parameters():
-            content.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+            values = parameter.detach().cpu().contiguous()
+            content.update(values.numpy().tobytes())
         return content.hexdigest()
 
     @contextmanager
@@ -164,8 +165,10 @@ class Adapters(nn.Module):
     ) -> Tensor:
         """The forward hook of a projection: its output plus the low-rank term."""
         x = self.dropout(inputs[0])  # (..., in)
-        low = F.linear(x, self.down[key].to(x.device, x.dtype))  # (..., rank)
-        change = F.linear(low, self.up[key].to(x.device, x.dtype))  # (..., out)
+        down = self.down[key].to(x.device, x.dtype)
+        low = F.linear(x, down)  # (..., rank)
+        up = self.up[key].to(x.device, x.dtype)
+        change = F.linear(low, up)  # (..., out)
         return output + self.alpha / self.rank * change
 
 

@@ -20,7 +20,8 @@ class VectorGate(nn.Module):
         nn.init.zeros_(self.gate.bias)
 
     def forward(self, h: Tensor, chosen: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(torch.cat([h, chosen], dim=-1)))  # (B, G, H)
+        both = torch.cat([h, chosen], dim=-1)
+        gate = torch.sigmoid(self.gate(both))  # (B, G, H)
         return F.normalize(gate * h + (1.0 - gate) * chosen, dim=-1)
 
 

@@ -100,7 +100,8 @@ def write_job(job: Job, folder: Path) -> None:
             record["meta"] = dict(item.meta)
         records.append(record)
     write_lines(folder / "items.jsonl.gz", records)
-    write_lines(folder / "prompts.jsonl.gz", [[q, list(d)] for q, d in job.prompts])
+    prompts = [[query, list(demos)] for query, demos in job.prompts]
+    write_lines(folder / "prompts.jsonl.gz", prompts)
     about = {**asdict(job.settings), "prompts": len(job.prompts), "shard": job.shard}
     text = json.dumps(about, ensure_ascii=False, indent=1)
     (folder / "job.json").write_text(text + "\n", encoding="utf-8")

@@ -75,7 +75,8 @@ class Data:
         train = self.part("train")
         if not self.limit or self.limit >= len(train):
             return train
-        order = np.random.default_rng(0).permutation(len(train))[: self.limit]
+        drawn = np.random.default_rng(0).permutation(len(train))
+        order = drawn[: self.limit]
         return [train[place] for place in np.sort(order)]
 
     @property
@@ -180,7 +181,8 @@ def plan_scores(
     items = data.corpus_items
     rng = np.random.default_rng(seed)
     places = rng.permutation(len(items))[:queries]
-    asked = data.queries([items[place] for place in np.sort(places)])
+    drawn = [items[place] for place in np.sort(places)]
+    asked = data.queries(drawn)
     corpus = data.training.corpus
     ranked = []
     for arm in arms:

@@ -193,7 +193,8 @@ def records_without_model(
     found = []
     for row, answer in answers:
         accuracy = rules.score(rules.cut_answer(answer), known[row.query])
-        found.append(Record.of(row, Scored(answer, accuracy, float("nan"))))
+        scored = Scored(answer, accuracy, float("nan"))
+        found.append(Record.of(row, scored))
     return found
 
 
@@ -254,5 +255,6 @@ def read_records(path: Path) -> Records:
         head = [own[name] for name in ("split", "part", "arm", "shots", "query")]
         row = ListRow.of_json([*head, own["demos"]])
         accuracy = round(float(own["accuracy"]), 6)
-        rows.append(Record(row, accuracy, own["logprob"], own["answer"].hex()))
+        answer = own["answer"].hex()
+        rows.append(Record(row, accuracy, own["logprob"], answer))
     return Records(about["task"], about["model"], about["about"], rows)

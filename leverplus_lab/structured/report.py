@@ -342,7 +342,8 @@ def spread_of(path: Path) -> Spread:
         weights.append(logprob)
         better = accuracy[:, None] > accuracy[None, :]  # (K, K)
         pairs += int(better.sum())
-        agreed += int((better & (logprob[:, None] > logprob[None, :])).sum())
+        likelier = logprob[:, None] > logprob[None, :]
+        agreed += int((better & likelier).sum())
     best = np.array([accuracy.max() for accuracy in accuracies])
     least = np.array([accuracy.min() for accuracy in accuracies])
     everything = np.concatenate(weights)

@@ -68,7 +68,8 @@ class WorldEmbedder:
         answer = torch.tensor(shown)
         # the encoder knows words only, not the end of an answer
         words = self.encoder.embed_words(answer.masked_fill(answer == END, PAD))
-        has_answer = np.array([[bool(item.answers)] for item in items], np.float32)
+        known = [[bool(item.answers)] for item in items]
+        has_answer = np.array(known, np.float32)  # (N, 1)
         return Vectors(image, text, words.numpy() * has_answer)
 
 

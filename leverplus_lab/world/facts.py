@@ -38,7 +38,8 @@ def known_facts() -> Facts:
     rng = np.random.default_rng(KNOWN_SEED)
     tables = []
     for values in (SHAPES, COLOURS):
-        things = rng.integers(0, len(THINGS), (len(RELATIONS), len(values)))
+        shape = (len(RELATIONS), len(values))
+        things = rng.integers(0, len(THINGS), shape)
         known = np.zeros(things.shape, dtype=bool)
         for relation, needs in enumerate(DEPENDS_ON):
             order = rng.permutation(len(values))

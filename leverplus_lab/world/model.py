@@ -50,7 +50,8 @@ def picture_tower(channels: tuple[int, ...]) -> nn.Sequential:
     """Four stride-2 convolutions: (N, 3, 32, 32) -> (N, last channels * 4)."""
     layers: list[nn.Module] = []
     for before, after in zip((3, *channels), channels, strict=False):
-        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GELU()]
+        layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
+        layers.append(nn.GELU())
     return nn.Sequential(*layers, nn.Flatten())
 
 
@@ -89,7 +90,8 @@ class DecoderBlock(nn.Module):
         key, value = heads.permute(2, 0, 3, 1, 4)
         last = normed[:, count - used :]
         query = functional.linear(last, weight[:width], bias[:width])
-        query = query.view(n, used, self.heads, width // self.heads).transpose(1, 2)
+        query = query.view(n, used, self.heads, width // self.heads)
+        query = query.transpose(1, 2)
         return query, key, value
 
     def after_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
@@ -238,7 +240,8 @@ def _gather(
             key, value = memory[layer]
             keys.append(key[wanted])
             values.append(value[wanted])
-        gathered.append((torch.cat(keys, 2), torch.cat(values, 2)))
+        joined = torch.cat(keys, 2)
+        gathered.append((joined, torch.cat(values, 2)))
     return gathered
 
 
@@ -320,7 +323,8 @@ class DualEncoder(nn.Module):
 
     def embed_pictures(self, pictures: Tensor) -> Tensor:
         """Unit vectors (N, 64) of normalised pictures."""
-        return functional.normalize(self.project(self.tower(pictures)), dim=-1)
+        found = self.project(self.tower(pictures))
+        return functional.normalize(found, dim=-1)
 
     def embed_words(self, ids: Tensor) -> Tensor:
         """Unit vectors (N, 64) of texts given as token ids (N, T), padding left out of the mean."""

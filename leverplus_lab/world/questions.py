@@ -72,8 +72,10 @@ def draw_questions(world_seed: int, split: str) -> Questions:
     scenes = draw_scenes(rng, draw_backgrounds(rng, dialect_of_image))
     image = np.repeat(np.arange(images), QUESTIONS_PER_IMAGE)  # (N,)
     # Gumbel top-k: the largest log-weights plus Gumbel noise are a weighted sample without replacement
-    keys = np.log(RELATION_WEIGHT) + rng.gumbel(size=(images, len(RELATIONS)))
-    relation = np.argsort(-keys, axis=1)[:, :QUESTIONS_PER_IMAGE].reshape(-1)  # (N,)
+    luck = rng.gumbel(size=(images, len(RELATIONS)))
+    keys = np.log(RELATION_WEIGHT) + luck
+    order = np.argsort(-keys, axis=1)
+    relation = order[:, :QUESTIONS_PER_IMAGE].reshape(-1)  # (N,)
     paraphrase = rng.integers(0, len(PARAPHRASES[0]), len(image))
     shape = scenes.shape[image]
     colour = scenes.colour[image]

@@ -45,7 +45,8 @@ class Scenes:
 
     def take(self, rows: Ints) -> Scenes:
         """The scenes of these rows."""
-        return Scenes(*(getattr(self, field.name)[rows] for field in fields(self)))
+        own = [getattr(self, field.name)[rows] for field in fields(self)]
+        return Scenes(*own)
 
 
 def draw_nuisance(rng: np.random.Generator, n: int) -> tuple[Floats, ...]:
@@ -97,17 +98,20 @@ def render_scenes(
     # pixels in the object's own frame: moved to its centre, turned back, scaled to unit radius
     u = (cos * dx + sin * dy) / column(scenes.radius)
     v = (cos * dy - sin * dx) / column(scenes.radius)
-    shape = index(scenes.shape)[:, None, None, None].expand(-1, 1, SIZE, SIZE)
+    shape = index(scenes.shape)[:, None, None, None]
+    shape = shape.expand(-1, 1, SIZE, SIZE)
     distance = torch.gather(_distances(u, v), 1, shape)  # (N, 1, 32, 32)
     # distance in pixels from the edge gives the share of a pixel that is covered: soft edges
     inside = 0.5 - distance * column(scenes.radius)[:, None] * SIZE / 2
     cover = torch.clamp(inside, 0, 1)
     grey = _backdrops(grid_x, grid_y)[index(scenes.background)]
     backdrops = grey[:, None]  # (N, 1, 32, 32)
-    colours = torch.tensor(RGB, device=device, dtype=kind)[index(scenes.colour)]
+    palette = torch.tensor(RGB, device=device, dtype=kind)
+    colours = palette[index(scenes.colour)]
     paint = colours[:, :, None, None]  # (N, 3, 1, 1)
     picture = paint * cover + backdrops * (1 - cover) + NOISE * noise.to(kind)
-    return torch.clamp(torch.round(picture), 0, 255).to(torch.uint8)
+    rounded = torch.round(picture)
+    return torch.clamp(rounded, 0, 255).to(torch.uint8)
 
 
 def _distances(u: Tensor, v: Tensor) -> Tensor:
@@ -116,7 +120,8 @@ def _distances(u: Tensor, v: Tensor) -> Tensor:
     ax = u.abs()
     ay = v.abs()
     # five rays; no true distance, but scaled below so that its edge is about as soft as the others'
-    star = length - (0.62 + 0.38 * torch.cos(5 * torch.atan2(u, -v)))
+    angle = torch.atan2(u, -v)
+    star = length - (0.62 + 0.38 * torch.cos(5 * angle))
     triangle = torch.maximum(ax * 0.866 + v * -0.5, v) - 0.5
     bar_across = torch.maximum(ax - 0.95, ay - 0.27)
     bar_upright = torch.maximum(ay - 0.95, ax - 0.27)
@@ -137,7 +142,8 @@ def _distances(u: Tensor, v: Tensor) -> Tensor:
 def _backdrops(x: Tensor, y: Tensor) -> Tensor:
     """Grey levels (6, H, W) of the backgrounds, in the order of words.BACKGROUNDS."""
     stripes = ((x + y) * 4).floor().remainder(2)
-    checks = ((x * 4).floor() + (y * 4).floor()).remainder(2)
+    squares = (x * 4).floor() + (y * 4).floor()
+    checks = squares.remainder(2)
     across = ((x * 4).remainder(1) - 0.5) ** 2
     down = ((y * 4).remainder(1) - 0.5) ** 2
     dots = (across + down < 0.09).to(x.dtype)

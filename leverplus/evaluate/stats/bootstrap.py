@@ -95,13 +95,15 @@ def resampled_means(data: Blocks, resamples: int, rng: np.random.Generator) -> F
         for start in range(0, resamples, step):
             rows = min(step, resamples - start)
             drawn = rng.multinomial(n, counts / n, size=rows)  # (rows, kinds)
-            parts.append((drawn @ kinds[0]) / (drawn @ kinds[1]))
+            sums = drawn @ kinds[0]
+            parts.append(sums / (drawn @ kinds[1]))
     else:
         step = max(1, _CELLS // n)
         for start in range(0, resamples, step):
             rows = min(step, resamples - start)
             chosen = rng.integers(0, n, size=(rows, n))
-            parts.append(data.sums[chosen].sum(axis=1) / data.sizes[chosen].sum(axis=1))
+            sums = data.sums[chosen].sum(axis=1)
+            parts.append(sums / data.sizes[chosen].sum(axis=1))
     return np.concatenate(parts)
 
 
@@ -127,9 +129,13 @@ def _levels(data: Blocks) -> Floats:
     """
     n = len(data)
     # jackknife: how far the mean moves when one block is left out, the influence of each block (n,)
-    left_out = (data.sums.sum() - data.sums) / (data.sizes.sum() - data.sizes)
+    sums = data.sums.sum() - data.sums
+    left_out = sums / (data.sizes.sum() - data.sizes)
     influence = left_out.mean() - left_out
-    kurtosis = n * float((influence**4).sum()) / float((influence**2).sum()) ** 2
-    freedom = max(1.0, 2.0 * (n - 1) / max(2.0, kurtosis - 1.0))
+    fourth = float((influence**4).sum())
+    second = float((influence**2).sum())
+    kurtosis = n * fourth / second**2
+    tails = max(2.0, kurtosis - 1.0)
+    freedom = max(1.0, 2.0 * (n - 1) / tails)
     z = stdtrit(freedom, 0.975) * np.sqrt(n / (n - 1))
     return np.asarray(ndtr([-z, z]), dtype=np.float64)

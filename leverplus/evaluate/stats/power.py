@@ -92,7 +92,8 @@ def paired_power(
     # one step too far out on average.
     squares = needed + share**2 * (1.0 - 1.0 / changes.block)
     ratio = share / squares
-    spread = math.sqrt(max(1.0 - 0.75 * ratio**2 - 0.25 * ratio * share, 1e-12))
+    variance = 1.0 - 0.75 * ratio**2 - 0.25 * ratio * share
+    spread = math.sqrt(max(variance, 1e-12))
     shift = (
         math.sqrt(n / squares) * share
     )  # the expected test statistic, in standard errors

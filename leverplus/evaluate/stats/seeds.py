@@ -66,7 +66,8 @@ def compare_seeds(
             "one run per arm shows no spread over seeds; use compare, or train more seeds"
         )
     arms = (_by_block(first, clusters), _by_block(second, clusters))
-    diff = float(arms[0].mean() - arms[1].mean())
+    means = [arm.mean() for arm in arms]
+    diff = float(means[0] - means[1])
     spread = _Spread.of(*arms)
     rng = np.random.default_rng(seed)
     draws = _drawn_differences(arms, resamples, rng) - diff  # (resamples,), around 0
@@ -103,14 +104,16 @@ class _Spread:
         for arm in (first, second):
             if len(arm) > 1:
                 seeds += _seed_variance(arm) / len(arm)
-                of_means = float(np.var(arm.mean(axis=1), ddof=1)) / len(arm)
+                means = arm.mean(axis=1)  # (seeds,)
+                of_means = float(np.var(means, ddof=1)) / len(arm)
                 of_seeds += of_means**2 / len(arm)
         weight += of_seeds
         # The seed part may fall below zero, as an unbiased estimate must; cut at zero, intervals were too wide (96.5 %
         # covered at 200 items). A quarter of the item part bounds the rare very low estimate.
         variance = items + max(-0.25 * items, seeds)
         freedom = variance**2 / weight if weight > 0 else float(pieces - 1)
-        return cls(math.sqrt(variance), min(freedom, float(pieces - 1)), pieces)
+        freedom = min(freedom, float(pieces - 1))
+        return cls(math.sqrt(variance), freedom, pieces)
 
     def interval(self, diff: float, draws: Floats) -> Interval:
         if self.error == 0.0:
@@ -200,7 +203,8 @@ def _seed_variance(arm: Floats) -> float:
         return 0.0
     means = arm.mean(axis=1)  # (seeds,)
     rest = arm - means[:, None] - arm.mean(axis=0) + arm.mean()  # (seeds, blocks)
-    noise = float((rest**2).sum()) / ((len(arm) - 1) * (arm.shape[1] - 1))
+    freedom = (len(arm) - 1) * (arm.shape[1] - 1)
+    noise = float((rest**2).sum()) / freedom
     return float(np.var(means, ddof=1) - noise / arm.shape[1])
 
 

@@ -42,13 +42,15 @@ def sign_flip_test(
     exact = _flip_distribution(sizes.astype(np.float64), counts)
     if exact is not None:
         totals, chances = exact
-        return float(min(1.0, chances[np.abs(totals) >= observed].sum()))
+        extreme = chances[np.abs(totals) >= observed]
+        return float(min(1.0, extreme.sum()))
     rng = np.random.default_rng(seed)
     signed = np.zeros(flips)
     for size, count in zip(sizes, counts, strict=True):
         heads = rng.binomial(count, 0.5, size=flips)
         signed += size * (2.0 * heads - count)
-    return float((1 + np.count_nonzero(np.abs(signed) >= observed)) / (flips + 1))
+    as_large = np.count_nonzero(np.abs(signed) >= observed)
+    return float((1 + as_large) / (flips + 1))
 
 
 def _flip_distribution(
@@ -64,7 +66,8 @@ def _flip_distribution(
             count + 1
         )  # how many of the differences of this size keep their sign
         ways = binomial_chances(heads, int(count), 0.5)
-        sums = np.add.outer(totals, size * (2.0 * heads - count)).ravel()
+        moved = size * (2.0 * heads - count)
+        sums = np.add.outer(totals, moved).ravel()
         joint = np.multiply.outer(chances, ways).ravel()
         # sums that are equal up to rounding become one, and their chances are added
         _, first, place = np.unique(
@@ -89,7 +92,9 @@ def mcnemar_test(helped: int, harmed: int) -> float:
         raise EvaluationError(
             f"counts of helped and harmed items cannot be negative; got {helped} and {harmed}"
         )
-    return float(min(1.0, 2.0 * bdtr(min(helped, harmed), helped + harmed, 0.5)))
+    fewer = min(helped, harmed)
+    chance = 2.0 * bdtr(fewer, helped + harmed, 0.5)
+    return float(min(1.0, chance))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -153,7 +153,8 @@ class Account:
         lines: list[Mapping[str, Any]] = [
             {**asdict(self.total), "settled": self.total.requests}
         ]
-        lines += [{"fact": key, "value": value} for key, value in self._facts.items()]
+        for key, value in self._facts.items():
+            lines.append({"fact": key, "value": value})
         for key, parts in self._parts.items():
             # "tokens" is no field of `Spent`: what the part cost is in the sums already.
             lines += [{"key": key, **asdict(part)} for part in parts]

@@ -201,11 +201,13 @@ class HfBackend(OwnModel):
                 read += reading.logprobs
         for (own, length), ours in zip([*wholes, *wholes[::2]], read, strict=True):
             with torch.inference_mode():
-                logits = self.loaded.model(**own, use_cache=False).logits[0].float()
+                out = self.loaded.model(**own, use_cache=False)
+                logits = out.logits[0].float()
             # The logits at a place are about the token after it.
             logprobs = logits[-length - 1 : -1].log_softmax(-1)  # (length, V)
             targets = own["input_ids"][0, -length:]
-            found = float(logprobs.gather(1, targets[:, None]).sum())
+            weighed = logprobs.gather(1, targets[:, None])
+            found = float(weighed.sum())
             # Rounding adds up over tokens, so a longer answer may be further off.
             if not abs(found - ours) <= max(1.0, length / 4) * self.tolerance:
                 raise ScoringError(

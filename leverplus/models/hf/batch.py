@@ -171,5 +171,7 @@ def visible(branch: Tensor, past: Kept | None) -> Tensor:
 
 def distances(places: Tensor, past: Kept | None) -> Tensor:
     """(B, 1, L, T + L): how many tokens a key lies behind a place (B, L), for models with a sliding window."""
-    keys = places if past is None else torch.cat([past.places, places], 1)  # (B, T + L)
+    keys = places  # (B, T + L)
+    if past is not None:
+        keys = torch.cat([past.places, places], 1)
     return (places[:, :, None] - keys[:, None, :])[:, None]

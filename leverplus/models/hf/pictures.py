@@ -274,7 +274,8 @@ def runs(codes: Codes) -> list[tuple[int, int, int | None]]:
     slots = np.where(codes < 0, slots, -1)  # (L,), -1 for text
     other_slot = slots[1:] != slots[:-1]
     # the same picture twice in a row
-    shown_again = (slots[1:] >= 0) & (places[1:] != places[:-1] + 1)
+    jumps = places[1:] != places[:-1] + 1
+    shown_again = (slots[1:] >= 0) & jumps
     breaks = np.flatnonzero(other_slot | shown_again) + 1
     found = []
     for start, stop in pairwise([0, *breaks.tolist(), len(codes)]):

@@ -180,7 +180,8 @@ class ModelPrompts(PromptWriter):
         """
         asked = self.text_turn("user", MARK)
         prompt = self._render([asked], generate=True)
-        whole = self._render([asked, self.text_turn("assistant", MARK)], generate=False)
+        answered = self.text_turn("assistant", MARK)
+        whole = self._render([asked, answered], generate=False)
         lead = ""
         end = self.tokenizer.eos_token_id
         if whole.startswith(prompt):
@@ -206,7 +207,8 @@ class ModelPrompts(PromptWriter):
 
 def last_line(text: str) -> str:
     """The end of a text from its last line on; a line end that closes the text belongs to that line."""
-    return text[text.rfind("\n", 0, max(0, len(text) - 1)) + 1 :]
+    end = max(0, len(text) - 1)
+    return text[text.rfind("\n", 0, end) + 1 :]
 
 
 def picture_marker(processor: Any) -> str:

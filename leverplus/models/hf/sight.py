@@ -95,7 +95,8 @@ class Sight:
             merge = int(getattr(self.processor.image_processor, "merge_size", 1))
             _, height, width = inputs["image_grid_thw"][0].tolist()  # in patches
             grid = (height // merge, width // merge)
-        return Unfolded(tuple(found["input_ids"][0].tolist()), grid, inputs)
+        ids = found["input_ids"][0].tolist()
+        return Unfolded(tuple(ids), grid, inputs)
 
     def probe(self, text: str, count: int) -> tuple[dict[str, Any], list[int]]:
         """What the model itself is given for a text with one or two different pictures, and the pictures' slots."""

@@ -49,7 +49,8 @@ class Node:
 
 def picture_codes(slot: int, length: int) -> Codes:
     """The codes of the places of the picture in a slot of the picture table: different pictures never look alike."""
-    return -1 - (slot * PICTURE_PLACES + np.arange(length, dtype=np.int64))
+    places = np.arange(length, dtype=np.int64)
+    return -1 - (slot * PICTURE_PLACES + places)
 
 
 def picture_places(codes: Codes) -> tuple[Codes, Codes]:
