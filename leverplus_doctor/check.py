@@ -283,5 +283,6 @@ def handbook() -> str:
     pages = []
     for module, rows in parts.items():
         title = f"## {module.capitalize()}"
-        pages.append("\n".join([title, "", *head, *rows]))
+        lines = [title, "", *head, *rows]
+        pages.append("\n".join(lines))
     return "\n\n".join(pages) + "\n"

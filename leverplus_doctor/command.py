@@ -197,7 +197,8 @@ def _spread(
     rows = spread.rows()
     if csv is not None:
         _write_csv(csv, rows)
-    lines = [" ".join(["reward", reward, *weights, "on", str(path)])]
+    title = ["reward", reward, *weights, "on", str(path)]
+    lines = [" ".join(title)]
     for name, value in rows.items():
         lines.append(f"  {name:<40} {value:>12,.4g}")
     bins = spread.histogram()

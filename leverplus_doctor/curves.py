@@ -77,7 +77,8 @@ class Curve:
     @property
     def rose_for_a_while(self) -> bool:
         """Whether the curve was well above its beginning at some time, wherever it ended."""
-        return max(self.values) - self.early > max(5.0 * self.noise, 0.05)
+        rose = max(self.values) - self.early
+        return rose > max(5.0 * self.noise, 0.05)
 
     @property
     def fell_from_its_best(self) -> bool:
@@ -129,7 +130,8 @@ def held_out_error(series: Series, metric: str = "val/reward") -> float | None:
     if found is None:
         return None
     # rounded values may show no noise at all
-    return max(found.noise, 0.01 * max(map(abs, found.values)))
+    largest = max(map(abs, found.values))
+    return max(found.noise, 0.01 * largest)
 
 
 def chance_level(series: Series) -> float | None:

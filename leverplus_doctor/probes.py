@@ -78,7 +78,8 @@ def measure(
         asked = []
         for group in groups:
             if group.members:
-                asked.append((group.query, group.members[-1].demos))
+                last = group.members[-1]
+                asked.append((group.query, last.demos))
         measured.append(probe_scorer(run.scorer, asked[:ASKED_AGAIN]))
     return merged(*measured)
 
@@ -182,7 +183,8 @@ def probe_rewards(rows: Sequence[Row]) -> Probe:
         accuracy = row.accuracy.double().numpy()
         flat.append(is_flat(reward.tolist()))
         if np.ptp(reward) > 1e-6 and np.ptp(accuracy) > 1e-6:
-            found.append(float(np.corrcoef(reward, accuracy)[0, 1]))
+            correlation = np.corrcoef(reward, accuracy)[0, 1]
+            found.append(float(correlation))
     return Probe(reward_agreement=_mean(found), reward_flat=_mean(flat))
 
 
@@ -208,7 +210,8 @@ def probe_scorer(scorer: Scorer, prompts: Sequence[Prompt]) -> Probe:
 
     These calls are not counted and not stored.
     """
-    known = scorer.store.get([scorer.key(prompt) for prompt in prompts])
+    keys = [scorer.key(prompt) for prompt in prompts]
+    known = scorer.store.get(keys)
     scores = list(reversed(known.values()))
     requests = [scorer.request((score.query, score.demos)) for score in scores]
     replies = scorer.backend.answer(requests)

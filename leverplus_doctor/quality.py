@@ -104,7 +104,8 @@ class GroupMeter:
             gt_prob = own[:, 1]
             equal = signal.is_flat(accuracy)
             # a reward made of gt_prob can still tell members apart whose accuracies are all equal
-            equally_likely = bool(np.isnan(gt_prob).any()) or signal.is_flat(gt_prob)
+            lacking = bool(np.isnan(gt_prob).any())
+            equally_likely = lacking or signal.is_flat(gt_prob)
             if not equal and not equally_likely:
                 within.append(np.corrcoef(accuracy, gt_prob)[0, 1])
             row = (
@@ -189,7 +190,8 @@ class GroupMeter:
             measures[f"sequences of {length} demonstrations"] = count
         if scale == "accuracy":
             bins = np.digitize(accuracy, (1e-12, 0.5, 1.0 - signal.FLAT))
-            for level, count in enumerate(np.bincount(bins, minlength=4).tolist()):
+            counted = np.bincount(bins, minlength=4).tolist()
+            for level, count in enumerate(counted):
                 measures[f"members with accuracy {LEVELS[level]}"] = count
             for tier, count in stats.tiers.items():
                 measures[f"queries of tier {tier}"] = count

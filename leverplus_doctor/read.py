@@ -210,7 +210,8 @@ class Measured:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run of this package."""
-    return (folder / rundir.RESOLVED).is_file() or (folder / rundir.LOG).is_file()
+    resolved = folder / rundir.RESOLVED
+    return resolved.is_file() or (folder / rundir.LOG).is_file()
 
 
 def read_run(folder: Path) -> Record:
@@ -283,7 +284,8 @@ def series_of(
             section, _, name = key.partition(".")
             if section == stage:
                 own[name] = value
-        trained.append(Series(stage, tuple(epochs), settings=own, exact=True))
+        series = Series(stage, tuple(epochs), settings=own, exact=True)
+        trained.append(series)
     return tuple(trained)
 
 

@@ -63,7 +63,8 @@ class Series:
         """The last value; of single steps the median of the last fifth."""
         values = self.numbers(metric)
         if values and self.unit == "step":
-            return median(values[-max(1, len(values) // 5) :])
+            fifth = max(1, len(values) // 5)
+            return median(values[-fifth:])
         return next(reversed(values), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,12 @@ class Spread:
         """Even bins from the smallest to the largest reward: edges, right and wrong sequences in each."""
         reward, right, _ = np.concatenate(self.competing).T
         edges = np.histogram_bin_edges(reward, 20)
-        good = np.histogram(reward[right == 1], edges)[0].tolist()
-        bad = np.histogram(reward[right == 0], edges)[0].tolist()
+        good, _ = np.histogram(reward[right == 1], edges)
+        bad, _ = np.histogram(reward[right == 0], edges)
         ends = edges.tolist()
-        return list(zip(ends, ends[1:], good, bad, strict=False))
+        counts = zip(good.tolist(), bad.tolist(), strict=True)
+        bins = zip(pairwise(ends), counts, strict=True)
+        return [(*own, *both) for own, both in bins]
 
 
 def measure_spread(path: Path, config: RewardConfig) -> Spread:

@@ -27,7 +27,8 @@ from leverplus.run.sweep import Workshop, evaluate_once
 
 Scores = NDArray[np.float64]
 BASELINE = "baseline"
-_LISTED = tomllib.loads(Path(__file__).with_name("plans.toml").read_text("utf-8"))
+_FILE = Path(__file__).with_name("plans.toml")
+_LISTED = tomllib.loads(_FILE.read_text("utf-8"))
 PLANS: Mapping[str, float | None] = {
     **dict.fromkeys(_LISTED["recipes"]),
     **_LISTED["reported"],

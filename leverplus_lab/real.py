@@ -125,7 +125,8 @@ def summarise_tables(records: Sequence[WayRecord]) -> dict[str, Any]:
     """Every table's arms, the comparisons of ours with the rivals, and how often ours are above, within and below."""
     tables: dict[tuple[str, str], list[WayRecord]] = {}
     for record in records:
-        tables.setdefault((record.task, record.model), []).append(record)
+        key = (record.task, record.model)
+        tables.setdefault(key, []).append(record)
     rows: list[dict[str, Any]] = []
     compared: list[dict[str, Any]] = []
     for (task, model), own in sorted(tables.items()):

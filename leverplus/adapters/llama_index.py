@@ -34,7 +34,8 @@ def lever_demos(
         shown = []
         for demo in columns.choose(variables, shots):
             own = {"question": demo.question, "answer": demo.answer}
-            shown.append({**own, "image": demo.data_url(), "fields": demo.fields})
+            picture = demo.data_url()
+            shown.append({**own, "image": picture, "fields": demo.fields})
         return shown
 
     return demos

@@ -32,7 +32,8 @@ def doc_to_messages(
 
     def user(text: str, picture: Any) -> dict[str, Any]:
         """A user's turn; `url` of a picture is a PIL image, as lmms-eval's models take it."""
-        words = options.get("pre_prompt", "") + text + options.get("post_prompt", "")
+        before = options.get("pre_prompt", "")
+        words = before + text + options.get("post_prompt", "")
         content = [{"type": "text", "text": words}]
         if picture is not None:
             content.insert(0, {"type": "image", "url": picture})

@@ -166,7 +166,8 @@ class DemoSelector(TransformerMixin, BaseEstimator):
             raise WrongInput(
                 'a bundle\'s demonstrations are no rows of X; use output="pairs" or "demos"'
             )
-        positions = np.full((len(chosen), self.shots), -1, np.int64)  # (n, shots)
+        shape = (len(chosen), self.shots)
+        positions = np.full(shape, -1, np.int64)
         for row, demos in enumerate(chosen):
             numbers = [int(demo.id) for demo in demos]
             positions[row, : len(demos)] = numbers

@@ -125,7 +125,8 @@ def accuracy_figure(record: EvaluationRecord) -> Figure:
     head = ("who chooses", *map(shots_name, columns))
     title = f"Accuracy by shots, % with 95 % intervals, n = {record.n}"
     axes = ("demonstrations shown", "accuracy, %")
-    return Figure("accuracy", title, "lines", series, Table(head, rows), *axes)
+    table = Table(head, rows)
+    return Figure("accuracy", title, "lines", series, table, *axes)
 
 
 def forest_figures(comparisons: Sequence[ComparisonRow]) -> list[Figure]:

@@ -109,7 +109,8 @@ class AccessToken:
         return hashlib.sha256(secret).digest()
 
     def fits(self, guess: str) -> bool:
-        return hmac.compare_digest(self._of(guess.encode("latin-1")), self._digest)
+        digest = self._of(guess.encode("latin-1"))
+        return hmac.compare_digest(digest, self._digest)
 
 
 def read_token(host: str) -> AccessToken | None:
@@ -229,7 +230,8 @@ class Guard:
             raise HTTPException(403, FOREIGN)
         if self.token is not None and not is_open(scope["path"]):
             # both are compared, whichever was sent, so that the time does not depend on it
-            by_header = self.token.fits(headers.get(TOKEN_HEADER, "").strip())
+            given = headers.get(TOKEN_HEADER, "").strip()
+            by_header = self.token.fits(given)
             by_bearer = self.token.fits(bearer(headers))
             if not (by_header or by_bearer):
                 raise HTTPException(
@@ -265,7 +267,8 @@ def headers_of(scope: Scope) -> dict[str, str]:
     """The headers of a request by their names in lower case; of several of one name the last."""
     found = {}
     for name, value in scope["headers"]:
-        found[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key = name.decode("latin-1").lower()
+        found[key] = value.decode("latin-1")
     return found
 
 

@@ -93,7 +93,8 @@ def failure(error: BaseException) -> dict[str, str]:
 
 def log_failure(error: BaseException) -> None:
     """An error that is a fault of the service, and does not show in an answer."""
-    _log.error(json.dumps({"level": "error", **failure(error)}))
+    line = {"level": "error", **failure(error)}
+    _log.error(json.dumps(line))
 
 
 class BrokenAnswer(Exception):

@@ -123,7 +123,8 @@ def script_json(value: Any) -> str:
 
 def with_code(words: Any) -> Markup:
     """A sentence for a page, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+    text = str(escape(words))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", text))
 
 
 def cut(words: Any, most: int = 160) -> str:

@@ -167,7 +167,8 @@ def example_values(files: RunFiles, pictures: Thumbnails) -> dict[str, Any]:
         by_shots = []
         for shots in results.shown_shots():
             by_shots.append((shots, arm_rows(results, item, shots, pictures)))
-        examples.append((pictures.card(item), fate.get(item, ""), by_shots))
+        card = pictures.card(item)
+        examples.append((card, fate.get(item, ""), by_shots))
     return {
         **values,
         "picks": usage_table(results),
@@ -243,7 +244,8 @@ def arm_rows(
 def demo_counts(results: Results, arm: str) -> Counter[str]:
     """How often an arm showed each demonstration at its most shots, over items and draws."""
     counts: Counter[str] = Counter()
-    for draw in results.draws[arm][max(results.shots(arm))]:
+    most = max(results.shots(arm))
+    for draw in results.draws[arm][most]:
         for prediction in draw:
             counts.update(prediction.demos)
     return counts

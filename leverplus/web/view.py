@@ -265,7 +265,8 @@ def _add_queries(app: FastAPI, view: View) -> None:
         columns = []
         for arm in (asked.arm, asked.baseline):
             at = results.against(arm, asked.shots) or 0
-            columns.append((results.accuracy(arm, at), results.first(arm, at)))
+            accuracy = results.accuracy(arm, at)
+            columns.append((accuracy, results.first(arm, at)))
         (own, answers), (other, rivals) = columns
         fates = fate_names(own - other)
         rows = []
@@ -275,7 +276,8 @@ def _add_queries(app: FastAPI, view: View) -> None:
             words = f"{item}\n{card.question}\n{answers[place].answer}".lower()
             if asked.fate in ("", fate) and asked.q.strip().lower() in words:
                 mine = (answers[place].answer, own[place])
-                rows.append((card, mine, (rivals[place].answer, other[place]), fate))
+                theirs = (rivals[place].answer, other[place])
+                rows.append((card, mine, theirs, fate))
         pages = max(1, -(-len(rows) // PAGE))  # rounded up
         number = min(asked.page, pages)
         return page(
@@ -435,7 +437,7 @@ def _attempt(
     # A backend weighs references with every prompt; a query without any borrows the answers of its demonstrations.
     known = query.answers or tuple(demo.answer for demo in demos)
     references = tuple(dict.fromkeys(known))
-    prompts = [Prompt(query, demos, references), Prompt(query, (), references)]
+    prompts = [Prompt(query, shown, references) for shown in (demos, ())]
     answers = []
     rules = run.task.answers
     for reply in run.backend.answer(prompts):

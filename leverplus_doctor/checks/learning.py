@@ -422,7 +422,8 @@ def _goes_on(series: Series, fitted: Sequence[str], share: float) -> bool:
         values = series.numbers(metric)
         if len(values) < 4:
             continue
-        gain = values[-1] - values[int(share * len(values))]
+        place = int(share * len(values))
+        gain = values[-1] - values[place]
         if metric not in fitted:
             gain = -gain
         if gain > 1e-9:
@@ -439,7 +440,8 @@ def _loss_rises(series: Series) -> Seen | None:
     lowest = min(held.values)
     last = held.late
     place = held.values.index(lowest) + 1
-    rose = last - lowest > max(4.0 * held.noise, 0.05 * abs(lowest))
+    least = max(4.0 * held.noise, 0.05 * abs(lowest))
+    rose = last - lowest > least
     if place == len(held.values) or not rose:
         return None
     seen = Seen(lowest=lowest, last=last, best_place=place, stage=series.stage)

@@ -327,7 +327,7 @@ def winners_curse(published: Published) -> Said:
     by_n: dict[int, set[tuple[float, ...]]] = {}
     for arm, _rival in published.with_rivals():
         if arm.n is not None and len(arm.accuracy) > 1:
-            row = tuple(arm.accuracy[shots] for shots in sorted(arm.accuracy))
+            _, row = zip(*sorted(arm.accuracy.items()), strict=True)
             by_n.setdefault(arm.n, set()).add(row)
     n = max(by_n, key=lambda size: len(by_n[size]), default=0)
     runs = len(by_n.get(n, ()))

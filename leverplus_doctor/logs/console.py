@@ -112,7 +112,8 @@ def read_console(text: str, named: Collection[str] = ()) -> list[LogLine]:
         elif header := _header(columns, known):
             continue
         elif cells is not None and cells.group(3):
-            table[section + cells.group(2)] = printed_number(cells.group(3))
+            name = section + cells.group(2)
+            table[name] = printed_number(cells.group(3))
             continue
         elif cells is not None and cells.group(2).endswith("/"):
             section = cells.group(2)
@@ -292,9 +293,9 @@ def _sentences(row: str, known: Known) -> list[Numbers]:
 
 def _place(found: re.Match[str]) -> tuple[str, float]:
     """(step or epoch, its number)."""
-    word = (found.group("name") or found.group("kind")).lower()
+    word = found.group("name") or found.group("kind")
     number = float(found.group("number") or found.group("count"))
-    if "epoch" in word or "轮" in word:
+    if "epoch" in word.lower() or "轮" in word:
         return "epoch", number
     return "step", number
 
@@ -307,7 +308,8 @@ def _pairs(row: str, announced: Numbers, known: Known) -> Numbers:
     places = dict(map(_place, _PLACE.finditer(row))) or announced
     values: Numbers = {}
     by_user = False
-    for name, shown, percent in _PAIR.findall(_PLACE.sub(" | ", row)):
+    rest = _PLACE.sub(" | ", row)
+    for name, shown, percent in _PAIR.findall(rest):
         end = _known_end(name, known)
         if end is not None and not _rounded_away(end, shown):
             values.setdefault(end, printed_number(shown, percent))
@@ -339,7 +341,8 @@ def _known_end(text: str, known: Known) -> str | None:
     while words and _BETWEEN.fullmatch(words[-1]):
         words.pop()
     # no known name has more than five words
-    for start in range(max(0, len(words) - 5), len(words)):
+    first = max(0, len(words) - 5)
+    for start in range(first, len(words)):
         found = known(" ".join(words[start:]))
         if found is None or found[0] in PLACES:
             continue

@@ -42,7 +42,8 @@ def numbers(row: Row, start: str = "") -> dict[str, float | None]:
             values |= numbers(cell, inside)
         elif isinstance(cell, str):
             try:
-                values[start + name] = finite(float(cell.strip().rstrip("%")))
+                number = float(cell.strip().rstrip("%"))
+                values[start + name] = finite(number)
             except ValueError:
                 continue
         elif isinstance(cell, (int, float)) and not isinstance(cell, bool):
@@ -160,7 +161,8 @@ def _by_exported_run(table: Sequence[Row]) -> Runs:
         for run, own in cells.items():
             measured = numbers(own)
             if measured and bool(run) == several:
-                runs.setdefault(run, []).append(LogLine({**shared, **measured}))
+                line = LogLine({**shared, **measured})
+                runs.setdefault(run, []).append(line)
     return runs
 
 
@@ -174,7 +176,10 @@ def runs_of_measurements(table: Iterable[Row]) -> Runs:
         line[_first(row, *_METRIC)] = row["value"]
     if len(steps) == 1:
         steps = {"": next(iter(steps.values()))}
-    return {run: lines_of(own.values()) for run, own in steps.items()}
+    runs = {}
+    for run, own in steps.items():
+        runs[run] = lines_of(own.values())
+    return runs
 
 
 def _first(row: Row, *names: str) -> str:
@@ -390,7 +395,8 @@ def read_events(paths: Sequence[Path]) -> list[LogLine]:
         # other tags are another writer of the same run, such as the evaluation's
         resumed = bool(lines) and len(tags & seen) > len(tags) / 2
         for step in sorted(steps):
-            lines.append(LogLine({"step": float(step), **steps[step]}, resumed))
+            values = {"step": float(step), **steps[step]}
+            lines.append(LogLine(values, resumed))
             resumed = False
         seen |= tags
     return lines

@@ -21,7 +21,8 @@ Values = Mapping[str, float | None]
 Meaning = tuple[str, int]
 """Our name of a metric, and how telling the logged name is (0 is best)."""
 
-TABLE = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+_LISTED = Path(__file__).with_name("names.toml")
+TABLE = tomllib.loads(_LISTED.read_text("utf-8"))
 """Our name -> the unit of its values and the names of others in their plain form."""
 _EXACT: dict[str, Meaning] = {}
 _PATTERNS: dict[str, Meaning] = {}
@@ -127,7 +128,8 @@ def meaning(name: str) -> Meaning | None:
     if held is not None and held[0] in _HELD_OUT_METRICS:
         return _HELD_OUT_METRICS[held[0]], held[1]
     # else by the last part of a path, where the parts before do not make it another thing; any other name wins
-    *before, last = re.sub(r"/(?:mean|avg|average)$", "", bare).split("/")
+    path = re.sub(r"/(?:mean|avg|average)$", "", bare)
+    *before, last = path.split("/")
     found = _look_up(last)
     if not before or found is None or _OTHER.search("/".join(before)):
         return None
@@ -271,7 +273,8 @@ def series_from(
         epochs.append(Epoch(place, values))
     measured = {name for line in epochs for name in line.values}
     stage = _stage(measured, " ".join(names.values()))
-    return Series(stage, tuple(epochs), label, unit=unit, marks=tuple(marks)), names
+    series = Series(stage, tuple(epochs), label, unit=unit, marks=tuple(marks))
+    return series, names
 
 
 def _places(

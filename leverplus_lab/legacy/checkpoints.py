@@ -511,7 +511,8 @@ def read_lora(state: Tensors, path: Path) -> tuple[Adapters | None, dict[str, An
     rank = ranks.pop()
     shapes = {}
     for name, matrix in down.items():
-        shapes[name] = (int(matrix.shape[1]), len(up[name]))
+        width = int(matrix.shape[1])
+        shapes[name] = (width, len(up[name]))
     # the file does not keep alpha; the configuration had 32 at rank 16
     adapters = Adapters(
         shapes, UNKNOWN_REVISION, rank=rank, alpha=2.0 * rank, dropout=0.1

@@ -286,7 +286,8 @@ class GroupFile:
             candidates = self._items(other for other in given if other != number)
             pool = Pool(own, candidates, builder)
             if members:
-                found.append(Group(own, pool, tuple(members), tuple(scores)))
+                group = Group(own, pool, tuple(members), tuple(scores))
+                found.append(group)
         return found
 
     def _item(self, number: int) -> ItemId:
@@ -556,13 +557,15 @@ def beam_from_groups(
         known = {score.demos: score.gt_prob for score in group.scores}
         gains = []
         for demos, likely in known.items():
-            shorter = known.get(demos[1:], known.get(demos[:-1]))
+            other = known.get(demos[:-1])
+            shorter = known.get(demos[1:], other)
             if len(demos) == shots and shorter is not None:
                 gains.append((shorter - likely, demos))
         lists = []
         scores = []
         for loss, demos in sorted(gains)[:width]:
-            lists.append([number[item] for item in (*demos, group.query)])
+            shown = (*demos, group.query)
+            lists.append([number[item] for item in shown])
             scores.append(-loss)
         if lists:
             entry = {"id_list": lists, "score_list": scores}

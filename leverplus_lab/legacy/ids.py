@@ -153,7 +153,8 @@ class IdPolicy(Policy):
             last: Tensor = read[:, -1].reshape(*shape, -1)
             return last @ encoded["tokens"].mT
         states, _ = self.lm_model(flat)
-        read = self.proj[:2](states[:, -1]).reshape(*shape, -1)
+        read = self.proj[:2](states[:, -1])
+        read = read.reshape(*shape, -1)
         words = cast(nn.Linear, self.proj[2])
         rows = encoded["rows"]
         weight, bias = words.weight[rows], words.bias[rows]  # (B, A, H), (B, A)
@@ -231,7 +232,8 @@ def id_form(
     layers = set()
     for name in state:
         if name.startswith(LAYERS[model]):
-            layers.add(name.removeprefix(LAYERS[model]).split(".")[0])
+            rest = name.removeprefix(LAYERS[model])
+            layers.add(rest.partition(".")[0])
     faithful = {"gpt2": ID_GPT2_FAITHFUL, "lstm": ID_LSTM_FAITHFUL}
     config = replace(
         faithful[model],

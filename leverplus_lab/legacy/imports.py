@@ -178,9 +178,11 @@ def published_tables(metrics: Metrics) -> dict[str, dict[str, Any]]:
     for key, row in metrics.items():
         found = KEY.fullmatch(key)
         assert found is not None
-        shots = tuple(sorted(name.partition("=")[2] for name in row))
+        counts = [name.partition("=")[2] for name in row]
+        shots = tuple(sorted(counts))
         own = (found["retriever"], found["when"], row)
-        alike.setdefault((int(found["n"]), shots), []).append(own)
+        n = int(found["n"])
+        alike.setdefault((n, shots), []).append(own)
     tables: dict[str, dict[str, Any]] = {}
     for (n, shots), rows in alike.items():
         if len(rows) < 2 or n < 2:

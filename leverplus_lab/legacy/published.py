@@ -202,7 +202,8 @@ class _Reader:
                 label = ""
             key = words.printed_setting(match.group(1))
             if key is not None:
-                self._set(label, key, words.truth_or_number(match.group(2)))
+                value = words.truth_or_number(match.group(2))
+                self._set(label, key, value)
         data = _DATA_FILE.search(text)
         if data:
             self._set(self._label(block), "data", data.group(1))
@@ -224,7 +225,8 @@ class _Reader:
             found = re.search(number, rest[named.end() :])
             if found:
                 value = float(found.group(1))
-        self.choices.append(ChosenEpoch(self._label(block), epoch, metric, value))
+        label = self._label(block)
+        self.choices.append(ChosenEpoch(label, epoch, metric, value))
 
     def _metrics(self, block: DocumentBlock, text: str) -> None:
         pairs = []
@@ -264,7 +266,8 @@ class _Reader:
         if accuracy:
             name = re.split(r"[:：]", text)[0]
             baseline = bool(_BASELINE.search(name))
-            self._arm(block, Arm(name, accuracy, self.size, 0, baseline))
+            arm = Arm(name, accuracy, self.size, 0, baseline)
+            self._arm(block, arm)
 
     def _versus(self, block: DocumentBlock, match: re.Match[str]) -> None:
         """`Shot 1: 50.2% (vs Baseline 48.6%)`, line by line under one heading."""
@@ -285,7 +288,8 @@ class _Reader:
 
     def _code(self, block: DocumentBlock) -> None:
         """Settings in code are the present ones under a heading that says so, else advice."""
-        present = bool(block.headings) and bool(_PRESENT.search(block.headings[-1]))
+        *_, last = ("", *block.headings)
+        present = bool(_PRESENT.search(last))
         for line in block.text.splitlines():
             for match in words.SETTING_VALUE.finditer(line.split("#")[0]):
                 key = words.printed_setting(match.group(1))
@@ -306,7 +310,8 @@ class _Reader:
         for place, cell in enumerate(header):
             match = _SHOT_COLUMN.match(cell)
             if match:
-                shots[place] = int(match.group(1) or match.group(2))
+                number = match.group(1) or match.group(2)
+                shots[place] = int(number)
         if re.fullmatch(r"epochs?|轮次|轮数", header[0], re.IGNORECASE):
             self._epochs(block, header, body)
         elif _SHOT.match(header[0]):
@@ -419,7 +424,8 @@ class _Reader:
         accuracy = {shots: round(value / scale, 8) for shots, value in known.items()}
         size = words.items_in(name) or self.size
         baseline = bool(_BASELINE.search(name))
-        self._arm(block, Arm(name, accuracy, size, self.tables, baseline))
+        arm = Arm(name, accuracy, size, self.tables, baseline)
+        self._arm(block, arm)
 
     def _arm(self, block: DocumentBlock, arm: Arm) -> None:
         self.arms.append((arm, self._place(block, arm.table)))

@@ -14,7 +14,8 @@ NUMBER = r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?"
 FEWEST_ITEMS = 20
 """Fewer things that are counted in a text are no evaluated items."""
 
-_LISTED = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+_FILE = Path(__file__).with_name("words.toml")
+_LISTED = tomllib.loads(_FILE.read_text("utf-8"))
 _PATTERNS: dict[str, str] = _LISTED["patterns"]
 _MARKS = re.compile(r"[*`_~⭐⬆⬇➡✅❌⚠️🔄📊📌🔴🟡🟢🔥✓✗]+")
 
@@ -63,11 +64,13 @@ SETTING_VALUE = re.compile(
 def without_marks(text: str) -> str:
     """Without emphasis, marks and emoji, blanks collapsed."""
     kept = re.sub(r"(?<=\w)_(?=\w)", "\0", text)
-    return " ".join(_MARKS.sub(" ", kept).replace("\0", "_").split())
+    plain = _MARKS.sub(" ", kept).replace("\0", "_")
+    return " ".join(plain.split())
 
 
 def _cleaned(name: str) -> str:
-    return re.sub(r"[_\-\s]+", " ", without_marks(name).lower()).strip()
+    plain = without_marks(name).lower()
+    return re.sub(r"[_\-\s]+", " ", plain).strip()
 
 
 def metric(name: str) -> str | None:
