@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,10 @@ class Account:
                 f"cannot write to {path} ({error.strerror}); choose another folder with --out DIR"
             ) from error
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        """`close` is held, because `os` may be gone when Python ends."""
         if self._file is not None:
-            os.close(self._file)
+            close(self._file)
 
 
 def part_key(path: str, body: Mapping[str, Any]) -> str:
