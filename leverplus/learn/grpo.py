@@ -81,18 +81,15 @@ class Grpo(Stage[GrpoConfig]):
         fixed = list(self.copies.values())
         if config.behaviour == "sft":
             fixed.append(self.anchors["sft"])
-        known = {
-            each: fixed_logprobs(each, batch) for each in dict.fromkeys(fixed)
-        }  # one may play several parts
-        prox, reference = (
-            known[self.copies["proximal"]],
-            known[self.copies["reference"]],
-        )
+        # one may play several parts
+        known = {each: fixed_logprobs(each, batch) for each in dict.fromkeys(fixed)}
+        prox = known[self.copies["proximal"]]
+        reference = known[self.copies["reference"]]
         old = known[self.anchors["sft"]] if config.behaviour == "sft" else prox
         advantage, taking_part = self.advantage(batch, progress.epoch)
-        importance = (
-            self._importance(prox, batch) if config.behaviour == "stored" else None
-        )
+        importance = None
+        if config.behaviour == "stored":
+            importance = self._importance(prox, batch)
         clip = losses.Clip(config.clip_low, config.clip_high, config.clip_level)
         surrogate = losses.ppo_clip(
             new.steps,
@@ -254,11 +251,11 @@ def distance_diagnostics(
     """Exact distances to the reference and to the proximal policy, and the entropy, over all members."""
 
     def total(values: Tensor) -> float:
-        return float(
-            torch.where(new.valid, values, torch.zeros_like(values))
-            .sum(-1)[mask]
-            .mean()
-        )
+        kept = torch.where(new.valid, values, torch.zeros_like(values))
+        return float(kept.sum(-1)[mask].mean())
+
+    def mean(values: Tensor) -> float:
+        return float(step_mean(values, new.valid)[mask].mean())
 
     entropy = divergences.entropy(new.table)  # (B, G, S)
     kl = divergences.categorical_kl(new.table, reference.table)  # (B, G, S)
@@ -269,13 +266,9 @@ def distance_diagnostics(
         "kl": total(kl),
         "kl_prox": total(divergences.categorical_kl(new.table, prox.table)),
         "kl_k3": float(divergences.k3(new.total, reference.total)[mask].mean()),
-        "tv_prox": float(
-            step_mean(divergences.total_variation(new.table, prox.table), new.valid)[
-                mask
-            ].mean()
-        ),
-        "entropy": float(step_mean(entropy, new.valid)[mask].mean()),
-        "entropy/norm": float(step_mean(entropy / most, new.valid)[mask].mean()),
+        "tv_prox": mean(divergences.total_variation(new.table, prox.table)),
+        "entropy": mean(entropy),
+        "entropy/norm": mean(entropy / most),
         **by_position("kl", kl, exists),
         **by_position("entropy", entropy, exists),
     }

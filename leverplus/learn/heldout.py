@@ -16,8 +16,9 @@ import torch
 from leverplus.learn.data.batch import collate
 from leverplus.learn.data.rows import Row
 from leverplus.learn.maths import losses
-from leverplus.learn.policies.base import Policy, sequence_logprobs
+from leverplus.learn.policies.base import Policy
 from leverplus.learn.policies.table import ItemTable
+from leverplus.learn.stages import policy_logprobs
 
 BATCH = 64
 """Groups judged together."""
@@ -62,9 +63,7 @@ def judge_rows(
     totals = {"loss": 0.0, "group_reward": 0.0}
     for start in range(0, len(rows), BATCH):
         batch = collate(rows[start : start + BATCH], table)
-        logprobs = sequence_logprobs(
-            policy, policy.prepare(batch.features), batch.sequences
-        )
+        logprobs = policy_logprobs(policy, batch)
         weights = losses.reward_weights(
             batch.rewards, batch.mask, TEMPERATURE
         )  # (B, G)

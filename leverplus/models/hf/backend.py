@@ -83,8 +83,10 @@ class OwnModel:
         """The items of a request that have pictures; a request that this model cannot answer is refused."""
         if request.choose and not request.references:
             raise ScoringError(f"query {request.query.id} has no labels to choose from")
-        items = (*request.demos, request.query)
-        shown = [item for item in items if item.image is not None]
+        shown = []
+        for item in (*request.demos, request.query):
+            if item.image is not None:
+                shown.append(item)
         if shown and not self.prompts.picture:
             raise ScoringError(
                 f"item {shown[0].id} has a picture, but {self.files.name} is a language model; "
@@ -104,7 +106,7 @@ class HfBackend(OwnModel):
         self.sight: Sight | None = None
         if processor is not None:
             self.sight = Sight(task, processor, model, section)
-        self.language = self.sight.language if self.sight else Language(model)
+        self.language = Language(model) if self.sight is None else self.sight.language
         self.prompts = ModelPrompts(self.loaded.tokenizer, section, processor)
         self.longest = getattr(self.language.config, "max_position_embeddings", None)
         self.dtype = self.loaded.dtype
@@ -151,7 +153,9 @@ class HfBackend(OwnModel):
         for request, text, ids, items in zip(
             requests, texts, self.prompts.tokens_of(texts), shown, strict=True
         ):
-            slots = [self.sight.slot(item) for item in items] if self.sight else []
+            slots = []
+            if self.sight is not None:
+                slots = [self.sight.slot(item) for item in items]
             answers = [self.prompts.answer(text, own) for own in request.references]
             prompt = self._prompt(ids, slots, answers)
             most = int(prompt.positions.max())

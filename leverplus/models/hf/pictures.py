@@ -165,8 +165,11 @@ class PictureTable:
 
     def features(self, slots: list[int]) -> list[PictureFeatures]:
         """The features of some slots; those not kept are computed, many in a pass."""
-        missing = [slot for slot in slots if slot not in self._features]
-        for slot in missing:
+        missing = []
+        for slot in slots:
+            if slot in self._features:
+                continue
+            missing.append(slot)
             if slot not in self._waiting:
                 self._waiting[slot] = self._unfold[slot]().inputs
         for members in self._stacks(missing):

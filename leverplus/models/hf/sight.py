@@ -88,7 +88,10 @@ class Sight:
             return_tensors="pt",
             add_special_tokens=False,
         )
-        inputs = {key: value for key, value in found.items() if key not in TEXT_INPUTS}
+        inputs = {}
+        for key, value in found.items():
+            if key not in TEXT_INPUTS:
+                inputs[key] = value
         grid = None
         if "image_grid_thw" in inputs:
             # patches per token, on each side
