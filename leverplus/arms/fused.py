@@ -125,7 +125,7 @@ class Fused(Composed):
         queries = training.asked(rows.tolist())
         shots = sorted(self.shots(training.shots)) or [1]
         lists = self.choose_lists(queries, training.corpus, shots[len(shots) // 2])
-        scores = training.ask(queries, lists, f"weights of {self.spec}")
+        scores = training.ask(queries, lists, f"the weight of {self.spec}")
         rules = training.rules
         expected = self.labels.expected(queries, training.corpus)
         features = []

@@ -75,6 +75,11 @@ def test_http_and_proxy_show_what_python_shows(
             assert [
                 [own["id"] for own in row["demos"]] for row in found["results"]
             ] == wanted
+            for row, own in zip(found["results"], many, strict=True):
+                lists = [[demo.id for demo in each] for each in own.lists]
+                assert row.get("lists", []) == lists
+                assert row.get("answer") == own.answer
+                assert bool(lists) == (arm.combines or arm.asks_first)
             for words, own in zip(QUESTIONS[:2], wanted, strict=False):
                 one = client.post(
                     "/select", json={"question": words, "shots": shots}, headers=headers
