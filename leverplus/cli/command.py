@@ -179,7 +179,8 @@ def _add(
     line: str,
 ) -> None:
     words, _, meaning = line.partition(": ")
-    flags, values = [], []
+    flags = []
+    values = []
     for word in words.split():
         if word.startswith("-"):
             flags.append(word.rstrip(","))
@@ -264,4 +265,6 @@ class LeverParser(argparse.ArgumentParser):
 
     def _meant(self, written: str, known: Iterable[str]) -> str:
         near = get_close_matches(written, list(known), n=1)
-        return f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists all"
+        if near:
+            return f"did you mean {near[0]}?"
+        return f"`{self.prog} --help` lists all"

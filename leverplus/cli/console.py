@@ -39,7 +39,8 @@ def results_table(report: EvaluationRecord) -> Table:
     for own in report.arms.values():
         found.update(own.shots)
     shots = sorted(found)
-    rows, notes = [], set()
+    rows = []
+    notes = set()
     for arm, own in report.arms.items():
         name = own.title or facts_of(arm).title
         if own.calls_per_question == 0:

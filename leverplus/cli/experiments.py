@@ -128,7 +128,8 @@ def recipes(name: str = "", *, all_: bool = False) -> Outcome:
     lines = []
     for one in names:
         values = tomllib.loads(find_recipe(one).read_text(encoding="utf-8"))
-        purpose, expected = values["purpose"], values.get("expected", "")
+        purpose = values["purpose"]
+        expected = values.get("expected", "")
         texts[one] = {"purpose": purpose, "expected": expected}
         lines.append(f"{one:{width}}  {purpose}")
     more = "`lever recipes NAME` prints one"
@@ -188,7 +189,8 @@ def pool(run: Path, *, store: Path | None = None) -> Outcome:
     used: set[str] = set()
     for own in pools:
         used.update(own.candidates)
-    size, builder = len(pools[0]), pools[0].builder
+    size = len(pools[0])
+    builder = pools[0].builder
     return Outcome(
         {
             "pools": len(pools),
@@ -356,7 +358,8 @@ def _grid_shown(record: Mapping[str, Any], folder: Path) -> Iterator[str | Table
             rows.append([settings_text(row["set"]), f"{row['mean']:.3f}", spread])
     title = f"dev reward over {record['seeds']} seeds"
     yield Table(title, ["configuration", "mean", "spread"], rows)
-    chosen, test = record["chosen"], record["test"]
+    chosen = record["chosen"]
+    test = record["test"]
     yield f"chosen on dev out of {record['configurations']} configurations: {settings_text(chosen['set'])}"
     mean = test["comparisons"][-1]  # the mean over shots, or the only number of shots
     low, high = mean["ci95"]

@@ -149,7 +149,8 @@ def _fit_shown(made: Fit, allowed: int, seconds: float) -> Iterator[str]:
         )
     report = f"report in {made.folder / REPORT}"
     if not any(counts.values()):
-        asked, report = "none", "nothing was asked"
+        asked = "none"
+        report = "nothing was asked"
     elif not (made.folder / REPORT).is_file():
         report = f"no report: `lever report {made.folder}.run` makes it"
     yield f"{seconds:.0f} s; calls: {asked}"

@@ -137,7 +137,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def run_command(arguments: list[str]) -> int:
     """Run one command and print what it came to; the exit code."""
     given = vars(parse(arguments))
-    function, as_json = given["function"], given["json"]
+    function = given["function"]
+    as_json = given["json"]
     for key in ("command", "verb", "function", "debug", "json"):
         given.pop(key, None)
     if "json" in function.__annotations__:
@@ -161,7 +162,9 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             raise
         print(f"lever: {error}", file=sys.stderr)
-        return 2 if isinstance(error, WrongUsage) else 1
+        if isinstance(error, WrongUsage):
+            return 2
+        return 1
     except KeyboardInterrupt as stop:
         number = stop.args[0] if stop.args else signal.SIGINT
         print(
@@ -177,7 +180,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if debug or error.errno not in NO_ROOM:
             raise
-        named = f"to {error.filename} " if error.filename else ""
+        named = ""
+        if error.filename:
+            named = f"to {error.filename} "
         print(
             f"lever: cannot write {named}({error.strerror}); make room, or make the place writable, then type the same "
             "command to go on. Everything stored so far is kept.",

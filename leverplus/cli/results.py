@@ -160,7 +160,9 @@ def _compared_arm(runs: Sequence[Path], baseline: str | None) -> tuple[str, list
             "does not use, is compared with it; name another --baseline to compare the bundle"
         ]
     said = f"the bundle chooses by {arm_name(arm)}"
-    more = "; --arm learned compares the learned selector" if trained else ""
+    more = ""
+    if trained:
+        more = "; --arm learned compares the learned selector"
     return arm, [said + more]
 
 
@@ -175,14 +177,17 @@ def _has_learned(run: Path) -> bool:
 def run_of_bundle(folder: Path) -> Path:
     """The run beside a bundle that `lever fit` made; any other folder is itself."""
     beside = folder.with_name(f"{folder.name}.run")
-    return beside if (folder / MANIFEST).is_file() and beside.is_dir() else folder
+    if (folder / MANIFEST).is_file() and beside.is_dir():
+        return beside
+    return folder
 
 
 def _comparison_shown(
     found: RunsCompared, notes: Sequence[str]
 ) -> Iterator[str | Table]:
     yield from notes
-    names, rows = _method_names(found.methods), found.comparisons
+    names = _method_names(found.methods)
+    rows = found.comparisons
     title = (
         f"difference from {names[found.baseline]} on {found.n:,} {found.split} items"
     )
@@ -223,7 +228,8 @@ def _method_names(methods: Sequence[MethodResult]) -> dict[str, str]:
     several = len({method.arm for method in methods}) < len(methods)
     names = {}
     for method in methods:
-        name, way = method.name, arm_name(method.arm)
+        name = method.name
+        way = arm_name(method.arm)
         if several and name != method.arm:
             way = name if method.arm == LEARNED else f"{name} ({way})"
         names[name] = way
@@ -360,7 +366,9 @@ def plan_n(
     needed = items_for(effect, Changes(differ), power=power)
     alpha = 0.05 / comparisons
     corrected = items_for(effect, Changes(differ), power=power, alpha=alpha)
-    points = "1 point" if size == 0.01 else f"{100 * effect:g} points"
+    points = "1 point"
+    if size != 0.01:
+        points = f"{100 * effect:g} points"
     lines = [
         f"{needed:,} items: a true difference of {points} is then found {100 * power:g} % of the time at p < 0.05, "
         f"if the two differ on {100 * differ:g} % of the items (paired)."
@@ -397,14 +405,16 @@ def diff(first: str, second: str) -> Outcome:
     """
     value: dict[str, Any] = {}
     shown: list[str | Table] = []
-    mine, other = _recipe_of(first), _recipe_of(second)
+    mine = _recipe_of(first)
+    other = _recipe_of(second)
     if mine is not None and other is not None:
         rows = differing_settings(mine, other)
         value["settings"] = rows
         shown.append(f"{len(rows)} settings differ between {first} and {second}.")
         for row in rows:
             shown.append(f"  {row['key']:<32} {row['first']}  ->  {row['second']}")
-    weights, others = _policy_of(Path(first)), _policy_of(Path(second))
+    weights = _policy_of(Path(first))
+    others = _policy_of(Path(second))
     if weights is not None and others is not None:
         from leverplus.learn.distance import weight_distances
 
@@ -433,10 +443,12 @@ def diff(first: str, second: str) -> Outcome:
 
 def differing_settings(first: Recipe, second: Recipe) -> list[dict[str, Any]]:
     """Every setting that differs, with both values; None where a recipe runs no such stage."""
-    left, right = first.values(), second.values()
+    left = first.values()
+    right = second.values()
     rows = []
     for section in dict.fromkeys((*left, *right)):
-        mine, other = left.get(section, {}), right.get(section, {})
+        mine = left.get(section, {})
+        other = right.get(section, {})
         for name in mine or other:
             values = mine.get(name), other.get(name)
             if values[0] != values[1]:

@@ -41,7 +41,9 @@ def check_task(task: str, *, set_: Sequence[str] = (), quick: bool = False) -> O
     ]
     splits = {}
     for split in SPLITS:
-        items, answers, pictures = loaded.items(split), set(), set()
+        items = loaded.items(split)
+        answers = set()
+        pictures = set()
         for item in items:
             answers.add(item.answer)
             pictures.add(item.image)
@@ -179,7 +181,9 @@ def verify_store(*, store: Path | None = None) -> Outcome:
     path = store or default_store_path()
     with ScoreStore(path, must_exist=True) as opened:
         report = verify(opened)
-    verdict = "clean" if report.clean else f"{report.problem_count:,} problems"
+    verdict = "clean"
+    if not report.clean:
+        verdict = f"{report.problem_count:,} problems"
     lines = [
         f"{path}: {report.records:,} scores in {report.contexts} contexts, {verdict}"
     ]
@@ -216,7 +220,8 @@ def record(
         raise WrongUsage(
             f"--out {out}: a recorded table is a Parquet file; name it FILE.parquet"
         )
-    written, lines = {}, []
+    written = {}
+    lines = []
     with Bars() as bars:
         path = store or default_store_path()
         if Path(recipe).is_dir():

@@ -87,7 +87,8 @@ def select(
     selector = Selector.load(folder, checkpoint, trust=trust)
     allowed = None if allow is None else read_ids(allow)
     many = selector.select_many(queries, shots=shots, allowed=allowed, explain=explain)
-    rows, lines = [], []
+    rows = []
+    lines = []
     for query, picks in zip(queries, many, strict=True):
         row = {
             "question": query["question"],
@@ -259,7 +260,8 @@ def list_demos(bundle: Path, *, limit: int = 0) -> Outcome:
     --limit N: list at most so many; 0: all
     """
     selector = _open_bundle(bundle)
-    rows, lines = [], []
+    rows = []
+    lines = []
     for number, (_, demo) in enumerate(selector.source.all()):
         if limit and number >= limit:
             break
@@ -380,7 +382,8 @@ def _table_effects(names: str) -> dict[str, Any]:
         raise DataError(
             f"{names} holds no answer with one demonstration; effects are measured with one demonstration in the prompt"
         )
-    demos, scores = table.demos[table.starts[alone]], table.accuracy[alone]
+    demos = table.demos[table.starts[alone]]
+    scores = table.accuracy[alone]
     measured = Measured.of(table.queries[alone], demos, scores, len(table.ids))
     return audit(measured, table.ids)
 
@@ -500,7 +503,9 @@ def serve(
             )
     listening = listen(host, port)
     url = address(host, listening.getsockname()[1])
-    also = f", and passes {url}/v1 on to {upstream}" if upstream else ""
+    also = ""
+    if upstream:
+        also = f", and passes {url}/v1 on to {upstream}"
     told = Outcome(
         {
             "url": url,

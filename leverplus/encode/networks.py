@@ -160,7 +160,9 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
 def device_named(name: str) -> torch.device:
     """The device of `embed.device`; auto is a GPU where there is one."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
     try:
         # fails where the device does not exist; `torch.device` takes any number
         return torch.empty(0, device=name).device

@@ -63,7 +63,9 @@ def locate(name: str) -> str:
 def onnx_file(folder: Path) -> Path | None:
     """The network of a folder in ONNX: the first by name, in the folder itself or in its subfolder `onnx`."""
     found = sorted(folder.glob("*.onnx")) or sorted(folder.glob("onnx/*.onnx"))
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return None
 
 
 def section_of(name: str) -> dict[str, Any]:
@@ -144,7 +146,9 @@ def reading_of(folder: Path, longest: int) -> Reading:
 
 
 def _json(path: Path, default: Any) -> Any:
-    return parse_json(path.read_bytes()) if path.is_file() else default
+    if path.is_file():
+        return parse_json(path.read_bytes())
+    return default
 
 
 class OnnxEncoder:
@@ -160,7 +164,9 @@ class OnnxEncoder:
         network = onnx_file(folder)
         words = folder / "tokenizer.json"
         if network is None or not words.is_file():
-            lacking = "network (*.onnx)" if network is None else "tokenizer.json"
+            lacking = "tokenizer.json"
+            if network is None:
+                lacking = "network (*.onnx)"
             raise MissingFile(
                 f"embed.model: {folder} has no {lacking}; a folder of an encoder in ONNX holds both"
             )

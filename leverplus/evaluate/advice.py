@@ -172,13 +172,17 @@ def _rival(ranked: list[DevArm]) -> DevArm | None:
     for own in ranked[1:]:
         if own.arm != best.arm:
             return own
-    return ranked[1] if len(ranked) > 1 else None
+    if len(ranked) > 1:
+        return ranked[1]
+    return None
 
 
 def _choice(ranked: list[DevArm], count: int) -> list[str]:
     """What to use, its figures, and what the figures would have said without the correction."""
     best = ranked[0]
-    judged_on = "1 dev item" if count == 1 else f"{count:,} dev items"
+    judged_on = "1 dev item"
+    if count != 1:
+        judged_on = f"{count:,} dev items"
     said = f"Use {best.name}: {_percent(best.dev)} on {judged_on}"
     if len(ranked) == 1:
         return [f"{said}."]
@@ -261,7 +265,9 @@ def _helped(best: DevArm, on_dev: Comparison) -> str:
     """`yes` or `no`, or `open` where the lead of the one with or without training may be luck."""
     if on_dev.ci95[0] <= 0.0:
         return "open"
-    return "yes" if best.trained else "no"
+    if best.trained:
+        return "yes"
+    return "no"
 
 
 def _compare(results: Results, first: DevArm, second: DevArm) -> Comparison:
@@ -280,15 +286,21 @@ def _against(best: DevArm, rival: DevArm, found: Comparison) -> str:
     lead = f"{_points(found.diff)} points, 95 % interval {_ends(found)}"
     is_open = found.ci95[0] <= 0.0
     if best.trained == rival.trained:
-        noise = ", within noise" if is_open else ""
-        comma = "" if rival.facts.asks_model else ","
+        noise = ""
+        if is_open:
+            noise = ", within noise"
+        comma = ","
+        if rival.facts.asks_model:
+            comma = ""
         return (
             f"Next is {rival.name}{comma} with {_percent(rival.dev)} ({lead}){noise}."
         )
     had = "the same" if abs(found.diff) < TIE else _percent(rival.dev)
     if best.trained:
         said = f"The best without training, {rival.name}, had {had} there ({lead})"
-        return f"{said}: whether training helps is open." if is_open else f"{said}."
+        if is_open:
+            return f"{said}: whether training helps is open."
+        return f"{said}."
     said = f"The best with training, {rival.name}, had {had} there ({lead})"
     if is_open:
         return f"{said}: whether training helps is open."
@@ -299,7 +311,9 @@ def _on_test(found: Comparison) -> str:
     low, high = found.ci95
     if high < 0.0:
         return ", so test says otherwise"
-    return ", within noise" if low <= 0.0 else ""
+    if low <= 0.0:
+        return ", within noise"
+    return ""
 
 
 def _percent(value: float) -> str:

@@ -117,7 +117,8 @@ def fill_policy(
         "of another shape": [],
     }
     for name in sorted(own.keys() & tensors.keys()):
-        given, wanted = tuple(tensors[name].shape), tuple(own[name].shape)
+        given = tuple(tensors[name].shape)
+        wanted = tuple(own[name].shape)
         if given != wanted:
             found["of another shape"].append(f"{name} is {given}, not {wanted}")
     parts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]

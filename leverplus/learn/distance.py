@@ -32,7 +32,8 @@ def weight_distances(
     second: Policy,
 ) -> dict[str, Distance]:
     """The distance of all weights under "all", then of every part by name; selectors of other shapes are refused."""
-    left, right = tensors_of(first), tensors_of(second)
+    left = tensors_of(first)
+    right = tensors_of(second)
     for name in sorted(left.keys() | right.keys()):
         known = name in left and name in right
         if not known or left[name].shape != right[name].shape:
@@ -54,7 +55,8 @@ def _distance(
 ) -> Distance:
     base = torch.cat([left[name].double().flatten() for name in names])  # (weights,)
     change = torch.cat([right[name].double().flatten() for name in names]) - base
-    size, moved = float(base.norm()), float(change.norm())
+    size = float(base.norm())
+    moved = float(change.norm())
     relative = 0.0
     if moved:  # from weights that were all zero any change is infinitely far
         relative = moved / size if size else math.inf

@@ -43,7 +43,11 @@ def describe_rows(
     `flat` groups have equal rewards, in `all_wrong` and `all_right` ones every answer has accuracy 0 or 1. `spread` is
     the best minus the worst reward of a group. `advantages` are left out where the stage makes none.
     """
-    spreads, flat, all_wrong, full, sequences = [], 0, 0, 0, 0
+    spreads = []
+    flat = 0
+    all_wrong = 0
+    full = 0
+    sequences = 0
     for row in rows:
         spread = float(row.rewards.max() - row.rewards.min())
         accuracies = row.accuracy.tolist()
@@ -92,7 +96,9 @@ def demonstration_effects(
 
     None where no demonstration was shown to enough queries beside others.
     """
-    queries, demos, scores = [], [], []
+    queries = []
+    demos = []
+    scores = []
     for number, row in enumerate(rows):
         alone = (
             (row.sequences[:, 0] >= 0)

@@ -133,7 +133,8 @@ def fill_from(
     """Put the weights of a given selector into a fresh one of the same form; settings that differ are named."""
     from leverplus.learn.checkpoint import fill_policy, tensors_of
 
-    own, theirs = dataclasses.asdict(policy.config), dataclasses.asdict(given.config)
+    own = dataclasses.asdict(policy.config)
+    theirs = dataclasses.asdict(given.config)
     odd = []
     for key, value in own.items():
         if value != theirs[key] and key not in FREE_TO_DIFFER:
@@ -155,4 +156,6 @@ def _value(value: Any) -> str:
     """A value as `--set` takes it in a shell."""
     if isinstance(value, (list, tuple)):
         return "'[" + ", ".join(show_value(part) for part in value) + "]'"
-    return str(value) if isinstance(value, str) else show_value(value)
+    if isinstance(value, str):
+        return str(value)
+    return show_value(value)

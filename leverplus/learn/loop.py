@@ -113,12 +113,15 @@ class _Trainer:
         policy: Policy,
         inputs: StageInputs,
     ) -> None:
-        self.policy, self.inputs, self.config = policy, inputs, inputs.config
+        self.policy = policy
+        self.inputs = inputs
+        self.config = inputs.config
         freeze(policy, frozen_parts(policy, inputs.config))
         self.stage = self._make_stage(policy, inputs.anchors)
         self.steps = self._make_steps()
         self.log = RunLog(self._place(rundir.LOG), inputs.also_log)
-        self.epoch, self.best_epoch = 0, 0
+        self.epoch = 0
+        self.best_epoch = 0
         self.best_value: float | None = None
         self.best_weights: dict[str, Tensor] = {}
         self.easy_weights: dict[str, Tensor] = {}
@@ -148,7 +151,9 @@ class _Trainer:
     def _place(self, *names: str) -> Path | None:
         """A place in the run's folder; None where nothing is written."""
         folder = self.inputs.folder
-        return None if folder is None else folder.joinpath(*names)
+        if folder is None:
+            return None
+        return folder.joinpath(*names)
 
     def finished(self) -> bool:
         """Whether all epochs are done, or the last `patience` of them brought nothing better."""
@@ -161,7 +166,8 @@ class _Trainer:
 
     def run_epoch(self, rows: Sequence[Row]) -> None:
         """Learn from the rows once, measure what that did, judge, log and save."""
-        config, name = self.config, self.inputs.name
+        config = self.config
+        name = self.inputs.name
         rows, self.kept_out = split_rows(rows, config.held_out)
         kept = rows_of_epoch(rows, config, self.epoch)
         if not kept:
@@ -176,7 +182,8 @@ class _Trainer:
             self._judge_start()
         self.stage.begin_epoch(self.policy, self.epoch)
         probe = collate(kept[:PROBES], self.inputs.table)
-        before, picks = checkpoint.tensors_of(self.policy), self._picks(probe)
+        before = checkpoint.tensors_of(self.policy)
+        picks = self._picks(probe)
         seed = derive_seed(self.inputs.seed, name, self.epoch, "order")
         order = shuffle_rows(kept, seed)
         if self.epoch == 0:
@@ -197,7 +204,9 @@ class _Trainer:
 
     def _describe(self, order: Sequence[Row]) -> None:
         """Write what the stage has to learn from, for the report."""
-        folder, name, table = self.inputs.folder, self.inputs.name, self.inputs.table
+        folder = self.inputs.folder
+        name = self.inputs.name
+        table = self.inputs.table
         if folder is None:
             return
         size = self.config.batch_size
@@ -236,7 +245,8 @@ class _Trainer:
     def _judge_start(self) -> None:
         """The policy before the first epoch counts: a stage that only harms gives back what it was given."""
         if self._judges:
-            self.best_value, self.best_epoch = self._value(self._judge()), 0
+            self.best_value = self._value(self._judge())
+            self.best_epoch = 0
             self.best_weights = checkpoint.tensors_of(self.policy)
 
     @property
@@ -257,7 +267,9 @@ class _Trainer:
             raise TrainingError(
                 f'{self.inputs.name}.monitor = "{monitor}" is not measured; known: {", ".join(held_out)}'
             )
-        return -held_out[monitor] if monitor == "loss" else held_out[monitor]
+        if monitor == "loss":
+            return -held_out[monitor]
+        return held_out[monitor]
 
     def _close_epoch(self, metrics: dict[str, float]) -> None:
         """Judge the epoch, remember its weights if they are the best, write its line of the log and its state."""
@@ -268,7 +280,8 @@ class _Trainer:
             value = self._value(held_out)
             best = self.best_value
             if best is None or value > best or self.config.keep == "last":
-                self.best_value, self.best_epoch = value, self.epoch
+                self.best_value = value
+                self.best_epoch = self.epoch
                 self.best_weights = checkpoint.tensors_of(self.policy)
         else:
             self.best_epoch = self.epoch
@@ -336,7 +349,8 @@ class _Trainer:
         for key in ("epochs", "patience"):
             settings.pop(key, None)
         selector = sorted(hashed_settings(self.policy.config).items())
-        seed, recipe_hash = self.inputs.seed, self.inputs.recipe_hash
+        seed = self.inputs.seed
+        recipe_hash = self.inputs.recipe_hash
         return str(derive_seed(sorted(settings.items()), seed, recipe_hash, selector))
 
     def resume(self) -> None:

@@ -105,7 +105,8 @@ class RunLog:
         also: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """`also` is given every line once it is written."""
-        self.path, self.also = path, also
+        self.path = path
+        self.also = also
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -297,7 +297,8 @@ def prefix_tables(
                 nodes.setdefault(picks[:-1], {})[picks[-1]] = reward
         found.append([node for node in nodes.items() if len(node[1]) > 1])
     # N is the largest number of prefixes of a row; rows with fewer end in prefixes whose targets are all NaN
-    width, longest = 1, 1
+    width = 1
+    longest = 1
     for kept in found:
         width = max(width, len(kept))
         for path, _ in kept:

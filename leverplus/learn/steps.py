@@ -32,8 +32,12 @@ class Steps:
         name: str,
         seed: int,
     ) -> None:
-        self.policy, self.stage, self.table = policy, stage, table
-        self.name, self.seed, self.config = name, seed, stage.config
+        self.policy = policy
+        self.stage = stage
+        self.table = table
+        self.name = name
+        self.seed = seed
+        self.config = stage.config
         self.trained = [own for own in policy.parameters() if own.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.trained,
@@ -41,7 +45,8 @@ class Steps:
             weight_decay=self.config.weight_decay,
             fused=True,
         )
-        self.taken, self.total = 0, 0
+        self.taken = 0
+        self.total = 0
 
     def plan(
         self,
@@ -105,7 +110,8 @@ class Steps:
 
     def _rate(self) -> float:
         """The learning rate of the next step."""
-        config, warmup = self.config, round(self.config.warmup * self.total)
+        config = self.config
+        warmup = round(self.config.warmup * self.total)
         return learning_rate(
             config.lr,
             config.schedule,

@@ -52,15 +52,19 @@ class RunTraining(Training):
         super().__init__(
             run.demonstrations, run.demonstration_vectors, run.task.answers, run.corpus
         )
-        self.run, self._policy = run, policy
+        self.run = run
+        self._policy = policy
         self._choose_text_share = choose_text_share
-        self.pool, self.pool_seed = run.recipe.pool, POOL_SEED
+        self.pool = run.recipe.pool
+        self.pool_seed = POOL_SEED
         self.shots = run.recipe.eval.shots
         self.live = run.embed_live if run.live is not None else None
 
     @cached_property
     def text_share(self) -> float:
-        return self._choose_text_share(self.run) if self.corpus.has_images else 1.0
+        if self.corpus.has_images:
+            return self._choose_text_share(self.run)
+        return 1.0
 
     def asked(self, rows: Sequence[int]) -> Queries:
         return self.run.asked([self.items[row] for row in rows])
@@ -121,7 +125,8 @@ class RunTraining(Training):
         width = max(map(len, by_query.values()), default=0)
         candidates = np.zeros((len(by_query), width), np.int64)
         used = np.zeros(candidates.shape, np.bool_)
-        accuracy, probability = np.zeros(candidates.shape), np.zeros(candidates.shape)
+        accuracy = np.zeros(candidates.shape)
+        probability = np.zeros(candidates.shape)
         weighed = all(score.weighed for score in self.measured)
         for row, own in enumerate(by_query.values()):
             for column, score in enumerate(own):
@@ -130,7 +135,8 @@ class RunTraining(Training):
                 accuracy[row, column] = score.accuracy
                 if weighed:
                     probability[row, column] = score.gt_prob
-        corpus, asked_rows = self.corpus, list(by_query)
+        corpus = self.corpus
+        asked_rows = list(by_query)
         items = [self.items[row] for row in asked_rows]
         asked = Queries(items, rows(self.vectors, asked_rows))
         expected = None

@@ -54,7 +54,8 @@ def run_all(run: Run, *, must_train: bool = True) -> EvaluationRecord:
     if run.recipe.score.pilot:
         require_same_task(run)
         trains = bool(pilot_of(run)["worth_training"]) and trains
-    policy, note = None, ""
+    policy = None
+    note = ""
     if trains:
         try:
             policy = train_run(run)
@@ -110,7 +111,8 @@ def evaluate_run(
     `checkpoint` names what `policy` is if it is not the run's last; a second one on test needs `force`. With `advise`
     an evaluation on test ends with what to use, by dev figures, unless eval.advice = false.
     """
-    section, meter = run.recipe.eval, run.scorer.meter
+    section = run.recipe.eval
+    meter = run.scorer.meter
     path = run.folder / rundir.of_split(rundir.EVAL, split)
     chosen_on_test = guard_test(split, checkpoint, read_record(path), force)
     meter.asked[EVALUATION].clear()  # eval_calls are those of this evaluation

@@ -65,7 +65,8 @@ from leverplus.scores.store import default_store_path
 if TYPE_CHECKING:
     from leverplus.bundle.selector import Selector
 
-FIT, REPORT = "fit.json", rundir.REPORT
+FIT = "fit.json"
+REPORT = rundir.REPORT
 DATA_ENDINGS = (".gz", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 HEADER = "# made by lever fit, digest {digest}; edit anything below, and the same command takes it as it is\n"
 MOST_SHOTS = 16
@@ -256,13 +257,18 @@ def bundle_folder(data: Any, out: str | Path | None) -> Path:
 
 def function_name(given: Any) -> str | None:
     """A metric or a model by its name; a Python function as `module:attribute`."""
-    return name_function(given) if callable(given) else given
+    name: str | None = given
+    if callable(given):
+        name = name_function(given)
+    return name
 
 
 def _embed_values(embed: str | None) -> dict[str, Any]:
     if embed is None:
         return {}
-    return {"name": embed} if is_outside(embed) else section_of(embed)
+    if is_outside(embed):
+        return {"name": embed}
+    return section_of(embed)
 
 
 def is_edited(path: Path) -> bool:
@@ -315,7 +321,8 @@ def _forecast(
         }
         return {"line": "nothing is asked", **nothing}
     parts = forecast_calls(run)
-    section, table = run.recipe.model, run.recipe.score.backend == "table"
+    section = run.recipe.model
+    table = run.recipe.score.backend == "table"
     test = 0 if table or run.recipe.score.backend == "world" else SELF_TEST
     known = as_json(parts)
     total = known["calls"] + test
@@ -331,7 +338,9 @@ def _forecast(
             f"pays for {int(total * section.max_cost / price):,}; give fewer --calls (the smallest plan for these data "
             f"takes {smallest:,}), or a larger --max-cost"
         )
-    said = f"self-test at most {test:,}, then " if test else ""
+    said = ""
+    if test:
+        said = f"self-test at most {test:,}, then "
     said += line(parts, table)
     if run.recipe.task.metric == "judge":
         said += f"; {run.recipe.judge.model} judges at most as many answers"
@@ -340,7 +349,9 @@ def _forecast(
         said += f"; this needs only {total:,} of {allowed:,} calls"
     if price is not None:
         judge = run.recipe.task.metric == "judge"
-        left_out = "pictures and the judge" if judge else "pictures"
+        left_out = "pictures"
+        if judge:
+            left_out = "pictures and the judge"
         said += f"; roughly {price:,.2f} at the prices given, {left_out} not counted"
     return {**known, "line": said, "calls": total, "self_test": test, "price": price}
 
@@ -352,7 +363,8 @@ def _shape_lines(run: Run) -> list[str]:
     pictured = any(item.image is not None for item in run.demonstrations)
     if not questions or (rules.kind != "long" and pictured):
         return []
-    asked, corpus = run.asked(questions), run.corpus
+    asked = run.asked(questions)
+    corpus = run.corpus
     training = Training(run.demonstrations, run.demonstration_vectors, rules, corpus)
     lists = {}
     for arm in arms_of(run.recipe.eval.arms, trains=False, kind=rules.kind):

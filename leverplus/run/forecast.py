@@ -59,12 +59,16 @@ class ForecastPart:
 def forecast(recipe: Recipe, sizes: DataSizes | None = None) -> list[ForecastPart]:
     """Every part of `lever run` that asks the model; without `sizes` what the recipe alone tells."""
     sizes = sizes or DataSizes()
-    section, size = recipe.eval, recipe.pool.size
-    shots, most, mean = section.shots, max(section.shots), fmean(section.shots)
+    section = recipe.eval
+    size = recipe.pool.size
+    shots = section.shots
+    most = max(section.shots)
+    mean = fmean(section.shots)
     test = min(section.items or sizes.test, sizes.test)
     dev = min(section.dev_items, sizes.dev)
     pictures = embeds_pictures(recipe) and sizes.pictures
-    trains, stops = bool(recipe.stages), recipe.select.stop != "never"
+    trains = bool(recipe.stages)
+    stops = recipe.select.stop != "never"
     outlook = Outlook(pictures, trains, stops, bool(recipe.score.pilot))
 
     def asked(draws: int) -> int:
@@ -102,7 +106,8 @@ def forecast(recipe: Recipe, sizes: DataSizes | None = None) -> list[ForecastPar
 
 def _training_parts(recipe: Recipe, sizes: DataSizes) -> list[ForecastPart]:
     """The pilot, the search before training, the rounds within it, and the judging of every epoch on dev."""
-    score, cost = recipe.score, recipe.score.cost(recipe.pool.size)
+    score = recipe.score
+    cost = recipe.score.cost(recipe.pool.size)
     longest = max(recipe.eval.shots)
     pilot = ForecastPart("pilot", recipe.pilot_calls(), (1 + longest) / 2)
     weights = fit_calls(recipe.eval.arms)
@@ -157,13 +162,17 @@ def line(parts: Sequence[ForecastPart], replayed: bool = False) -> str:
     """The forecast in one sentence; `replayed` where the answers are those of a recorded table."""
     shown = []
     for part in parts:
-        bound = "" if part.exact else "at most "
+        bound = "at most "
+        if part.exact:
+            bound = ""
         if part.calls is None:
             shown.append(f"{part.what} as many as the data have items")
         else:
             shown.append(f"{part.what} {bound}{part.calls:,}")
     known = as_json(parts)
-    bound = "" if known["exact"] else "at most "
+    bound = "at most "
+    if known["exact"]:
+        bound = ""
     end = "what is stored already is not asked again"
     if replayed:
         end = "all are replayed from recorded answers and cost nothing"

@@ -120,7 +120,9 @@ def find_data(
     elif labels:
         line = f"{len(items):,} questions, each with one of {answers.distinct} answers: they are labels"
     else:
-        pictures = f", {shown:,} with a picture" if shown else ""
+        pictures = ""
+        if shown:
+            pictures = f", {shown:,} with a picture"
         line = f"{len(items):,} questions with free answers{pictures}; {answers.line()}"
     said = [line, *examples.said]
     return FoundData(values, said, source, labels and texts, answers, items)
@@ -227,7 +229,9 @@ def describe_task(task: Task) -> list[str]:
         shares = []
         for label, count in answers.most_common(8):
             shares.append(f"{label} {count / len(every):.0%}")
-        more = ", ..." if len(answers) > 8 else ""
+        more = ""
+        if len(answers) > 8:
+            more = ", ..."
         lines.append(f"labels: {', '.join(shares)}{more}")
         rare = []
         for label, count in answers.items():
@@ -264,7 +268,8 @@ def answers_recur(task: Task) -> bool:
 
     Learning from labels alone takes candidates apart by whether their answer is right for the question.
     """
-    rules, items = task.answers, task.items("train")
+    rules = task.answers
+    items = task.items("train")
     if getattr(task, "labels", ()) or rules.metric in GRADED:
         return True
     counts: Counter[str] = Counter()
@@ -292,7 +297,9 @@ def choose_encoder(
         else:
             section = section_of(named)
             sees = section["name"] in ("clip", "siglip")
-        blind = ", which reads texts alone" if shown and not sees else ""
+        blind = ""
+        if shown and not sees:
+            blind = ", which reads texts alone"
         say(f"rule: vectors by {named}{blind}")
         return section, sees and shown
     if shown:
@@ -334,7 +341,8 @@ def _try_own(name: str, task: Task) -> bool:
     items.append(replace(items[0], id=ItemId("query"), answers=()))
     try:
         embedder = open_embedder(EmbedSection(name=name))
-        marks, vectors = embedder.fingerprint(), embedder.embed(items, task)
+        marks = embedder.fingerprint()
+        vectors = embedder.embed(items, task)
         wrong = _wrong_vectors(marks, vectors, len(items))
     except UnknownName:
         raise

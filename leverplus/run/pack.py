@@ -44,7 +44,8 @@ class RunSource(Source):
             policy = given_policy(self.run, checkpoint)
         self.folder, self.arm = self.run.folder, self.run.selector(policy)
         self.shots = min(SHOTS, self.arm.most_shots)
-        self.corpus, self.model = self.run.corpus, self.run.recipe.model
+        self.corpus = self.run.corpus
+        self.model = self.run.recipe.model
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -119,7 +120,8 @@ def pack_run(
                     f'arm "{own.spec}" needs vectors of {name}, which this run does not have'
                 )
             vectors[name] = block
-    encoder, embed = _encoder_of(run), run.recipe.embed
+    encoder = _encoder_of(run)
+    embed = run.recipe.embed
     if encoder is not None:
         embed = replace(embed, model="")
     made = {"fingerprint": dict(run.embedder.fingerprint())}
@@ -153,13 +155,15 @@ def advised_arm(found: EvaluationRecord | None) -> str:
         return "learned"
     if advice.arm and facts_of(advice.arm).asks_model:
         return advice.arm
-    best, most = "learned", (-1.0, False)
+    best = "learned"
+    most = (-1.0, False)
     for arm, by_shots in advice.dev_accuracy.items():
         facts = facts_of(arm)
         # among equals the first, but what shows something before nothing
         own = (advice.worth(arm, advice.best_shots(arm)), list(by_shots) != [0])
         if facts.asks_model and facts.advised and own > most:
-            best, most = arm, own
+            best = arm
+            most = own
     return best
 
 
@@ -178,7 +182,8 @@ def run_demos(run: Run) -> Iterator[Kept]:
     """The demonstrations of a run as a bundle keeps them, with their picture files, one after the other."""
     seen: dict[str, str] = {}
     for item in run.demonstrations:
-        name, content = None, None
+        name = None
+        content = None
         if item.image is not None:
             if item.image not in seen:
                 content = picture_file(run.task, item)
@@ -199,4 +204,6 @@ def _encoder_of(run: Run) -> Any:
     found = Path(
         moved_paths(run.folder, run.recipe.embed, ("model",)).get("model", name)
     ).expanduser()
-    return found if found.exists() else None
+    if found.exists():
+        return found
+    return None

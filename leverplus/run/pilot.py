@@ -102,7 +102,8 @@ def pilot_items(run: Run) -> tuple[list[Item], list[Item]]:
     section = run.recipe.score
     order = run.shuffled_queries()
     queries = order[: min(section.pilot, len(order) // 2)]
-    taken, pictures = set(), set()
+    taken = set()
+    pictures = set()
     for item in queries:
         taken.add(item.id)
         pictures.add(item.image)
@@ -137,7 +138,8 @@ def by_effect(scores: Floats, finer: Floats | None = None) -> list[int]:
     """The columns of scores (Q, D), best mean first; equal ones by the mean of `finer` scores, then by their place."""
     if finer is None:
         finer = scores
-    first, second = -scores.mean(axis=0).round(12), -finer.mean(axis=0)
+    first = -scores.mean(axis=0).round(12)
+    second = -finer.mean(axis=0)
     # the last key counts most, and the sort keeps equal ones in order
     order: list[int] = np.lexsort((second, first)).tolist()
     return order
@@ -174,7 +176,9 @@ def _candidate_lists(
 
 def _sentences(facts: dict[str, Any], *, trains: bool) -> list[str]:
     """What the pilot says, for people."""
-    any_choice, fixed, gains = facts["any_choice"], facts["fixed"], facts["list_gains"]
+    any_choice = facts["any_choice"]
+    fixed = facts["fixed"]
+    gains = facts["list_gains"]
     low, high = any_choice["ci95"]
     best = max(fixed, key=lambda shots: fixed[shots]["train"])
     says = [

@@ -60,16 +60,20 @@ TABLE_CALLS = 300_000
 FEWEST = 20
 """Fewest items of dev and of test that a choice and a figure are made on."""
 
-PILOT_SHARE, PILOT_DEMOS = 0.1, 10
+PILOT_SHARE = 0.1
+PILOT_DEMOS = 10
 PILOT_QUERIES = (8, 60)
 """Fewest and most training queries of the pilot; where a tenth of the calls pays for fewer there is none."""
 
-DEV_SHARE, TEST_SHARE = 0.25, 0.3
+DEV_SHARE = 0.25
+TEST_SHARE = 0.3
 UNTRAINED_SHARES = 0.45, 0.55
 """The shares of dev and test where no selector is trained."""
 
-MOST_DEV, MOST_TEST = 200, 500
-FEWEST_QUERIES, MOST_QUERIES = 4, 16
+MOST_DEV = 200
+MOST_TEST = 500
+FEWEST_QUERIES = 4
+MOST_QUERIES = 16
 """Fewest and most dev queries on which training is judged."""
 
 BASE = "fit"
@@ -120,7 +124,8 @@ class SeenData:
     def smallest(self, pilot: int = 0) -> int:
         """The fewest calls that a fit of these data can do with."""
         per_dev, per_test = self.calls(pilot=pilot > 0)
-        dev, test = min(FEWEST, self.dev), min(FEWEST, self.test)
+        dev = min(FEWEST, self.dev)
+        test = min(FEWEST, self.test)
         return SELF_TEST + dev * per_dev + test * per_test + self.training(pilot)
 
 
@@ -148,7 +153,9 @@ class CallShares:
         if not self.trains:
             training = "none for training"
             if self.training > 1:
-                what = "a pilot" if self.pilot else "weights of ways of choosing"
+                what = "weights of ways of choosing"
+                if self.pilot:
+                    what = "a pilot"
                 training = f"{self.training:,} for {what}"
         return [
             f"{calls:,} calls in all: at most {SELF_TEST} for the self-test, {training}, the choice on "
@@ -173,7 +180,8 @@ def divide(calls: int, seen: SeenData) -> CallShares:
         return replace(shares, pilot=pilot, pilot_demos=demos)
     least = seen.smallest()
     if calls < least:
-        dev, test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
+        dev = min(FEWEST, seen.dev)
+        test = min(FEWEST, seen.test)
         fewer = "fewer --arms"
         if len(seen.shots) > 1:
             fewer += " or --shots"
@@ -240,15 +248,19 @@ def _fewest_calls(seen: SeenData, *, named: bool) -> int:
 
 def _calls_of_model(task: Task, calls: int) -> int:
     """Of all calls those for the model: a judge takes as many."""
-    return calls // 2 if task.answers.metric == "judge" else calls
+    if task.answers.metric == "judge":
+        return calls // 2
+    return calls
 
 
 def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
     """The shares where the pilot takes so many calls, which are enough."""
     per_dev, per_test = seen.calls(pilot=pilot > 0)
-    least_dev, least_test = min(FEWEST, seen.dev), min(FEWEST, seen.test)
+    least_dev = min(FEWEST, seen.dev)
+    least_test = min(FEWEST, seen.test)
     left = calls - SELF_TEST
-    dev_share, test_share = DEV_SHARE, TEST_SHARE
+    dev_share = DEV_SHARE
+    test_share = TEST_SHARE
     if not seen.trains:
         dev_share, test_share = UNTRAINED_SHARES
     dev = max(least_dev, min(seen.dev, MOST_DEV, int(dev_share * left) // per_dev))
@@ -258,7 +270,8 @@ def _divide(calls: int, seen: SeenData, pilot: int) -> CallShares:
     rest = left - dev * per_dev - test * per_test
     # the minima leave room; shares were rounded in favour of dev and test
     while rest < seen.training(pilot):
-        dev, test = max(least_dev, dev - 1), max(least_test, test - 1)
+        dev = max(least_dev, dev - 1)
+        test = max(least_test, test - 1)
         rest = left - dev * per_dev - test * per_test
     if not seen.trains:
         asked = max(1, seen.training(pilot))
@@ -298,7 +311,8 @@ def decide(
         and not data.answers.labels
     ):
         cut = choose_cut(data.answers, data.items)
-        task_values["cut"], rule = cut.value, cut.why
+        task_values["cut"] = cut.value
+        rule = cut.why
     task = read_task(task_values, data)
     for line in describe_task(task):
         say(f"data: {line}")
@@ -407,7 +421,9 @@ def _training(
     backend: str, seen: SeenData, task: Task, say: Say, *, weighs: bool
 ) -> dict[str, Any]:
     """Candidates, fields and stages of the selector that is trained, and what it learns from."""
-    kind = "nearest_both" if seen.pictures else "nearest_text"
+    kind = "nearest_text"
+    if seen.pictures:
+        kind = "nearest_both"
     if backend == "table":
         kind = "recorded"
     size = min(seen.base.pool.size, max(2, seen.train - 1))
@@ -432,7 +448,9 @@ def _training(
     )
     if weighs:
         labels = getattr(task, "labels", ())
-        reward = "choice_prob" if labels else "gt_prob"
+        reward = "gt_prob"
+        if labels:
+            reward = "choice_prob"
         what = f"the probability of the true {'label' if labels else 'answer'}"
     say(f"rule: learnt from {what}; a query's candidates are {size} at most ({kind})")
     found["reward"] = {"mode": reward}

@@ -47,7 +47,8 @@ SPARE = 1.1
 LETTERS_A_TOKEN = 2.5
 """Characters of a token where no tokenizer is at hand: SQL, JSON and code have fewer than sentences."""
 
-LISTED_LABELS, LISTED_LETTERS = 100, 4000
+LISTED_LABELS = 100
+LISTED_LETTERS = 4000
 """Labels, and letters of all labels, that an instruction names."""
 
 LONG_SENTENCE = 60
@@ -62,7 +63,8 @@ COUNTED = 64
 LARGEST_UNPACKED = 1 << 30
 """Bytes of a GGUF file that is unpacked for its tokenizer before anything else is decided."""
 
-PIXELS_A_TOKEN, LEAST_PICTURE = 28 * 28, 64
+PIXELS_A_TOKEN = 28 * 28
+LEAST_PICTURE = 64
 """Qwen2-VL, Qwen2.5-VL and others read 28 x 28 pixels as a token; only a model itself knows what it makes of a picture."""
 
 SEEN = 5
@@ -220,7 +222,9 @@ def _probe_weights(values: dict[str, Any]) -> Probe:
             tokens = len(prompts.tokens(prompts.text(bare)))
             return tokens + section.max_new_tokens + picture_tokens(request, section)
 
-        return Room(context, "the model", needed) if context else None
+        if context:
+            return Room(context, "the model", needed)
+        return None
 
     return replace(probe, count=count, room=room)
 
@@ -303,7 +307,8 @@ def choose_length(items: Sequence[Item], count: CountTokens | None) -> Chosen:
     longest = sorted(answers, key=len, reverse=True)[:COUNTED]
     by = "by its tokenizer"
     if count is None:
-        count, by = estimated_tokens, "estimated, because its tokenizer is not at hand"
+        count = estimated_tokens
+        by = "estimated, because its tokenizer is not at hand"
     tokens = max((count(answer) for answer in longest), default=1)
     written = max(FEWEST_TOKENS, math.ceil(SPARE * tokens) + 2)
     why = f"the model may write {written:,} tokens, because the longest answer has {tokens:,} ({by})"
@@ -372,8 +377,12 @@ def _keys_named(items: Sequence[Item]) -> str:
                 del shared[key]
     if not shared or len(shared) > MOST_KEYS:
         return ""
-    noun = "key" if len(shared) == 1 else "keys"
-    others = " and others" if len(every) > len(shared) else ""
+    noun = "keys"
+    if len(shared) == 1:
+        noun = "key"
+    others = ""
+    if len(every) > len(shared):
+        others = " and others"
     return f", with the {noun} {', '.join(shared)}{others}"
 
 
@@ -381,7 +390,8 @@ def choose_form(
     probe: Probe, kind: AnswerKind | None, task: Task, items: Sequence[Item], *, texts: bool
 ) -> tuple[dict[str, Any], str]:  # fmt: skip
     """Instruction and template, where the user set none, and one sentence that describes the prompts."""
-    values, yours = probe.values, probe.values.get("instruction", "")
+    values = probe.values
+    yours = probe.values.get("instruction", "")
     if values.get("prompt") == "chat":
         said = "prompts are chats"
         if yours:
@@ -475,7 +485,8 @@ def first_prompt(run: Run) -> str:
 
 def prompt_text(run: Run, query: Item, demos: Sequence[Item]) -> str:
     """A prompt as one text; of a chat its turns with their roles, pictures left out."""
-    backend, section = run.recipe.score.backend, run.model_section
+    backend = run.recipe.score.backend
+    section = run.model_section
     written = render_prompt(backend, section, run.task, query, demos)
     if isinstance(written, str):
         return written

@@ -159,7 +159,9 @@ def find_recipe(name: str) -> Path:
             f"`lever fit {name} --model MODEL`, or `lever run own_labels --set task.file={name}`"
         )
     near = difflib.get_close_matches(name, every_recipe(), n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    hint = ""
+    if near:
+        hint = f"did you mean '{near[0]}'? "
     raise UnknownName(
         f"there is no recipe called '{name}'; {hint}`lever recipes` lists those that ship, and a file of your own is "
         "named with its .toml"

@@ -66,7 +66,8 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _list_contradictions(recipe: Recipe) -> Iterator[str]:
     """Numbers of demonstrations and stages: none, one twice, or more than candidates and the selector allow."""
-    shots, dev_shots = recipe.eval.shots, recipe.score.dev_shots
+    shots = recipe.eval.shots
+    dev_shots = recipe.score.dev_shots
     lists = {
         "eval.shots": shots,
         "score.dev_shots": dev_shots,
@@ -107,7 +108,8 @@ def _world_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _search_contradictions(recipe: Recipe) -> Iterator[str]:
-    score, train = recipe.score, recipe.train
+    score = recipe.score
+    train = recipe.train
     first = recipe.stages.get(train.asking)
     if score.pilot and recipe.pool.kind == RECORDED:
         yield f"score.pilot = {score.pilot}: a recorded table cannot be asked; leave it out"
@@ -147,7 +149,8 @@ def _search_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _budget_contradictions(recipe: Recipe) -> Iterator[str]:
-    score, reserve = recipe.score, recipe.reserve()
+    score = recipe.score
+    reserve = recipe.reserve()
     cost = score.cost(recipe.pool.size)
     if not recipe.stages:
         cost = 0  # nothing is asked for training but the pilot
@@ -157,7 +160,9 @@ def _budget_contradictions(recipe: Recipe) -> Iterator[str]:
             "score.beam, score.shots or pool.size"
         )
     elif score.budget - reserve < cost and not score.groups:
-        pilot = " and the pilot" if score.pilot else ""
+        pilot = ""
+        if score.pilot:
+            pilot = " and the pilot"
         yield (
             f"score.budget = {score.budget}: judging every epoch on dev{pilot} may take {reserve:,} calls, which leaves "
             f"none for training; raise score.budget above {reserve + cost:,}, or lower score.dev_queries, the number of "
@@ -166,8 +171,10 @@ def _budget_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _reward_contradictions(recipe: Recipe) -> Iterator[str]:
-    reward, score = recipe.reward, recipe.score
-    weights, modes = reward.component_weights, reward.modes
+    reward = recipe.reward
+    score = recipe.score
+    weights = reward.component_weights
+    modes = reward.modes
     if weights and len(weights) != len(modes):
         yield f"reward.component_weights = {list(weights)}: {len(weights)} weights for {list(modes)}"
     if "choice_prob" in modes and recipe.task.name not in LABEL_TASKS:
@@ -185,7 +192,8 @@ def _reward_contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _picture_contradictions(recipe: Recipe) -> Iterator[str]:
     """Pictures asked for where no item has a vector for its picture, or where the model cannot be shown one."""
-    select, pool = recipe.select, recipe.pool
+    select = recipe.select
+    pool = recipe.pool
     # of a file of one's own nobody knows yet whether it has pictures
     known = shows_pictures(recipe) and recipe.task.name != "jsonl"
     if recipe.score.backend == "openai" and recipe.model.prompt == "plain" and known:
@@ -207,9 +215,11 @@ def _picture_contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _stage_contradictions(recipe: Recipe, name: str) -> Iterator[str]:
-    stages, stage = recipe.train.stages, recipe.stages[name]
+    stages = recipe.train.stages
+    stage = recipe.stages[name]
     place = stages.index(name)
-    before, behind = stages[:place], stages[place:]
+    before = stages[:place]
+    behind = stages[place:]
     # these two numbers need held_out, which the stage checks
     known = ["reward"]
     for shots in recipe.score.dev_shots:
@@ -293,7 +303,9 @@ def _why_idle(recipe: Recipe, name: str, when: tuple[Any, ...]) -> str:
 
 def missing_here(recipe: Recipe) -> list[str]:
     """Files, folders, variables and parts from outside that the recipe names and that are not there."""
-    task, score, model = recipe.task, recipe.score, recipe.model
+    task = recipe.task
+    score = recipe.score
+    model = recipe.model
     found = []
     for key, kind, name in recipe.outside_parts():
         try:

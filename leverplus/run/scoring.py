@@ -51,8 +51,10 @@ def open_scorer(run: Run) -> Scorer:
     """The scorer of a run; a model that fails its self-test is refused."""
     # one that is missing is named before the model is loaded, or a server paid
     _ = run.embedder
-    recipe, backend = run.recipe, run.backend
-    section, calls = recipe.score, run.kept_calls
+    recipe = run.recipe
+    backend = run.backend
+    section = recipe.score
+    calls = run.kept_calls
     engine = open_engine(
         section.engine,
         backend,
@@ -97,7 +99,9 @@ def require_offered(backend: Backend, modes: Sequence[str], quality: str) -> Non
         return
     for mode in modes:
         if _needs_logprobs(mode, Weights(quality=quality)):
-            key = "reward.mode =" if len(modes) == 1 else "reward.components with"
+            key = "reward.components with"
+            if len(modes) == 1:
+                key = "reward.mode ="
             raise ScoringError(
                 f'{key} "{mode}" needs log-probabilities of given answers, which this server does not offer; nothing '
                 'was scored: set reward.mode = "soft_only" (and take out reward.components), or use a server that '
@@ -123,11 +127,13 @@ class ScoringWatch:
     """Told of replies as they come: shows progress, notes what a server was paid, and says when answers are empty."""
 
     def __init__(self, run: Run, meter: CallMeter) -> None:
-        self.run, self.meter = run, meter
+        self.run = run
+        self.meter = meter
         self.said_unlabelled = 0
 
     def scored(self, what: str, done: int, total: int) -> None:
-        run, meter = self.run, self.meter
+        run = self.run
+        meter = self.meter
         run.show_progress(what, done, total)
         if hasattr(run.backend, "usage"):
             run.remember({"spent": run.backend.usage()})

@@ -35,7 +35,8 @@ class LogSinks:
             lines = RunLog(self.run.folder / rundir.LOG).lines()  # the last is this one
         for own in lines:
             self.lines += 1
-            values, step = numbers_of(own), self.lines
+            values = numbers_of(own)
+            step = self.lines
             self._each(lambda _, tracker: tracker.log(values, step=step))  # noqa: B023
 
     def close(self) -> None:
@@ -81,7 +82,8 @@ def open_tracker(name: str, run: Run) -> Any:
         tracker = TensorBoardTracker("tensorboard", place)
     elif name == "wandb":
         mode = os.environ.get("WANDB_MODE", "offline")
-        folder, title = str(place), run.folder.name
+        folder = str(place)
+        title = run.folder.name
         tracker = WandBTracker(PROJECT, name=title, dir=folder, mode=mode)
     else:
         uri = (place / "mlflow").resolve().as_uri()

@@ -64,7 +64,8 @@ class Workshop:
 
 def evaluate_once(run: Run) -> dict[str, Any]:
     """What the run's selector does on test: read from its folder, or trained, measured and examined now."""
-    done, findings = run.folder / rundir.EVAL, run.folder / rundir.FINDINGS
+    done = run.folder / rundir.EVAL
+    findings = run.folder / rundir.FINDINGS
     if not done.is_file():
         evaluate_run(run, train_run(run), advise=False)
     # findings of before the evaluation are those of training alone
@@ -128,7 +129,8 @@ def search_grid(
 
     What it returns is what sweep.json holds.
     """
-    found, source = configurations(name, sets, grid), find_recipe(name)
+    found = configurations(name, sets, grid)
+    source = find_recipe(name)
     path = workshop.folder / "sweep.json"
     record: dict[str, Any] = {"recipe": source.stem, "tried": []}
     if path.is_file():

@@ -199,7 +199,8 @@ class Training:
         """Train one stage and go on with what it wrote."""
         from leverplus.learn.loop import StageInputs, run_stage
 
-        run, name = self.run, plan.name
+        run = self.run
+        name = plan.name
         source = self.source(plan)
         rows = source.rows(self.policy, 0)
         # lists without accuracies say nothing of their quality
@@ -287,7 +288,8 @@ def starting_policy(run: Run) -> Policy | None:
     """What `train.start` names, kept in the run folder once read; None where training begins from scratch."""
     from leverplus.learn.checkpoint import load_checkpoint, save_checkpoint
 
-    named, kept = run.recipe.train.start, _checkpoint(run, "start")
+    named = run.recipe.train.start
+    kept = _checkpoint(run, "start")
     if not named:
         return None
     if not kept.is_dir():
@@ -345,7 +347,9 @@ def search_groups(run: Run, policy: Policy | None = None) -> list[Group]:
         raise TrainingError(
             f"none of {len(queries)} searched groups is kept; loosen score.keep or score.tiers, or raise score.mine"
         )
-    plural = "query" if len(queries) == 1 else "queries"
+    plural = "queries"
+    if len(queries) == 1:
+        plural = "query"
     run.say(f"searched {len(queries):,} training {plural} with {run.calls():,} calls")
     return groups
 
@@ -364,7 +368,8 @@ def learn_expected_accuracy(run: Run) -> Expect | None:
     if not _wants_expected_accuracy(run):
         return None
     asked = {item.id for item in run.shuffled_queries()}
-    items, places = [], []
+    items = []
+    places = []
     for place, item in enumerate(run.demonstrations):
         if item.id in asked:
             items.append(item)
@@ -413,7 +418,9 @@ def _searched_rows(
 
 def _lists_to_imitate(run: Run, stage: str) -> int:
     """How many of the best lists of every length a stage learns from; 0: from all."""
-    return run.recipe.train.imitate if stage == "sft" else 0
+    if stage == "sft":
+        return run.recipe.train.imitate
+    return 0
 
 
 def _label_rows(run: Run, config: StageConfig, table: ItemTable) -> RowSource:
@@ -421,7 +428,8 @@ def _label_rows(run: Run, config: StageConfig, table: ItemTable) -> RowSource:
     from leverplus.learn.data.from_answers import AnswerRows
     from leverplus.learn.data.from_labels import LabelRows
 
-    items, seed = run.demonstrations, run.seed
+    items = run.demonstrations
+    seed = run.seed
     queries = [query.id for query in run.shuffled_queries()]
     if isinstance(config, ContrastiveConfig):
         return AnswerRows(items, queries, table, config=config, seed=seed)
@@ -434,7 +442,8 @@ def asking_plan(run: Run) -> AskingPlan:
     """How the rounds of a run ask: what the search before them leaves of the calls."""
     from leverplus.learn.data.active import AskingPlan
 
-    section, searched = run.recipe.score, len(run.training_queries())
+    section = run.recipe.score
+    searched = len(run.training_queries())
     calls = run.affordable_calls() - searched * section.cost(run.recipe.pool.size)
     return AskingPlan(section, calls, searched, run.seed, run.folder / rundir.ACTIVE)
 

@@ -33,7 +33,8 @@ _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 class JudgeTask:
     """The questions to a judge: each is an item whose text shows a question, what is right, and an answer."""
 
-    name, version = "judge", "1"
+    name = "judge"
+    version = "1"
     answers = AnswerRules("exact", "plain")
 
     def __init__(self) -> None:
@@ -71,7 +72,10 @@ class Judge:
         account: Path | None = None,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        self.section, self.store, self.account, self.say = section, store, account, say
+        self.section = section
+        self.store = store
+        self.account = account
+        self.say = say
         self.task = JudgeTask()
         self.verdicts: dict[ItemId, bool] = {}
         self.unclear = 0
@@ -152,7 +156,9 @@ def question_to_judge(answer: str, example: Example) -> str:
     a cat
     """
     right = list(dict.fromkeys(example))[:SHOWN_REFERENCES]
-    named = "Right answer" if len(right) == 1 else "Right answers"
+    named = "Right answers"
+    if len(right) == 1:
+        named = "Right answer"
     parts = (
         ("Question", example.question),
         (named, "\n".join(right)),
@@ -168,7 +174,9 @@ def read_verdict(raw: str) -> bool | None:
     (True, False, None)
     """
     found = _VERDICT.search(_THOUGHT.sub("", raw))
-    return None if found is None else found.group(1).lower() == "yes"
+    if found is None:
+        return None
+    return found.group(1).lower() == "yes"
 
 
 def with_judge(task: Task, judge: Judge) -> Task:

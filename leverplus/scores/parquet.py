@@ -45,7 +45,8 @@ def write_proven(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema, count = pa.schema(list(columns.items())), 0
+    schema = pa.schema(list(columns.items()))
+    count = 0
     proven = schema.append(pa.field(CHECKSUM, pa.uint16()))
     options |= {"compression": "zstd", "write_page_checksum": True}
     with write_atomically(path) as part:
@@ -71,7 +72,9 @@ class ProvenReader:
         require_packages(f"the {kind} {path}", "pyarrow")
         import pyarrow.parquet as pq
 
-        self.path, self.kind, self.again = Path(path), kind, again
+        self.path = Path(path)
+        self.kind = kind
+        self.again = again
         if not self.path.is_file():
             raise MissingFile(f"there is no {kind} {path}; {again}")
         with self.explaining_errors():

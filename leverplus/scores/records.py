@@ -58,7 +58,9 @@ def is_intact(context_digest: bytes, row: StoredRow) -> bool:
 
 def key_name(key: object) -> str:
     """A key as an error message shows it; in a damaged file it may be of any type."""
-    return key.hex() if isinstance(key, bytes) else repr(key)[:40]
+    if isinstance(key, bytes):
+        return key.hex()
+    return repr(key)[:40]
 
 
 def problem_of(score: Score) -> str | None:
@@ -86,7 +88,8 @@ def encode(score: Score) -> bytes:
     """
     references = score.references
     numbers = [score.accuracy, score.token_f1, score.edit_similarity]
-    answers, counts = [], []
+    answers = []
+    counts = []
     for reference in references:
         logprob = reference.logprob
         numbers.append(math.nan if logprob is None else logprob)

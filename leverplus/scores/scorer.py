@@ -234,8 +234,10 @@ class Scorer:
 
         Among labels the likeliest is the answer, whatever the model would have written.
         """
-        query, rules = request.query, self.task.answers
-        raw, counts = reply.raw, self.weighed(query)
+        query = request.query
+        rules = self.task.answers
+        raw = reply.raw
+        counts = self.weighed(query)
         logprobs: Sequence[float | None] = [None] * len(counts)
         if reply.logprobs is not None:
             logprobs = reply.logprobs

@@ -43,7 +43,8 @@ once more together and alone (8); longer answers (4); other pictures (2, or 4 an
 FEW_WORDS = 4
 """Of longer answers so many words are shown, to see whether their end is weighed."""
 
-USUALLY_MOVED, FALSE_REFUSALS = 0.9, 0.01
+USUALLY_MOVED = 0.9
+FALSE_REFUSALS = 0.01
 """A model is refused where so few margins move towards the shown answer that one wired right, in which at least 9 in
 10 move, has so few less than once in 100."""
 
@@ -53,12 +54,14 @@ FEWEST = 4
 TOLERANCE = 1e-3
 """How far float32 may move a log-probability (nats) from batch to batch."""
 
-TIES, WRITTEN_TIES = 8, 4
+TIES = 8
+WRITTEN_TIES = 4
 """Coarser numbers may decide one comparison in so many otherwise in another batch: two words were equally likely. The
 second is for models that only write, where each of several words may be the one: of 64 comparisons, llama.cpp with
 SmolLM2 (Q4_1) had 2 to 5 different ones, and a server that mixes up two labels has half."""
 
-MOSTLY, NOTED = 0.5, 0.1
+MOSTLY = 0.5
+NOTED = 0.1
 """The part of the replies with one fault from which on a model is refused, and from which on the user is told."""
 
 NO_ANSWER = "something else entirely"
@@ -161,8 +164,12 @@ class _Test:
     def __init__(
         self, task: Task, backend: Backend, most: int, progress: Progress
     ) -> None:
-        self.task, self.backend, self.rules = task, backend, task.answers
-        self.most, self.progress, self.asked = most, progress, 0
+        self.task = task
+        self.backend = backend
+        self.rules = task.answers
+        self.most = most
+        self.progress = progress
+        self.asked = 0
         self.labels = isinstance(task, HasLabels) and bool(task.labels)
         self.weighs: bool = getattr(backend, "weighs", True)
         self.tolerance: float = getattr(backend, "tolerance", TOLERANCE)
@@ -210,7 +217,8 @@ class _Test:
                 replies[place] = reply
             self.progress("self-test", self.asked + len(replies), MOST_PROMPTS)
         self.asked += len(requests)
-        found, weighed = [], []
+        found = []
+        weighed = []
         for place in range(len(requests)):
             found.append(replies[place])
             if replies[place].logprobs is not None:
@@ -265,7 +273,8 @@ class _Test:
         allowed = 0
         if self.tolerance > TOLERANCE:
             allowed = len(others) // (TIES if self.weighs else WRITTEN_TIES)
-        largest, different = 0.0, 0
+        largest = 0.0
+        different = 0
         for place, (reply, chosen) in enumerate(others):
             request = requests[place % len(requests)]
             first = together[place % len(requests)]
@@ -292,7 +301,9 @@ class _Test:
         self, told: Sequence[Request], replies: Sequence[Reply]
     ) -> dict[str, Any]:
         """What the model writes after it was shown an answer is that answer; labels that are weighed need not be."""
-        shown, raws, copies = [], [], 0
+        shown = []
+        raws = []
+        copies = 0
         for request, reply in zip(told, replies, strict=True):
             shown.append(request.demos[0].answer)
             raws.append(reply.raw)
@@ -329,7 +340,8 @@ class _Test:
         pairs = np.array([reply.logprobs for reply in replies])  # (prompts, 2)
         margins = pairs[:, 0] - pairs[:, 1]
         gains = margins[0::2] - margins[1::2]  # (questions,), nats
-        effect, moved = float(gains.mean()), int((gains > 0.0).sum())
+        effect = float(gains.mean())
+        moved = int((gains > 0.0).sum())
         error = float(gains.std() / math.sqrt(max(1, len(gains) - 1)))
         least = max(self.tolerance, 2.0 * error if len(gains) >= FEWEST else 0.0)
         if not effect > least or at_most(moved, len(gains)) < FALSE_REFUSALS:
@@ -351,10 +363,12 @@ class _Test:
             return None
         asked = []
         for question in questions:
-            shorter, longer = question.references[0], " ".join(question.references)
+            shorter = question.references[0]
+            longer = " ".join(question.references)
             words = longer.split()
             if len(words) > FEW_WORDS:  # a few words, which a small model repeats
-                shorter, longer = " ".join(words[:2]), " ".join(words[:FEW_WORDS])
+                shorter = " ".join(words[:2])
+                longer = " ".join(words[:FEW_WORDS])
             example = _answered(question.query, longer)
             again = replace(example, id=ItemId(f"{example.id}="))
             demos = (example, again)[: max(1, self.most)]
@@ -374,10 +388,13 @@ class _Test:
         self, told: Sequence[Request], replies: Sequence[Reply]
     ) -> float | None:
         """Another picture under the same question changes what the model says; None where there is only one picture."""
-        own, swapped, before = [], [], []
+        own = []
+        swapped = []
+        before = []
         pairs = zip(pairwise([*told[::2], told[0]]), replies[::2], strict=True)
         for (request, other), reply in pairs:
-            query, donor = request.query, other.query
+            query = request.query
+            donor = other.query
             digests = {self.task.image_digest(item) for item in (query, donor)}
             if query.image is None or donor.image is None or len(digests) < 2:
                 continue
@@ -394,9 +411,11 @@ class _Test:
             before.append(reply)
         if not own:
             return None
-        count, least = SWAPPED, min(self.tolerance, 0.05)
+        count = SWAPPED
+        least = min(self.tolerance, 0.05)
         if not self.weighs:
-            count, least = FEWEST, 0.0
+            count = FEWEST
+            least = 0.0
             before = self.ask(own[:count])
         changes = []
         for one, two in zip(before, self.ask(swapped[:count]), strict=False):
@@ -438,7 +457,9 @@ def _answered(query: Item, answer: str) -> Item:
 def _ending(backend: Backend) -> str:
     """What ends an answer in the backend's template; "" in a chat, or where it does not say."""
     prompts = getattr(backend, "prompts", None)
-    return "" if getattr(prompts, "chat", True) else str(getattr(prompts, "ending", ""))
+    if getattr(prompts, "chat", True):
+        return ""
+    return str(getattr(prompts, "ending", ""))
 
 
 def _gap(one: Reply, other: Reply) -> float:
@@ -569,7 +590,8 @@ def _kind(shown: str, raw: str, rules: AnswerRules, ending: str) -> str:
         # A metric that ignores case does not see a changed case.
         return answer.strip() == shown or rules.key(answer) == rules.key(shown)
 
-    shown, whole = shown.strip(), raw.strip()
+    shown = shown.strip()
+    whole = raw.strip()
     if not whole:
         return "empty"
     if same(rules.cut_answer(raw)):
@@ -584,12 +606,18 @@ def _kind(shown: str, raw: str, rules: AnswerRules, ending: str) -> str:
         return "letters"
     if shown.startswith(whole):
         rest = shown[len(whole) :].lstrip(" ")
-        return "ended" if rest.startswith((ending.strip() or "\n", "\n")) else "short"
+        if rest.startswith((ending.strip() or "\n", "\n")):
+            return "ended"
+        return "short"
     if whole.startswith(shown):
         if ending:
             return "goes_on"
-        return "lines" if whole[len(shown) :].lstrip(" ")[0] == "\n" else "adds"
-    return "around" if shown in whole else "other"
+        if whole[len(shown) :].lstrip(" ")[0] == "\n":
+            return "lines"
+        return "adds"
+    if shown in whole:
+        return "around"
+    return "other"
 
 
 def _plain(text: str) -> str:

@@ -104,7 +104,9 @@ class ScoreStore:
             log = self.path.with_name(self.path.name + "-wal")
             logged = log.is_file() and log.stat().st_size
             # Where the log is empty the store is whole without it, and SQLite need not write beside the store.
-            option = "mode=ro" if logged else "immutable=1"
+            option = "immutable=1"
+            if logged:
+                option = "mode=ro"
             address = f"file:{quote(str(self.path.resolve()))}?{option}"
         else:
             make_private_folder(self.path.parent)
@@ -128,7 +130,9 @@ class ScoreStore:
         self.journal = set_journal(self._db, timeout)
         # In WAL mode NORMAL keeps every commit through a killed process and stays whole through a power cut.
         # A rollback journal needs FULL for that.
-        level = "NORMAL" if self.journal == "wal" else "FULL"
+        level = "FULL"
+        if self.journal == "wal":
+            level = "NORMAL"
         self._db.execute(f"PRAGMA synchronous = {level}")
         if is_new:
             self._create_schema()

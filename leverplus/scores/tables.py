@@ -234,7 +234,10 @@ def read_table(paths: Sequence[Path]) -> RecordedTable:
     require_packages("a recorded table", "pyarrow")
     import pyarrow as pa
 
-    parts, cards, members, notes = [], [], [], []
+    parts = []
+    cards = []
+    members = []
+    notes = []
     digest = hashlib.sha256()
     for path in paths:
         file = ProvenReader(path, CARD, kind="recorded table", again=AGAIN)
@@ -280,7 +283,9 @@ def _check_file(file: ProvenReader) -> list[str]:
     """Refuse a file of another kind or format; what has to be said about one that is taken."""
     missing = ", ".join(sorted(set(REQUIRED) - set(file.columns)))
     if missing or not file.groups:
-        lacking = f"column {missing}" if missing else "rows"
+        lacking = "rows"
+        if missing:
+            lacking = f"column {missing}"
         raise DataError(
             f"{file.path} is not a recorded table: it has no {lacking}; a table has query, demos, accuracy, gt_prob "
             "and answer"
@@ -399,7 +404,8 @@ class TableBackend:
         return replies
 
     def _score(self, query: ItemId, demos: Demos) -> Score:
-        table, row = self.table, self.table.prompts(query).get(demos)
+        table = self.table
+        row = self.table.prompts(query).get(demos)
         if row is None:
             shown = ", ".join(demos) or "none"
             raise ScoringError(
@@ -408,7 +414,8 @@ class TableBackend:
             )
         item = self.task.item(query)
         answer = table.answers[row].as_py() or ""
-        accuracy, probability = float(table.accuracy[row]), float(table.gt_prob[row])
+        accuracy = float(table.accuracy[row])
+        probability = float(table.gt_prob[row])
         # Nobody can say how near an answer came that was not recorded; its accuracy is what is known.
         shared_words = alike = accuracy
         if answer:
@@ -437,7 +444,8 @@ class TableBackend:
         if self.labels and self.table.logprobs is not None:
             recorded = self.table.cards[0].get("labels", self.labels)
             logprobs = self.table.logprobs[row].tolist()
-            values, names = dict(zip(recorded, logprobs, strict=True)), self.labels
+            values = dict(zip(recorded, logprobs, strict=True))
+            names = self.labels
         found = []
         for name in names:
             found.append(Reference(name, counts.get(name, 0), values.get(name)))

@@ -24,7 +24,8 @@ class LiveEmbedder:
     """The network of an embedder, run with a selector's adapters; `items` gives the view of one table of items."""
 
     def __init__(self, embedder: CachedEmbedder, task: Task) -> None:
-        self.embedder, self.task = embedder, task
+        self.embedder = embedder
+        self.task = task
         self.encoder = embedder.encoder
         self.network = self.encoder.network
         self.revision = embedder.fingerprint()["revision"]
@@ -42,13 +43,15 @@ class LiveEmbedder:
             return self._encode(wanted, adapters)
         digest = adapters.digest()
         if digest != self._kept_for:  # the adapters have learned since
-            self._kept, self._kept_for = {}, digest
+            self._kept = {}
+            self._kept_for = digest
         missing = {key: piece for key, piece in wanted.items() if key not in self._kept}
         self._kept |= self._encode(missing, adapters)
         return {key: self._kept[key] for key in wanted}
 
     def _encode(self, wanted: Mapping[bytes, str | Item], adapters: Adapters) -> Pieces:
-        keys, found = list(wanted), Pieces()
+        keys = list(wanted)
+        found = Pieces()
         with adapters.active(self.network, self.revision):
             for start in range(0, len(keys), self.embedder.batch):
                 part = keys[start : start + self.embedder.batch]
@@ -73,7 +76,8 @@ class LiveItems:
     """Embeds the items of one table, which are named by their row."""
 
     def __init__(self, live: LiveEmbedder, items: Sequence[Item]) -> None:
-        self.live, self.rows = live, items
+        self.live = live
+        self.rows = items
 
     def encode(
         self, rows: Tensor, fields: Sequence[str], adapters: Adapters

@@ -69,8 +69,11 @@ class ActiveRows:
         searched: Sequence[Group],
         make_rows: Callable[[Sequence[Group]], list[Row]],
     ) -> None:
-        self.plan, self.scorer, self.make_rows = plan, scorer, make_rows
-        self.pools, self.table = pools, table
+        self.plan = plan
+        self.scorer = scorer
+        self.make_rows = make_rows
+        self.pools = pools
+        self.table = table
         self.waiting: list[Sequence[Group]] = [searched]
         self.known: list[Row] = []
         self.done = 0  # rounds asked
@@ -104,7 +107,8 @@ class ActiveRows:
 
     def _ask(self, policy: Policy) -> None:
         """One round: let the selector propose prompts unless the folder holds this round's, then have them scored."""
-        plan, size = self.plan, self.plan.turns_per_round
+        plan = self.plan
+        size = self.plan.turns_per_round
         start = plan.searched + self.done * size
         pools = self.pools[start : start + size]
         self.done += 1
@@ -146,7 +150,8 @@ def propose(
         for pool, scores in zip(part, logits, strict=True):
             own = scores[: len(pool)]  # (K,)
             order = own.argsort(descending=True, stable=True).tolist()
-            tried, rest = order[:best], order[best:]
+            tried = order[:best]
+            rest = order[best:]
             rng = np.random.default_rng(source_seed(seed, "acquire", pool.query))
             for place in rng.permutation(len(rest))[:chance]:
                 tried.append(rest[place])

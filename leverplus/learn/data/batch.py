@@ -41,7 +41,8 @@ def collate(
     """Pad rows to one batch; with `tried` the pools hold only the candidates that some sequence of the row has."""
     members = max(len(row.rewards) for row in rows)
     steps = max(row.sequences.shape[1] for row in rows)
-    padded, counts = [], []
+    padded = []
+    counts = []
     for row in rows:
         missing = (0, steps - row.sequences.shape[1], 0, members - len(row.rewards))
         padded.append(pad(row.sequences, missing, value=PAD))  # (G, S)

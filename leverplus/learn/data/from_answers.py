@@ -61,7 +61,9 @@ class AnswerRows:
         seed: int,
         likeness: Likeness | None = None,
     ) -> None:
-        self.items, self.config, self.seed = items, config, seed
+        self.items = items
+        self.config = config
+        self.seed = seed
         asked = set(queries)
         places = [place for place, item in enumerate(items) if item.id in asked]
         self.queries = np.array(places, dtype=np.int64)  # (Q,)
@@ -131,7 +133,8 @@ class AnswerRows:
         rng: np.random.Generator,
     ) -> Row | None:
         config = self.config
-        places, values = [], []
+        places = []
+        values = []
         blocks = (
             (self.like, config.positives),
             (self.near, config.near),
@@ -145,7 +148,8 @@ class AnswerRows:
         drawn, first = np.unique(np.concatenate(places), return_index=True)  # (K,)
         likeness = np.concatenate(values)[first]
         order = rng.permutation(np.flatnonzero(likeness >= 0.0))  # (K',)
-        drawn, likeness = drawn[order], likeness[order]
+        drawn = drawn[order]
+        likeness = likeness[order]
         if len(drawn) < 2 or likeness.max() - likeness.min() < config.margin:
             return None
         query = int(self.queries[number])
@@ -159,7 +163,9 @@ class AnswerRows:
 
 def _question_block(table: ItemTable) -> Floats:
     """What questions are compared by: their texts, or pictures where texts have no vectors."""
-    name = "text" if "text" in table.arrays else "image"
+    name = "image"
+    if "text" in table.arrays:
+        name = "text"
     block = table.arrays[name]
     size = np.linalg.norm(block, axis=1, keepdims=True)
     return np.asarray(block / np.maximum(size, 1e-12), dtype=np.float32)

@@ -43,7 +43,10 @@ class LabelRows:
         config: LabelPretrainingConfig,
         seed: int,
     ) -> None:
-        self.items, self.rules, self.config, self.seed = items, rules, config, seed
+        self.items = items
+        self.rules = rules
+        self.config = config
+        self.seed = seed
         asked = set(queries)
         # everything below has one entry per item (N,): computed once, drawn from in every epoch
         places = [place for place, item in enumerate(items) if item.id in asked]

@@ -217,7 +217,9 @@ def _row(
 ) -> Row:
     """The members of a group at these places, with these rewards, as tensors."""
     positions = {item: position for position, item in enumerate(group.pool.candidates)}
-    sequences, log_mu, accuracy = [], [], []
+    sequences = []
+    log_mu = []
+    accuracy = []
     for place in places:
         member = group.members[place]
         sequence = []

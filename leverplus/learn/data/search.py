@@ -25,7 +25,9 @@ def truth_objective(score: Score) -> float:
 
     A model that offers no log-probabilities is searched by accuracy, then by how near the answer came.
     """
-    return score.gt_prob if score.weighed else oracle_objective(score)
+    if score.weighed:
+        return score.gt_prob
+    return oracle_objective(score)
 
 
 def oracle_objective(score: Score) -> float:
@@ -70,7 +72,8 @@ def join_groups(first: Group, second: Group) -> Group:
             f"groups of queries {first.query} and {second.query} cannot be joined: their pools differ"
         )
     known = {member.demos for member in first.members}
-    members, scores = list(first.members), list(first.scores)
+    members = list(first.members)
+    scores = list(first.scores)
     for member, score in zip(second.members, second.scores, strict=True):
         if member.demos not in known:
             members.append(member)
@@ -146,7 +149,8 @@ def best_of_each_length(
                 ranked.append((key, member, score))
         ranked.sort(key=lambda own: own[0])
         taken: Counter[int] = Counter()
-        members, scores = [], []
+        members = []
+        scores = []
         for (length, *_), member, score in ranked:
             taken[length] += 1
             if taken[length] <= width:

@@ -13,7 +13,9 @@ def warm_up(
     steps: int,
 ) -> float:
     """A factor that rises from 1/steps at step 0 to 1; always 1 when there is no warm-up."""
-    return min(1.0, (step + 1) / steps) if steps > 0 else 1.0
+    if steps > 0:
+        return min(1.0, (step + 1) / steps)
+    return 1.0
 
 
 def decay(

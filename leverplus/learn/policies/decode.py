@@ -169,7 +169,8 @@ def _start_beam(
     shots: int,
 ) -> tuple[State, Tensor, Tensor]:
     """The state, actions (B, 1, 0) and log-probabilities (B, 1) of the one empty prefix that a search starts from."""
-    batch, device = len(encoded.mask), encoded.mask.device
+    batch = len(encoded.mask)
+    device = encoded.mask.device
     actions = torch.zeros(
         batch,
         1,

@@ -11,7 +11,8 @@ from leverplus.learn.policies.base import Encoded, Policy
 from leverplus.learn.policies.decode import greedy
 from leverplus.learn.policies.table import ItemTable
 
-BATCH, CANDIDATES = 256, 1 << 15
+BATCH = 256
+CANDIDATES = 1 << 15
 """Most pools and most candidates in a batch: large pools are encoded a few at a time, which bounds the memory."""
 
 

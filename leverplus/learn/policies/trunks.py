@@ -30,7 +30,8 @@ class PoolAttention(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = dropout
         self.in_proj_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * hidden))
         self.out_proj = nn.Linear(hidden, hidden)
