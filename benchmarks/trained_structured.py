@@ -11,8 +11,6 @@ are asked once. Budgets are calls; 0 is learnt from answers alone. The control a
 from __future__ import annotations
 
 import argparse
-import gzip
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -32,7 +30,7 @@ from leverplus.arms.similarity import Floats
 from leverplus.arms.spec import open_arm
 from leverplus.arms.training import Training
 from leverplus.data.tasks.settings import TaskSection
-from leverplus.data.types import Item, Pool
+from leverplus.data.types import Item
 from leverplus.encode.base import Vectors
 from leverplus.evaluate.stats import compare, compare_seeds, holm
 from leverplus.learn.data.from_answers import AnswerRows
@@ -83,13 +81,11 @@ class Asked:
 class Study:
     """The examples of a task, the recorded questions, and vectors and features of all."""
 
-    name: str
     training: Training
     train: Sequence[Asked]
     test: Sequence[Asked]
     table: ItemTable
     gold: ItemTable
-    pools: Mapping[str, Pool]
     queries: Queries
 
     def row(self, asked: Asked, values: Floats) -> Row:
@@ -103,8 +99,9 @@ class Study:
         policy.eval()
         found = []
         for own in asked:
-            features = table.features(
-                [own.item.id], [self.pools[own.item.id].candidates]
+            shown = [torch.tensor(own.shown)]
+            features = table.features_of_rows(
+                torch.tensor([table.row(own.item.id)]), shown
             )
             with torch.inference_mode():
                 encoded = policy.prepare(features)
@@ -134,32 +131,25 @@ def recorded(
     places = {item.id: row for row, item in enumerate(examples)}
     by_query: dict[str, dict[int, tuple[float, float]]] = {}
     for row in pq.read_table(path).to_pylist():
-        query = items.get(row["query"])
-        fits = (
-            query is not None
-            and query.split == split
-            and row.get("split", "split") == "split"
-        )
-        fits = fits and row.get("shots", 1) == 1
-        if fits and len(row["demos"]) == 1 and row["demos"][0] in places:
-            probability = (
-                row["gt_prob"] if "gt_prob" in row else float(np.exp(row["logprob"]))
-            )
-            own = by_query.setdefault(row["query"], {})
-            own[places[row["demos"][0]]] = (row["accuracy"], probability)
+        query, demos = items.get(row["query"]), row["demos"]
+        is_whole = row.get("split", "split") == "split" and row.get("shots", 1) == 1
+        if query is None or query.split != split or not is_whole or len(demos) != 1:
+            continue
+        if demos[0] in places:
+            probability = row["gt_prob"] if "gt_prob" in row else np.exp(row["logprob"])
+            own = by_query.setdefault(query.id, {})
+            own[places[demos[0]]] = (row["accuracy"], probability)
     found = []
-    twins = forbidden_positions([items[name] for name in by_query], examples)
-    for (name, measured_with), closed in zip(by_query.items(), twins, strict=True):
-        own = {row: both for row, both in measured_with.items() if row not in closed}
-        if len(own) > 1:
-            measured = np.array(list(own.values()))
-            found.append(Asked(items[name], list(own), measured[:, 0], measured[:, 1]))
+    asked = [items[name] for name in by_query]
+    for item, closed in zip(asked, forbidden_positions(asked, examples), strict=True):
+        shown = [row for row in by_query[item.id] if row not in closed]
+        if len(shown) > 1:
+            measured = np.array([by_query[item.id][row] for row in shown])
+            found.append(Asked(item, shown, measured[:, 0], measured[:, 1]))
     return found
 
 
-def open_study(
-    name: str, section: TaskSection, answers: Path, lists: Path, vectors: str
-) -> Study:
+def open_study(section: TaskSection, answers: Path, lists: Path, vectors: str) -> Study:
     by_split, rules = read_splits(section)
     train = by_split["train"]
     everyone = [*train, *by_split["test"]]
@@ -198,11 +188,7 @@ def open_study(
 
     gold = ItemTable(ids, blocks)
     gold.pairs = with_gold
-    pools = {}
-    for own_asked in (*learnt, *test):
-        demos = tuple(ids[row] for row in own_asked.shown)
-        pools[own_asked.item.id] = Pool(own_asked.item.id, demos, "recorded")
-    return Study(name, training, learnt, test, table, gold, pools, queries)
+    return Study(training, learnt, test, table, gold, queries)
 
 
 def afford(asked: Sequence[Asked], calls: int, seed: int) -> list[Asked]:
@@ -299,40 +285,25 @@ def one_part(
             )
 
 
-def ask_all(study: Study, seeds: int) -> Iterator[dict[str, Any]]:
+def ask_all(study: Study, task: str, seeds: int) -> Iterator[dict[str, Any]]:
     """Item-level records: training questions held out in parts, then test questions."""
     part = np.random.default_rng(0).permutation(len(study.train)) % PARTS
-    rounds = []
-    for own in range(PARTS):
-        learnt = [
-            asked
-            for asked, number in zip(study.train, part, strict=True)
-            if number != own
-        ]
-        held = [
-            asked
-            for asked, number in zip(study.train, part, strict=True)
-            if number == own
-        ]
-        rounds.append(("held out", learnt, held))
-    rounds.append(("test", study.train, study.test))
-    for split, learnt, held in rounds:
+    for own in range(PARTS + 1):
+        learnt, held, split = study.train, study.test, "test"
+        if own < PARTS:
+            split = "held out"
+            learnt = [study.train[place] for place in np.flatnonzero(part != own)]
+            held = [study.train[place] for place in np.flatnonzero(part == own)]
         for way, calls, seed, found in one_part(study, learnt, held, seeds):
-            for own_asked, (right, pairs) in zip(held, found, strict=True):
-                known = {
-                    "task": study.name,
-                    "split": split,
-                    "way": way,
-                    "calls": calls,
-                    "seed": seed,
-                }
-                yield {
-                    **known,
-                    "query": own_asked.item.id,
-                    "right": right,
-                    "pairs": pairs,
-                }
-        print(f"{study.name}: {split}, {len(held)} questions", flush=True)
+            known = {
+                "task": task,
+                "split": split,
+                "way": way,
+                "calls": calls,
+                "seed": seed,
+            }
+            for asked, (right, pairs) in zip(held, found, strict=True):
+                yield {**known, "query": asked.item.id, "right": right, "pairs": pairs}
 
 
 def spread(study: Study) -> str:
@@ -341,57 +312,46 @@ def spread(study: Study) -> str:
     each = np.concatenate([own.accuracy for own in study.train])
     inside = np.concatenate([own.accuracy - own.accuracy.mean() for own in study.train])
     return (
-        f"{study.name}: {len(study.train)} questions, {len(each):,} prompts; {100 * both:.1f} % have right and wrong "
-        f"answers; {100 * inside.var() / each.var():.1f} % of the variance lies within questions"
+        f"{len(study.train)} questions, {len(each):,} prompts; {100 * both:.1f} % have right and wrong answers; "
+        f"{100 * inside.var() / each.var():.1f} % of the variance lies within questions"
     )
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """A table a task and split: right, and less `by_answer` with intervals over questions and seeds."""
-    cells: dict[
-        tuple[str, str],
-        dict[tuple[str, int], dict[int, dict[str, tuple[float, float]]]],
-    ] = {}
-    for row in records:
-        ways = cells.setdefault((row["task"], row["split"]), {})
-        own = ways.setdefault((row["way"], row["calls"]), {}).setdefault(
-            row["seed"], {}
-        )
-        own[row["query"]] = (row["right"], row["pairs"])
-    lines, wanted = [], []
-    for head, ways in cells.items():
-        names = list(ways["by_answer", 0][0])
-        base = np.array([[ways["by_answer", 0][0][name][0] for name in names]])
-        for (way, calls), seeds in ways.items():
-            values = np.array([[own[name] for name in names] for own in seeds.values()])
-            right, pairs = values[:, :, 0], np.nanmean(values[:, :, 1])
-            found = None
-            if len(right) > 1:
-                found = compare_seeds(right, base)
-            elif way != "by_answer":
-                found = compare(right[0], base[0])
-            lines.append((head, way, calls, len(names), right.mean(), pairs, found))
-            if way in STAGES:
-                wanted.append((len(lines) - 1, found.p_value))
-    corrected = dict(
-        zip([place for place, _ in wanted], holm([p for _, p in wanted]), strict=True)
-    )
-    rows_out = [
+    """Every way: what is right, and less `by_answer` with intervals over questions and seeds."""
+    ways: dict[tuple[str, str, str, int], dict[int, list[tuple[float, float]]]] = {}
+    for row in records:  # the questions of a split come in one order
+        own = ways.setdefault((row["task"], row["split"], row["way"], row["calls"]), {})
+        own.setdefault(row["seed"], []).append((row["right"], row["pairs"]))
+    found: dict[Any, Any] = {}
+    for key, seeds in ways.items():
+        right = np.array(list(seeds.values()))[:, :, 0]
+        base = np.array(list(ways[(*key[:2], "by_answer", 0)].values()))[:, :, 0]
+        if len(right) > 1:
+            found[key] = compare_seeds(right, base)
+        elif key[2] != "by_answer":
+            found[key] = compare(right[0], base[0])
+    wanted = [key for key in found if key[2] in STAGES]
+    p_values = holm([found[key].p_value for key in wanted])
+    corrected = {key: f"{p:.4f}" for key, p in zip(wanted, p_values, strict=True)}
+    lines = [
         "| task, questions | way | calls to learn | right | less by_answer (95 %) | p, corrected | pairs |",
-        "|---|---|---|---|---|---|---|",
+        "|---" * 7 + "|",
     ]
-    for place, ((task, split), way, calls, count, right, pairs, found) in enumerate(
-        lines
-    ):
+    for key, seeds in ways.items():
+        (task, split, way, calls), values = key, np.array(list(seeds.values()))
         less = ""
-        if found is not None:
-            low, high = found.ci95
-            less = f"{100 * found.diff:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-        p = f"{corrected[place]:.4f}" if place in corrected else ""
-        rows_out.append(
-            f"| {task}, {split} ({count}) | {way} | {calls:,} | {100 * right:.1f} | {less} | {p} | {100 * pairs:.1f} |"
+        if key in found:
+            low, high = found[key].ci95
+            less = (
+                f"{100 * found[key].diff:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+            )
+        right, pairs = 100 * values[:, :, 0].mean(), 100 * np.nanmean(values[:, :, 1])
+        head = (
+            f"| {task}, {split} ({values.shape[1]}) | {way} | {calls:,} | {right:.1f} |"
         )
-    return "\n".join(rows_out)
+        lines.append(f"{head} {less} | {corrected.get(key, '')} | {pairs:.1f} |")
+    return "\n".join(lines)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -403,20 +363,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--vectors", default="sentence")
     given = parser.parse_args(words)
     if given.task != "report":
-        with tempfile.TemporaryDirectory() as folder:
-            name, place, file, metric = given.task, HERE, given.file, "sql_execution"
-            if name == "mtop":
-                place, file, metric = SHIPPED, Path(folder) / "mtop.jsonl", "exact"
-                packed = (SHIPPED / "mtop-items.jsonl.gz").read_bytes()
-                file.write_bytes(gzip.decompress(packed))
-            section = TaskSection(
-                name="jsonl", file=str(file), metric=metric, database=given.database
-            )
-            answers = place / f"{name}-{MODEL}-train.parquet"
-            lists = SHIPPED / "records" / f"{name}-{MODEL}.parquet"
-            study = open_study(name, section, answers, lists, given.vectors)
+        name, place, file, metric = given.task, HERE, given.file, "sql_execution"
+        if name == "mtop":
+            place, file, metric = SHIPPED, SHIPPED / "mtop-items.jsonl.gz", "exact"
+        section = TaskSection(
+            name="jsonl", file=str(file), metric=metric, database=given.database
+        )
+        answers = place / f"{name}-{MODEL}-train.parquet"
+        lists = SHIPPED / "records" / f"{name}-{MODEL}.parquet"
+        study = open_study(section, answers, lists, given.vectors)
         print(spread(study), flush=True)
-        table = pa.Table.from_pylist(list(ask_all(study, given.seeds)))
+        table = pa.Table.from_pylist(list(ask_all(study, name, given.seeds)))
         pq.write_table(table, HERE / f"{name}-trained.parquet", compression="zstd")
     records = []
     for path in sorted(HERE.glob("*-trained.parquet")):
