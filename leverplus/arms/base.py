@@ -145,13 +145,21 @@ class Arm:
     keeps: ClassVar[tuple[tuple[str, Callable[[Any], Any]], ...]] = ()
     """Attributes that are what it learnt, as values of JSON, each with what reads it back: ValueError where it is wrong."""
 
+    opened_as: str = ""
+    """`package.module:Class`, where it was opened by that name."""
+
     limit: Limit | None = None
     """What it may choose among for a query, where it was evaluated with fewer than all examples."""
 
     @property
+    def known_as(self) -> str:
+        """The name by which it is opened again, without its parts."""
+        return self.opened_as or self.name
+
+    @property
     def spec(self) -> str:
         """The name by which it is opened again, with its own parts: `vote(nearest_text, 5)`."""
-        return self.name
+        return self.known_as
 
     @property
     def label(self) -> str:

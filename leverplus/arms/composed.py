@@ -70,8 +70,8 @@ class Composed(Arm):
     @property
     def spec(self) -> str:
         if self.is_plain:
-            return self.name
-        return f"{self.name}({self.parts[0].spec})"
+            return self.known_as
+        return f"{self.known_as}({self.parts[0].spec})"
 
     @property
     def label(self) -> str:
@@ -221,7 +221,7 @@ class Vote(Composed):
         named = [part.spec for part in self.parts]
         if self.lists > 1:
             named.append(str(self.lists))
-        return f"vote({', '.join(named)})"
+        return f"{self.known_as}({', '.join(named)})"
 
     @property
     def label(self) -> str:

@@ -58,7 +58,7 @@ class Fixed(Arm):
         found = training.fixed_lists()
         if not found:
             raise ArmUnavailable(
-                "no list for everybody was searched; set score.pilot = true, or name one: `lever pack RUN --fixed ID ID`"
+                "no list for everybody was searched; set score.pilot to a number of training queries"
             )
         for shots, demos in found.items():
             if missing := [demo for demo in demos if demo not in rows]:

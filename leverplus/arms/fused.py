@@ -81,11 +81,11 @@ class Fused(Composed):
     @property
     def spec(self) -> str:
         if self.is_plain:
-            return self.name
+            return self.known_as
         more = ""
         if self.given_weight is not None:
             more = f", {self.given_weight}"
-        return f"{self.name}({self.parts[0].spec}{more})"
+        return f"{self.known_as}({self.parts[0].spec}{more})"
 
     @property
     def label(self) -> str:

@@ -60,12 +60,20 @@ def _opened(node: ast.expr, trusted: Sequence[str] | None) -> Arm:
         )
     kind = arm_class(name)
     if issubclass(kind, Composed):
-        return kind.of_parts(arms, numbers)
+        return _named(kind.of_parts(arms, numbers), name)
     if arms or len(numbers) > 1:
         raise ValueError(f"{kind.name} takes no arms in brackets")
+    arm = _named(kind(), name)
     if numbers:
-        return AtMost(kind(), numbers[0])
-    return kind()
+        return AtMost(arm, numbers[0])
+    return arm
+
+
+def _named(arm: Arm, name: str) -> Arm:
+    """The same arm, which is opened again by the name of the module that it came from."""
+    if ":" in name:
+        arm.opened_as = name
+    return arm
 
 
 def split_specs(text: str) -> list[str]:

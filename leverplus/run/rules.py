@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
 from leverplus.arms.settings import RECORDED
+from leverplus.arms.spec import open_arm
 from leverplus.catalog import is_outside
 from leverplus.data.rundir import shipped
 from leverplus.data.settings import settings_of, show_value
-from leverplus.errors import UnknownName
+from leverplus.errors import LeverError, UnknownName
 from leverplus.learn.settings import LABEL_ONLY, GrpoConfig
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
     yield from _world_contradictions(recipe)
     yield from _search_contradictions(recipe)
     yield from _budget_contradictions(recipe)
+    yield from _arm_contradictions(recipe)
     yield from _reward_contradictions(recipe)
     yield from _picture_contradictions(recipe)
     if recipe.task.metric == "judge" and not recipe.judge.model:
@@ -105,6 +108,18 @@ def _world_contradictions(recipe: Recipe) -> Iterator[str]:
         if name == "world" != recipe.task.name:
             others = " or ".join(other for other in known if other != "world")
             yield f'{key} = "world": reads the world alone; for task {recipe.task.name} use {others}'
+
+
+def _arm_contradictions(recipe: Recipe) -> Iterator[str]:
+    """Arms that are named and learnt from a pilot, where there is none: training would be paid for before anybody saw."""
+    for spec in () if recipe.score.pilot else recipe.eval.arms:
+        # an arm from outside is not imported to read a recipe; a name that is not understood is refused elsewhere
+        with suppress(LeverError):
+            if open_arm(spec, trusted=()).needs.pilot:
+                yield (
+                    f'eval.arms names "{spec}", which comes out of a pilot, and score.pilot = 0: name a number of training '
+                    "queries for it (of `lever fit`: more --calls), or leave the arm out"
+                )
 
 
 def _search_contradictions(recipe: Recipe) -> Iterator[str]:

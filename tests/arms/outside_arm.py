@@ -7,8 +7,15 @@ from typing import Any
 
 from leverplus import Arm
 from leverplus.arms.base import Rows
+from leverplus.arms.composed import Vote
 from leverplus.arms.corpus import Corpus, Queries
 from leverplus.arms.training import Training
+
+
+class TwoLists(Vote):
+    """A vote of somebody's own."""
+
+    name, title = "two_lists", "a vote of two lists"
 
 
 class Shortest(Arm):
@@ -17,10 +24,6 @@ class Shortest(Arm):
     name, title = "shortest", "shortest questions"
     says = "the shortest questions"
     longest = 0
-
-    @property
-    def spec(self) -> str:
-        return "outside_arm:Shortest"
 
     def fit(self, training: Training) -> Shortest:
         self.longest = max(len(item.question) for item in training.items)

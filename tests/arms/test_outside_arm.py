@@ -10,6 +10,7 @@ import pytest
 from worlds import ANSWERS
 
 import leverplus
+from leverplus.arms.spec import open_arm
 from leverplus.bundle.selector import Selector
 from leverplus.cli.main import main
 from leverplus.errors import LeverError
@@ -68,6 +69,25 @@ def test_it_is_evaluated_advised_reported_packed_served_and_explained(
     assert main([*asked, "--trust", "outside_arm"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [demo["id"] for demo in told["demos"]] == [demo.id for demo in picks]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        f"{SPEC}(2)",
+        f"vote({SPEC}, 3)",
+        f"nearest_text(1)+{SPEC}",
+        "outside_arm:TwoLists(nearest_text, 2)",
+    ],
+)
+def test_it_is_known_by_the_name_that_opens_it_again(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    assert open_arm(spec).spec == spec
+    with pytest.raises(LeverError, match="--trust outside_arm"):
+        open_arm(open_arm(spec).spec, trusted=())
 
 
 @pytest.mark.parametrize("arm", [SPEC, "nearest_text(1)+outside_arm:Shortest"])

@@ -36,6 +36,7 @@ REFUSED = {
     "score.budget=400": "score.budget = 400: judging every epoch on dev may take",
     "pool.kind=mmr pool.first_stage=8": "pool.first_stage = 8: must be at least pool.size",
     "select.hidden=10 select.heads=3": "select.heads = 3: must divide select.hidden = 10",
+    "eval.arms=['nearest_text','fixed(2)+nearest_text(2)']": 'eval.arms names "fixed(2)+nearest_text(2)", which comes',
     "eval.shots=[]": "eval.shots = []: must name at least one",
     "score.dev_shots=[]": "score.dev_shots = []: must name at least one",
     "train.stages=['sft','sft']": "train.stages = ['sft', 'sft']: names one twice",
