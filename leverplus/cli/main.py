@@ -115,7 +115,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = LeverParser(
         prog="lever",
         usage="lever [--version] [--debug] COMMAND ...",
-        description="Learns which worked examples to put into the prompt of a frozen (vision-)language model.",
+        description="Chooses the worked examples in the prompt of a frozen (vision-)language model.",
         epilog=overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
