@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from leverplus.arms.settings import PoolSection
-from leverplus.arms.spec import fit_calls
 from leverplus.data.parsing import parse_toml
 from leverplus.data.settings import (
     hashed_settings,
@@ -110,6 +109,8 @@ class Recipe:
 
     def reserve(self) -> int:
         """Calls of the budget that are not for asking what training learns from: judging on dev, pilot, weights of arms."""
+        from leverplus.arms.spec import fit_calls
+
         return self.dev_reserve() + self.pilot_calls() + fit_calls(self.eval.arms)
 
     def known_mistakes(self) -> list[str]:

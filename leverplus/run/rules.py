@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from leverplus import catalog
 from leverplus.arms.settings import RECORDED
-from leverplus.arms.spec import open_arm
 from leverplus.catalog import is_outside
 from leverplus.data.rundir import shipped
 from leverplus.data.settings import settings_of, show_value
@@ -112,6 +111,8 @@ def _world_contradictions(recipe: Recipe) -> Iterator[str]:
 
 def _arm_contradictions(recipe: Recipe) -> Iterator[str]:
     """Arms that are named and learnt from a pilot, where there is none: training would be paid for before anybody saw."""
+    from leverplus.arms.spec import open_arm
+
     for spec in () if recipe.score.pilot else recipe.eval.arms:
         # an arm from outside is not imported to read a recipe; a name that is not understood is refused elsewhere
         with suppress(LeverError):

@@ -175,8 +175,9 @@ def _judge_evaluated(case: Case, shown: str) -> Outcome:
     from leverplus.evaluate.runs import read_evaluated
 
     folder = case.folder / "run"
+    trained = "so training is left out" not in shown  # a pilot may say so
     try:
-        read_evaluated(folder)
+        read_evaluated(folder, arm="learned" if trained else "random")
     except Exception:
         return Outcome(
             case.seed,
@@ -190,19 +191,21 @@ def _judge_evaluated(case: Case, shown: str) -> Outcome:
         if not (folder / name).is_file()
     ]
     report = json.loads((folder / "eval.json").read_text(encoding="utf-8"))
-    problems += _report_problems(report, case.values["eval"]["shots"])
+    problems += _report_problems(report, case.values["eval"]["shots"], trained)
     problems += _forecast_problems(report, shown)
     if problems:
         return Outcome(case.seed, "failed", "\n".join(problems) + f"\n{shown}")
     return Outcome(case.seed, "evaluated")
 
 
-def _report_problems(report: Mapping[str, Any], shots: list[int]) -> list[str]:
+def _report_problems(
+    report: Mapping[str, Any], shots: list[int], trained: bool
+) -> list[str]:
     """What is wrong with the numbers of an eval.json."""
     problems = []
     if not report["n"] >= 1:
         problems.append(f"n = {report['n']}")
-    for arm in ("zero_shot", "random", "learned"):
+    for arm in ("zero_shot", "random", "learned")[: 3 if trained else 2]:
         if arm not in report["arms"]:
             problems.append(f"no arm {arm}")
     for arm, row in report["arms"].items():
@@ -210,7 +213,7 @@ def _report_problems(report: Mapping[str, Any], shots: list[int]) -> list[str]:
         if bad:
             problems.append(f"{arm}: accuracies {bad}")
     learned = report["arms"].get("learned", {"shots": {}})["shots"]
-    if sorted(map(int, learned)) != sorted(shots):
+    if trained and sorted(map(int, learned)) != sorted(shots):
         problems.append(f"learned has shots {sorted(learned)}, asked for {shots}")
     if "NaN" in json.dumps(report) or "Infinity" in json.dumps(report):
         problems.append("eval.json holds NaN or Infinity")
