@@ -55,7 +55,8 @@ def _opened(node: ast.expr, trusted: Sequence[str] | None) -> Arm:
     module = name.split(":")[0]
     if ":" in name and trusted is not None and module not in trusted:
         raise LeverError(
-            f'arm "{name}" is code from outside; if you trust it, say so: --trust {module}, or in Python '
+            f'arm "{name}" is code from outside; if you trust it, say so: LEVER_TRUST={module} in front of the command, '
+            f"or in Python "
             f'Selector.load(path, trust=["{module}"])'
         )
     kind = arm_class(name)

@@ -41,6 +41,8 @@ from leverplus.web.service import (
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from leverplus.arms.corpus import Corpus
+
 CHAT = "/v1/chat/completions"
 SHOTS_HEADER = "x-lever-shots"
 REFUSED = (400, 413, 422)
@@ -210,7 +212,7 @@ class OpenAIProxy:
         wanted = self.service.settings.shots if shots is None else _whole(shots)
         selector = self.service.served.current()
         picture = None
-        if image is not None and "image" in selector.source.corpus.blocks:
+        if image is not None and _sees_pictures(selector.source.corpus):
             picture = decoded_picture(image, self.service.settings)
         fingerprint = selector.fingerprint
         allowed = None if only is None else read_filter(only)
@@ -223,6 +225,14 @@ class OpenAIProxy:
         longer = json.dumps(body).encode()
         ids = tuple(demo.id for demo in demos)
         return PreparedChat(longer, "chosen", ids, fingerprint)
+
+
+def _sees_pictures(corpus: Corpus) -> bool:
+    """Whether the demonstrations have pictures: a bundle keeps no vectors of them where its arm compares words alone."""
+    if "image" in corpus.blocks:
+        return True
+    first = corpus.items(corpus.open_rows()[:1])
+    return any(item.image is not None for item in first.values())
 
 
 def read_chat(content: bytes) -> dict[str, Any]:

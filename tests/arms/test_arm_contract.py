@@ -264,5 +264,5 @@ def test_other_names_are_refused_with_what_to_write(spec: str) -> None:
         open_arm(spec)
     with pytest.raises(LeverError, match="did you mean 'nearest_text'"):
         open_arm("vote(nearest_txt, 3)")
-    with pytest.raises(LeverError, match="--trust mine"):
+    with pytest.raises(LeverError, match="LEVER_TRUST=mine"):
         open_arm("mmr+mine:Arm", trusted=())

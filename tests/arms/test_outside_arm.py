@@ -53,7 +53,7 @@ def test_it_is_evaluated_advised_reported_packed_served_and_explained(
     assert "shortest questions" in (place / "report.html").read_text(encoding="utf-8")
 
     assert main(["pack", str(place), "--arm", SPEC, "--out", str(tmp_path / "b")]) == 0
-    with pytest.raises(LeverError, match="--trust outside_arm"):
+    with pytest.raises(LeverError, match="LEVER_TRUST=outside_arm"):
         Selector.load(tmp_path / "b")
     selector = Selector.load(tmp_path / "b", trust=["outside_arm"])
     item = run.task.items("test")[3]
@@ -86,7 +86,7 @@ def test_it_is_known_by_the_name_that_opens_it_again(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     assert open_arm(spec).spec == spec
-    with pytest.raises(LeverError, match="--trust outside_arm"):
+    with pytest.raises(LeverError, match="LEVER_TRUST=outside_arm"):
         open_arm(open_arm(spec).spec, trusted=())
 
 

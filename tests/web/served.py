@@ -128,7 +128,10 @@ def make_bundle(
     section = {"name": "served:embedder", "fingerprint": FINGERPRINT}
     how = BundlePlan(**{"shots": 2, "embedder": section, **plan})
     way = arm if isinstance(arm, Arm) else open_arm(arm)
-    blocks = {name: np.stack(block) for name, block in vectors.items()}
+    blocks = {}
+    for name, block in vectors.items():
+        if name == "text" or name in way.vector_fields:
+            blocks[name] = np.stack(block)
     return write_bundle(folder, how, way, entries, blocks)
 
 

@@ -171,6 +171,31 @@ def test_a_picture_is_looked_at_and_the_demonstrations_bring_theirs(
     assert last["content"] == content, "the query's own turn is as it was"
 
 
+def test_a_picture_counts_where_the_bundle_keeps_no_vectors_of_pictures(
+    behind: Noted, tmp_path: Path
+) -> None:
+    place = make_bundle(tmp_path / "b", pictures=True, arm="random")
+    selector = Selector.load(place)
+    assert "image" not in selector.source.corpus.blocks
+    lists = []
+    with listening(place, upstream=behind.url) as running:
+        for colour in COLOURS:
+            url = data_url(png(colour))
+            part = {"type": "image_url", "image_url": {"url": url}}
+            content = [{"type": "text", "text": ASKED}, part]
+            body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+            asked = urllib.request.Request(
+                f"{running.address}/v1/chat/completions",
+                json.dumps(body).encode(),
+                {"content-type": "application/json"},
+            )
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                lists.append(answer.headers["x-lever-demos"])
+            chosen = selector.select(question=ASKED, image=url)
+            assert lists[-1] == ",".join(demo.id for demo in chosen)
+    assert len(set(lists)) > 1, "the draw goes by the pixels, too"
+
+
 UNTOUCHED = (
     b'{"model":"m", "temperature":1e-7,\n "big": 123456789012345678901234567890, "x": 2.50, '
     b'"tools": [{"type":"function","function":{"name":"f\\u00e4","parameters":{"z":1,"a":{}}}}], '
