@@ -167,6 +167,11 @@ class Arm:
         return self.title or self.name.replace("_", " ")
 
     @property
+    def goes_by(self) -> str:
+        """What it says of itself, with its own parts."""
+        return self.says
+
+    @property
     def calls(self) -> int:
         """Calls of the frozen model for each question."""
         return self.needs.calls

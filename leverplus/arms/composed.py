@@ -140,11 +140,18 @@ class AtMost(Composed):
         return f"{self.parts[0].label}, at most {self.count}"
 
     @property
+    def goes_by(self) -> str:
+        return f"{self.parts[0].goes_by}; at most {self.count} examples"
+
+    @property
     def most_shots(self) -> int:
         return min(self.count, self.parts[0].most_shots)
 
     def choose(self, queries: Queries, corpus: Corpus, shots: int) -> list[Rows]:
         return self.parts[0].choose(queries, corpus, min(shots, self.count))
+
+    def explain(self, query: Queries, corpus: Corpus, shots: int) -> Explanation:
+        return self.parts[0].explain(query, corpus, min(shots, self.count))
 
 
 class Joined(Composed):
@@ -163,6 +170,10 @@ class Joined(Composed):
     @property
     def label(self) -> str:
         return " and ".join(part.label for part in self.parts)
+
+    @property
+    def goes_by(self) -> str:
+        return ", and then ".join(f"[{part.goes_by}]" for part in self.parts)
 
     @property
     def most_shots(self) -> int:

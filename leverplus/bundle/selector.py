@@ -463,4 +463,4 @@ def explanation(
                 # six digits say all there is to say
                 entry[name] = round(float(values[name][number]), 6)
         table.append(entry)
-    return {"arm": arm.spec, "goes_by": arm.says, "candidates": table}
+    return {"arm": arm.spec, "goes_by": arm.goes_by, "candidates": table}

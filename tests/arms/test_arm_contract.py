@@ -19,6 +19,7 @@ from leverplus.bundle.selector import Selector
 from leverplus.errors import DataError, LeverError
 
 COMPOSED = (
+    "label_rank(2)",
     "vote(nearest_text, 3)", "fixed(2)+nearest_text(3)", "nearest_text(2)+label_rank", "vote(mmr, 2)", "cover(bm25)",
     "copy_nearest(masked)", "fused(nearest_text)", "fused(vote(mmr, 2), 1)",
     "vote(nearest_text, bm25, label_rank)", "fused(vote(nearest_text, random, 2))",
@@ -169,6 +170,7 @@ def test_an_explanation_says_what_was_done(found: Fitted, tmp_path: Path) -> Non
         told = picks.explanation
         assert told is not None
         assert told["arm"] == found.arm.spec
+        assert told["goes_by"], "what it is made of says something"
         places = {row["place"]: row["id"] for row in told["candidates"] if row["place"]}
         shown = [places[place] for place in sorted(places)]
         assert shown == [demo.id for demo in picks]
