@@ -379,6 +379,7 @@ KINDS: tuple[tuple[str, Table], ...] = (
     ("backend", BACKENDS),
     ("task", TASKS),
     ("metric", METRICS),
+    ("cut", CUTS),
     ("check", CHECKS),
 )
 """What a setting that names a part may name, and the table of those that ship."""

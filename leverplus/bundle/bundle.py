@@ -194,6 +194,10 @@ class Source:
         """What makes vectors; it keeps none."""
         raise NotImplementedError
 
+    def answer_rules(self) -> AnswerRules:
+        """The rules by which a model's words become an answer."""
+        return self.corpus.rules
+
     def embed(self, items: Sequence[Item], pictures: HeldPictures) -> Vectors:
         with self._encoding:
             return self.embedder.embed(items, pictures)
@@ -306,16 +310,25 @@ class Bundle(Source):
         is_open = np.ones(len(fresh["text"]), np.bool_)
         self.corpus = self.corpus.grown(fresh, is_open).closed(closed)
 
+    def answer_rules(self) -> AnswerRules:
+        """The rules of answers, refused where they are code that nobody allowed."""
+        self._require_trust("metric", self.facts.task.metric)
+        self._require_trust("cut", self.facts.task.cut)
+        return self.corpus.rules
+
+    def _require_trust(self, what: str, name: str) -> None:
+        module = name.partition(":")[0]
+        if is_outside(name) and module not in self.trust:
+            raise LeverError(
+                f'{what} "{name}" is code from outside; if you trust it, say so: {TRUST}={module} in front of '
+                f'the command, or in Python Selector.load(path, trust=["{module}"])'
+            )
+
     @cached_property
     def embedder(self) -> Embedder:
         """The embedder, refused where it is not the one that made the vectors."""
         made = self.facts.embedder
-        module = made.name.partition(":")[0]
-        if is_outside(made.name) and module not in self.trust:
-            raise LeverError(
-                f'embedder "{made.name}" is code from outside; if you trust it, say so: {TRUST}={module} in front of '
-                f'the command, or in Python Selector.load(path, trust=["{module}"])'
-            )
+        self._require_trust("embedder", made.name)
         section = EmbedSection(**made.model_dump(exclude={"fingerprint"}))
         if (self.folder / ENCODER).is_dir():
             place = self.folder / ENCODER

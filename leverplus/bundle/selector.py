@@ -188,7 +188,7 @@ class Selector:
         count = self.check_shots(self.shots if shots is None else shots)
         query = Query.of(asked.get("question"), asked.get("image"), asked.get("fields"))
         self.source.refresh()
-        way, rules = self.way, self.source.corpus.rules
+        way, rules = self.way, self.source.answer_rules()
         found = self._chosen(query, count, asked.get("allowed"), None, explain=False)
         if found.picks.answer is not None:
             return Answered(found.picks.answer, [], [])

@@ -372,7 +372,7 @@ def _open_object(data: Any) -> RecordSource:
             data = getattr(data, method)()
     if not isinstance(data, Iterable) or isinstance(data, (bytes, Mapping)):
         raise WrongUsage(
-            f"data cannot be a {kind}; give a file, a list of dicts, a pandas DataFrame or a datasets.Dataset"
+            f"data cannot be a value of type {kind}; give a file, a list of dicts, a pandas DataFrame or a datasets.Dataset"
         )
     return RecordSource("the data", "record", _numbered(data, kind))
 

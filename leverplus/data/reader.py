@@ -376,7 +376,7 @@ class _Reader:
         split = SPLIT_NAMES.get(str(value or "").strip().lower())
         if split is None:
             raise DataError(
-                f"split is {shortened(value)}; allowed: {', '.join(SPLIT_NAMES)}"
+                f"split is {shortened(value)}; allowed: {', '.join(filter(None, SPLIT_NAMES))}"
             )
         return split
 

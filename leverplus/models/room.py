@@ -59,7 +59,8 @@ class Room:
             place = getattr(task, "places", {}).get(longest.id, f"item {longest.id}")
             raise DataError(
                 f"the longest text, {place}, takes {alone:,} tokens with its answer, and {self.owner} has room for "
-                f"{self.tokens:,}; shorten such texts or leave them out, or take a model or server with more room"
+                f"{self.tokens:,}; shorten such texts or leave them out, let the model write less (--max-tokens; "
+                "model.max_new_tokens in a recipe), or take a model or server with more room"
             )
         middling = queries[len(queries) // 2]
         fit = shots

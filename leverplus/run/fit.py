@@ -109,7 +109,7 @@ def fit(
     shots: Sequence[int] | None = None,
     seed: int = 0,
     out: str | Path | None = None,
-    store: Path | None = None,
+    store: str | Path | None = None,
     metric: str | Callable[..., float] | None = None,
     cut: str | None = None,
     max_tokens: int | None = None,
@@ -176,7 +176,13 @@ def fit(
     items = folder.with_name(f"{folder.name}.items.jsonl")
     pairs = parse_columns(columns) or {}
     wanted = ",".join(f"{name}={column}" for name, column in pairs.items())
-    found = find_data(data, str(images) if images else None, items, wanted or None)
+    reading = {}
+    for key, kind in (("split_key", str), ("skip_empty", bool)):
+        if isinstance(given["task"].get(key), kind):
+            reading[key] = given["task"][key]
+    found = find_data(
+        data, str(images) if images else None, items, wanted or None, reading
+    )
     for told in found.said:
         say(f"data: {told}")
     path = folder.with_name(f"{folder.name}.toml")
@@ -210,7 +216,7 @@ def fit(
         path,
         folder.with_name(f"{folder.name}.run"),
         seed=seed,
-        store_path=store or default_store_path(),
+        store_path=Path(store or default_store_path()),
         say=say,
         progress=progress,
     )

@@ -85,8 +85,12 @@ def find_data(
     images: str | None,
     prepared: Path,
     columns: str | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> FoundData:
-    """The data of a fit. `prepared` is where a file is written that has to be brought into form."""
+    """The data of a fit. `prepared` is where a file is written that has to be brought into form.
+
+    `reading` are the settings of [task] that were given and say how records are read.
+    """
     file = shipped(str(data)) if isinstance(data, (str, Path)) else None
     name, _, folder = str(data).partition(":")
     if file is not None and name in catalog.TASKS and not file.exists():
@@ -94,7 +98,8 @@ def find_data(
         return FoundData(values, [f"the data are task {name}"])
     problems = Problems("data")
     inside = prepared.with_name(f"{prepared.stem}.pictures")
-    examples = read_examples(data, ReadOptions(columns, pictures=inside), problems)
+    options = ReadOptions(columns, pictures=inside, **(reading or {}))
+    examples = read_examples(data, options, problems)
     source = examples.source.name if file is None else str(data)
     _refuse(examples, source, problems)
     items = _assign_splits(examples.items)
@@ -205,12 +210,14 @@ def read_task(values: Mapping[str, Any], data: FoundData) -> Task:
         return build_task(section)
     except DataError as error:
         listed = re.findall("^  - (.*)", str(error), re.MULTILINE)
-        if not listed:
-            raise
-        # records have the same lines in what was written anew
+        told = str(error)
+        if listed:
+            told = f"{listed[0]}; `lever task check` lists all problems"
+        # every record is a line of what was written anew
         name = Path(str(values.get("file", ""))).name
-        told = listed[0].replace(name, data.source or name)
-        raise DataError(f"{told}; `lever task check` lists all problems") from error
+        if data.source and Path(data.source).name != name:
+            told = told.replace(f"{name}, line ", f"{data.source}, record ")
+        raise DataError(told) from error
 
 
 def describe_task(task: Task) -> list[str]:

@@ -254,6 +254,8 @@ HOSTILE = [
     "DETACH main",
     "SELECT load_extension('{folder}/evil.so')",
     "SELECT load_extension('libc.so.6', 'system')",
+    "SELECT fts3_tokenizer('simple')",
+    "SELECT FTS3_Tokenizer('simple', x'4141414141414141')",
     "SELECT writefile('{folder}/written', 'x')",
     "SELECT readfile('/etc/passwd')",
     "SELECT edit('x', 'sh -c id')",
@@ -388,6 +390,11 @@ def test_there_are_a_hundred_hostile_statements_of_which_few_give_rows(
         if not run_sql(database, sql.replace("{folder}", "/nowhere")).error
     ]
     assert len(harmless) < 12
+
+
+def test_json_inside_a_column_is_read(database: Path) -> None:
+    pages = "json_each('[1, 2]') one, json_tree('[3]') two"
+    assert run_sql(database, f"SELECT one.value FROM {pages}").rows == 4
 
 
 def test_what_takes_long_within_the_limits_is_still_run(database: Path) -> None:

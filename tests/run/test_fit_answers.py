@@ -277,6 +277,55 @@ def copies_label(prompt: str) -> str:
     return found[-1] if found else "warm"
 
 
+def test_a_cut_of_ones_own_takes_the_answer_out_of_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def cut(text):\n    return text.rpartition('is: ')[2]\n"
+    (tmp_path / "own_cut_here.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    data = written(tmp_path / "d.jsonl", sentence_row)
+
+    def wordy(prompt: str) -> str:
+        return f"The answer is: {copies(prompt)}"
+
+    made = fit(
+        data, model=wordy, metric="exact", cut="own_cut_here:cut", arms=["nearest_text"], out=tmp_path / "b",
+        store=f"{tmp_path}/s.db", **FAST
+    )  # fmt: skip
+    shown = made.report["examples_seen"]
+    for one in shown:
+        assert one["raw"] == f"The answer is: {one['cut']}"
+    asked = {"question": sentence_row(5)["question"], "shots": 1}
+    stranger = leverplus.Selector.load(tmp_path / "b")
+    with pytest.raises(LeverError, match='cut "own_cut_here:cut" is code from outside'):
+        stranger.answer(lambda _: "It is: so", **asked)
+    trusting = leverplus.Selector.load(tmp_path / "b", trust=["own_cut_here"])
+    assert trusting.answer(lambda _: "It is: so", **asked).answer == "so"
+
+
+def test_settings_of_reading_reach_the_first_look_at_the_data(tmp_path: Path) -> None:
+    rows = []
+    for number in range(90):
+        rows.append(
+            {**json_row(number), "meta": {"half": ("train", "dev", "test")[number % 3]}}
+        )
+    rows[7]["answer"] = ""
+    own = {**FAST, "settings": ["task.skip_empty=true", "task.split_key=meta.half"]}
+    said: list[str] = []
+    fit(rows, model=copies, out=tmp_path / "b", dry_run=True, say=said.append, **own)
+    assert any("splits: 30 train, 29 dev, 30 test" in line for line in said)
+    with pytest.raises(LeverError, match="record 8: the answer is empty"):
+        fit(rows, model=copies, out=tmp_path / "c", dry_run=True, **FAST)
+
+
+def test_a_record_that_cannot_be_right_is_named_in_the_users_file(
+    tmp_path: Path,
+) -> None:
+    data = written(tmp_path / "mine.jsonl", sql_row)
+    with pytest.raises(LeverError, match=r"such as \S*mine\.jsonl, record 1:"):
+        fit(data, model=copies, cut="line", out=tmp_path / "b", dry_run=True, **FAST)
+
+
 def test_several_answers_become_one_and_their_calls_are_counted(tmp_path: Path) -> None:
     data = written(tmp_path / "d.jsonl", label_row, 200)
     arms = [

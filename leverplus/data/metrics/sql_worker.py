@@ -37,6 +37,8 @@ READING = (
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 )
+FORBIDDEN = ("load_extension", "fts3_tokenizer")
+"""Functions, in lower case, that run what a file or a number points to."""
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: LONGEST_VALUE,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: LONGEST_SQL,
@@ -93,13 +95,19 @@ def open_database(database: str) -> sqlite3.Connection:
         connection.setlimit(limit, value)
     # a damaged file is told from a wrong statement
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    with contextlib.suppress(sqlite3.Error):  # an older SQLite has no JSON
+        # known from here on; to be made known later is no reading
+        connection.execute("SELECT 1 FROM json_each('1'), json_tree('1')").fetchall()
     connection.set_authorizer(authorize)
     return connection
 
 
 def authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:
     """SQLite asks this of everything a statement would do, before it is run."""
-    if action in READING and second != "load_extension":
+    is_function = action == sqlite3.SQLITE_FUNCTION
+    if is_function and (second or "").lower() in FORBIDDEN:
+        return sqlite3.SQLITE_DENY
+    if action in READING:
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
 

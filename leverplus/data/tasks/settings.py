@@ -45,6 +45,7 @@ class TaskSection:
         "plain",
         "how an answer is cut out of the model's words (jsonl, labels)",
         choices=catalog.CUTS,
+        part="cut",
     )
     split_seed: int = setting(
         0, "which pictures make a split that the data set does not have", low=0
