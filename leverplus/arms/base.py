@@ -109,8 +109,13 @@ class Arm:
     ...     name, title = "shortest", "the shortest questions"
     ...     def choose(self, queries, corpus, shots):
     ...         items = corpus.every_item
-    ...         rows = sorted(items, key=lambda row: len(items[row].question))
-    ...         return [rows[:shots][::-1] for _ in range(len(queries))]
+    ...         chosen = []
+    ...         for place in range(len(queries)):
+    ...             mask = queries.open_mask(place, corpus)
+    ...             rows = [row for row in items if mask[row]]
+    ...             rows.sort(key=lambda row: len(items[row].question))
+    ...             chosen.append(rows[:shots][::-1])
+    ...         return chosen
 
     One that puts examples in an order for each query derives from `RankedArm`, one that gives them scores from `ScoredArm`.
     `lever fit DATA --model MODEL --arms nearest_text,mine:Shortest` compares it with another one.

@@ -283,6 +283,11 @@ class Selector:
         if way.combines or way.calls != 1:
             lists = way.choose_lists(asked, corpus, shots)[0]
         needed = {*shown, *chain(*lists)}
+        if not asked.open_mask(0, corpus)[list(needed)].all():
+            raise LeverError(
+                f"arm {way.spec} chose an example that this query may not be shown; its `choose` must keep to "
+                "`queries.open_mask(place, corpus)`"
+            )
         judged = None
         near = []
         looked_at = []

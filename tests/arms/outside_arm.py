@@ -18,6 +18,15 @@ class TwoLists(Vote):
     name, title = "two_lists", "a vote of two lists"
 
 
+class Deaf(Arm):
+    """The first examples, whatever a query may be shown."""
+
+    name, title = "deaf", "the first examples"
+
+    def choose(self, queries: Queries, corpus: Corpus, shots: int) -> list[Rows]:
+        return [list(corpus.every_item)[:shots] for _ in range(len(queries))]
+
+
 class Shortest(Arm):
     """The examples with the shortest questions, among those that share the query's first word where there are some."""
 

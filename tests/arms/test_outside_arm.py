@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from worlds import ANSWERS
+from worlds import ANSWERS, bundled, fitted
 
 import leverplus
 from leverplus.arms.spec import open_arm
@@ -108,6 +108,21 @@ def test_it_works_as_an_estimator_and_in_company(
     chosen = chooser.fit(texts, [ANSWERS[0]] * 4).transform(["how many"])
     assert chosen.shape == (1, 2)
     assert 1 in chosen[0].tolist(), "the shortest question that shares the first word"
+
+
+def test_what_a_query_may_not_be_shown_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("LEVER_TRUST", "outside_arm")
+    found = fitted("outside_arm:Deaf", False)
+    assert found is not None
+    selector = bundled(tmp_path / "b", found)
+    first, second, third = (demo.id for demo in selector.select(question="a", shots=3))
+    picks = selector.select(question="a", shots=2, allowed=[first, second])
+    assert [demo.id for demo in picks] == [first, second]
+    with pytest.raises(LeverError, match="may not be shown"):
+        selector.select(question="a", shots=2, allowed=[third])
 
 
 def test_no_module_knows_an_arm_by_name() -> None:
