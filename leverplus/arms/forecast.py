@@ -73,7 +73,7 @@ class ShapeForecast:
             for count, share in arm.shares.items():
                 shown.append(f"{100 * share:.0f} % among {count}")
             if self.possible < RARE:
-                said = f"the likest of {longest} has {100 * arm.likeness[longest]:.0f} % of the right answer's parts"
+                said = f"the closest of {longest} has {100 * arm.likeness[longest]:.0f} % of the right answer's parts"
             else:
                 said = f"{100 * arm.density[longest]:.0f} % of {longest} have it"
             found.append(f"{arm.arm} shows one for {', '.join(shown)}; {said}")

@@ -209,7 +209,7 @@ class VectorCache:
     def __init__(self, root: Path, fingerprint: Mapping[str, str]) -> None:
         marks = repr(sorted(fingerprint.items())).encode()
         name = blake2b(marks, digest_size=8).hexdigest()
-        self.folder = root / f"{fingerprint['embedder']}-{name}"
+        self.folder = root / f"{fingerprint.get('embedder', 'own')}-{name}"
 
     def read(self, keys: Iterable[bytes]) -> dict[bytes, Array]:
         """The vectors (D,) of those keys that are kept."""
