@@ -90,6 +90,12 @@ def test_fit_on_a_csv_then_select_and_serve(bare: Path) -> None:
     fitted = json.loads(Path("bundles/capitals/fit.json").read_text())
     assert {"nearest_text", "mmr", "zero_shot"} <= set(fitted["arms"])
     assert "learned" not in fitted["arms"]
+    nearest = fitted["arms"]["nearest_text"]
+    (row,) = [
+        line for line in said.splitlines() if line.startswith("│ nearest by text ")
+    ]
+    for split in ("dev", "test"):
+        assert f" {100 * nearest[split]:.1f} " in row, "every way stands in a table"
     assert fitted["calls"]["training"] > 0, "the pilot is asked without torch too"
 
     lever(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from leverplus.cli.command import Bars, Outcome
+from leverplus.cli.command import Bars, Outcome, Table
 from leverplus.data.rundir import REPORT
 from leverplus.errors import WrongUsage
+from leverplus.evaluate.names import facts_of
 
 if TYPE_CHECKING:
     from leverplus.run.fit import Fit
@@ -106,6 +107,7 @@ def fit(
             instruction=instruction,
         )
     value = {"bundle": str(made.folder), "forecast": made.forecast, **made.report}
+    shown: Iterator[str | Table]
     if dry_run:
         shown = _plan_shown(made)
     elif try_:
@@ -116,14 +118,14 @@ def fit(
     return Outcome(value, shown)
 
 
-def _plan_shown(made: Fit) -> Iterator[str]:
+def _plan_shown(made: Fit) -> Iterator[str | Table]:
     yield (
         f"plan in {made.recipe}; at most {made.forecast['calls']:,} calls; nothing was asked of the model but what "
         "it offers"
     )
 
 
-def _tries_shown(made: Fit) -> Iterator[str]:
+def _tries_shown(made: Fit) -> Iterator[str | Table]:
     for example in made.tried:
         yield "\n".join([*example.lines(), ""])
     if made.tried and not any(example.score for example in made.tried):
@@ -138,8 +140,29 @@ def _tries_shown(made: Fit) -> Iterator[str]:
     )
 
 
-def _fit_shown(made: Fit, allowed: int, seconds: float) -> Iterator[str]:
-    """What it took, where everything lies, what to beware of, what to use, and what to type next."""
+def ways_table(report: Mapping[str, Any]) -> Table:
+    """Every way of choosing at the number of examples that dev prefers for it, the best on dev first."""
+    arms = sorted(report["arms"].items(), key=lambda arm: -(arm[1]["dev"] or 0.0))
+    rows = []
+    for arm, own in arms:
+        cells = [facts_of(arm).title, str(own["shots"])]
+        for split in ("dev", "test"):
+            value = own[split]
+            cells.append("" if value is None else f"{100 * value:.1f}")
+        rows.append([*cells, str(own.get("calls_per_question", ""))])
+    counts = report["n"]
+    return Table(
+        f"right answers in %, on {counts['dev']:,} dev and {counts['test']:,} test items",
+        ["who chooses", "shots", "dev", "test", "calls a question"],
+        rows,
+        "shots: how many examples are shown; the choice goes by dev, test is looked at once",
+    )
+
+
+def _fit_shown(made: Fit, allowed: int, seconds: float) -> Iterator[str | Table]:
+    """All ways, what it took, where everything lies, what to beware of, what to use, and what to type next."""
+    if made.report["arms"]:
+        yield ways_table(made.report)
     counts = made.report["calls"]
     asked = ", ".join(f"{count or 0:,} {part}" for part, count in counts.items())
     if test := made.forecast["self_test"]:

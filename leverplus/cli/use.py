@@ -18,7 +18,7 @@ from leverplus.data.parsing import parse_json
 from leverplus.data.reader import ReadOptions, read_examples
 from leverplus.data.rundir import SHIPPED, read_json, shipped
 from leverplus.errors import DataError, LeverError, MissingFile, WrongUsage
-from leverplus.evaluate.names import arm_name
+from leverplus.evaluate.names import arm_name, shots_name
 from leverplus.run.run import load_run
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ def pack(
     return Outcome(
         value,
         [
-            f"{folder}: arm {facts['arm']}, {facts['shots']} shots, {facts['demonstrations']['count']:,} demonstrations, "
+            f"{folder}: arm {facts['arm']}, {shots_name(facts['shots'])}, {facts['demonstrations']['count']:,} demonstrations, "
             f"{size / 1e6:.1f} MB",
             f'next: lever select {folder} --question "..."',
         ],

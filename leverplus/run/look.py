@@ -155,7 +155,7 @@ def _refuse(examples: Examples, source: str, problems: Problems) -> None:
             )
     if len(items) < FEWEST_ITEMS:
         raise DataError(
-            f"{source} has {len(items)} records; at least {FEWEST_ITEMS} are needed, 200 or more make sense"
+            f"records in {source}: {len(items)}; at least {FEWEST_ITEMS} are needed, 200 or more make sense"
         )
     answers: set[str] = set()
     for item in items:

@@ -279,7 +279,7 @@ def test_the_data_say_what_they_are(
         (['{"text": '], "line 1: is not JSON"),
         (["3"], "line 1: must be an object"),
         (["text;label", "a b;yes"], "line 1: is not JSON"),
-        ([{"text": "a", "label": "b"}], "has 1 records; at least 40"),
+        ([{"text": "a", "label": "b"}], "d.jsonl: 1; at least 40"),
         (
             [{"question": f"q{n}"} for n in range(50)],
             "d.jsonl has question; every record needs question and answer",
